@@ -20,7 +20,7 @@ from evalhouse.flows.preparing.settings import parse_pairs, resolve_settings
 from evalhouse.flows.results.run_facts import find_other_run
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.prompts import derive_settings
-from evalhouse.flows.trials.session import Session, open_session, rehearse
+from evalhouse.flows.trials.session import Session, estimate_usage, open_session
 from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.pairs import find_form
 from evalhouse.tasks.asking.usage import Usage
@@ -178,12 +178,7 @@ def prefer(plan: PreferPlan, watch: Watch) -> PreferOutcome:
 
 def estimate_preferences(plan: PreferPlan) -> Usage:
     """Return the usage of asking, without stored replies; nothing is asked or written."""
-
-    async def ask(session: Session) -> Usage:
-        await _ask_all(session, plan)
-        return session.usage
-
-    return rehearse(plan.settings, _PLAN, ask)
+    return estimate_usage(plan.settings, _PLAN, partial(_ask_all, plan=plan))
 
 
 async def _ask_all(session: Session, plan: PreferPlan) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -45,11 +45,8 @@ from evalhouse.warehouse.messages import list_names, suggest
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_responses, sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import REPLAY_TAG, YARDSTICKS, RunRow, insert_run, list_replays, update_run
-from evalhouse.warehouse.rows.samples import FAILURE_REASONS, StoredSample
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS, Staging, StoredSample
 from evalhouse.warehouse.store import Warehouse
-
-if TYPE_CHECKING:
-    from evalhouse.tasks.datasets.read import StagedDataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +91,8 @@ class ReplayRun:
     def carry_out(self, watch: Watch | None) -> RunOutcome:
         """Ask, and judge what was answered."""
         from evalhouse.flows.preparing.live_run import make_collection, make_tools  # noqa: PLC0415  # import what judges
+        from evalhouse.tasks.datasets.read import StagedDataset  # noqa: PLC0415  # reads every kind of file
+        from evalhouse.tasks.datasets.rows import ColumnUse  # noqa: PLC0415
 
         assert self.settings.target is not None
         parent = self.pair.candidate.run_id
@@ -112,7 +111,31 @@ class ReplayRun:
             live_run = make_tools(self.settings, "replay").make_live_run(run.run_id, opened.warehouse)
             known = EarlierAnswers(warehouse=self.pair.warehouse, run_ids=tuple(run.run_id for run in self.earlier))
             try:
-                live_run.staged = self._stage()
+                # The questions as a dataset, each under the id of its ask.
+                rows: list[dict[str, object]] = [
+                    {
+                        "ordinal": place,
+                        "given_id": ask.ask_id,
+                        "sample_id": ask.ask_id,
+                        "input_hash": ask.of.sample.input_hash,
+                        "question": ask.of.sample.question,
+                        "answer": None,
+                        "ground_truth": ask.of.sample.ground_truth,
+                        "contexts": list(ask.contexts.texts),
+                        "context_ids": list(ask.contexts.ids) if any(ask.contexts.ids) else None,
+                        "reference_context_ids": ask.of.sample.reference_context_ids,
+                        "metadata": ask.of.sample.metadata_json,
+                        "conversation": ask.of.sample.conversation_json,
+                    }
+                    for place, ask in enumerate(self.asks, start=1)
+                ]
+                staging = Staging()
+                try:
+                    staging.add(rows)
+                except BaseException:  # after any error, and Ctrl-C, the staged file is removed
+                    staging.discard()
+                    raise
+                live_run.staged = StagedDataset(staging=staging, n_samples=len(rows), content_hash="", use=ColumnUse())
                 live_run.progress.n_samples = len(self.asks)
                 live_run.progress.what = "answers to given contexts"
                 live_run.collection = make_collection(live_run, run, target, None, known=known, pose=pose_given)
@@ -121,37 +144,6 @@ class ReplayRun:
                 live_run.asker.record.close()
                 raise
             return asyncio.run(opened.carry_out(live_run, run))
-
-    def _stage(self) -> "StagedDataset":
-        """Return the questions as a dataset, each under the id of its ask."""
-        from evalhouse.tasks.datasets.read import StagedDataset  # noqa: PLC0415  # reads every kind of file
-        from evalhouse.tasks.datasets.rows import ColumnUse  # noqa: PLC0415
-        from evalhouse.warehouse.rows.samples import Staging  # noqa: PLC0415
-
-        rows: list[dict[str, object]] = [
-            {
-                "ordinal": place,
-                "given_id": ask.ask_id,
-                "sample_id": ask.ask_id,
-                "input_hash": ask.of.sample.input_hash,
-                "question": ask.of.sample.question,
-                "answer": None,
-                "ground_truth": ask.of.sample.ground_truth,
-                "contexts": list(ask.contexts.texts),
-                "context_ids": list(ask.contexts.ids) if any(ask.contexts.ids) else None,
-                "reference_context_ids": ask.of.sample.reference_context_ids,
-                "metadata": ask.of.sample.metadata_json,
-                "conversation": ask.of.sample.conversation_json,
-            }
-            for place, ask in enumerate(self.asks, start=1)
-        ]
-        staging = Staging()
-        try:
-            staging.add(rows)
-        except BaseException:  # after any error, and Ctrl-C, the staged file is removed
-            staging.discard()
-            raise
-        return StagedDataset(staging=staging, n_samples=len(rows), content_hash="", use=ColumnUse())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +232,35 @@ class Replay:
                     f"{self.pair.base.run_id}`, and replay against that run"
                 )
         self.moves = self._choose_moves()
-        self.samples = self._read_samples()
+        # The chosen samples that have the same question and ground truth in both runs, and stored contexts.
+        wanted = list(dict.fromkeys(move.sample_id for move in self.moves))
+        sides: dict[str, dict[bool, dict[str, Any]]] = {name: {} for name in wanted}
+        for row in self.warehouse.fetch_rows("replay/samples", {"sample_id": wanted}, **self.ids):
+            sides[row["sample_id"]][row["of_candidate"]] = row
+        columns = ("sample_id", "input_hash", "question", "answer", "ground_truth", "contexts", "context_ids",
+                   "reference_context_ids", "metadata_json", "conversation_json")  # fmt: skip
+        self.samples: dict[str, ReplaySample] = {}
+        for sample_id in wanted:
+            old, new = sides[sample_id][False], sides[sample_id][True]
+            if any(old[name] != new[name] for name in ("question", "ground_truth")):
+                why = "asked or judged by other texts now"
+            elif old["conversation_json"] != new["conversation_json"]:
+                why = "asked after other turns now"
+            elif old["contexts"] is None or new["contexts"] is None:
+                why = "without stored contexts"
+            else:
+                contexts = []
+                for row in (old, new):
+                    texts, ids = tuple(row["contexts"]), tuple(name or "" for name in row["context_ids"] or ())
+                    contexts.append(Contexts(texts=texts, ids=(ids + ("",) * len(texts))[: len(texts)]))
+                self.samples[sample_id] = ReplaySample(
+                    sample=StoredSample(ordinal=0, **{name: new[name] for name in columns}),
+                    old=contexts[0],
+                    new=contexts[1],
+                    same_answer=old["answer"] == new["answer"],
+                )
+                continue
+            self.left_out[why] = self.left_out.get(why, 0) + 1
         self.moves = [move for move in self.moves if move.sample_id in self.samples]
         self.values: dict[tuple[str, str], float | None] = {}
         self.settled: set[str] = set()
@@ -394,38 +414,6 @@ class Replay:
             self.left_out["beyond the limit"] = len(chosen) - self.options.limit
         kept = set(chosen[: self.options.limit])
         return [move for move in moves if move.sample_id in kept]
-
-    def _read_samples(self) -> dict[str, ReplaySample]:
-        """Read the chosen samples that have the same question and ground truth in both runs, and stored contexts."""
-        wanted = list(dict.fromkeys(move.sample_id for move in self.moves))
-        sides: dict[str, dict[bool, dict[str, Any]]] = {name: {} for name in wanted}
-        for row in self.warehouse.fetch_rows("replay/samples", {"sample_id": wanted}, **self.ids):
-            sides[row["sample_id"]][row["of_candidate"]] = row
-        columns = ("sample_id", "input_hash", "question", "answer", "ground_truth", "contexts", "context_ids",
-                   "reference_context_ids", "metadata_json", "conversation_json")  # fmt: skip
-        samples: dict[str, ReplaySample] = {}
-        for sample_id in wanted:
-            old, new = sides[sample_id][False], sides[sample_id][True]
-            if any(old[name] != new[name] for name in ("question", "ground_truth")):
-                why = "asked or judged by other texts now"
-            elif old["conversation_json"] != new["conversation_json"]:
-                why = "asked after other turns now"
-            elif old["contexts"] is None or new["contexts"] is None:
-                why = "without stored contexts"
-            else:
-                contexts = []
-                for row in (old, new):
-                    texts, ids = tuple(row["contexts"]), tuple(name or "" for name in row["context_ids"] or ())
-                    contexts.append(Contexts(texts=texts, ids=(ids + ("",) * len(texts))[: len(texts)]))
-                samples[sample_id] = ReplaySample(
-                    sample=StoredSample(ordinal=0, **{name: new[name] for name in columns}),
-                    old=contexts[0],
-                    new=contexts[1],
-                    same_answer=old["answer"] == new["answer"],
-                )
-                continue
-            self.left_out[why] = self.left_out.get(why, 0) + 1
-        return samples
 
     def _find_budget(self) -> float | None:
         """Return what may still be spent of the budget; None without one."""

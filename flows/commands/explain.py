@@ -5,7 +5,7 @@ metric file names: the splitting of texts into statements, and the grades of use
 """
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from itertools import groupby
 from typing import Any, Final, cast
 
@@ -126,40 +126,42 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
             tree.add(_join((score["metric"], "bold"), f" = {value}  ({source}formula version {version})"))
         for step in steps:
             metric = next(row["metric"] for row in rows if row["step"] == step)
-            _draw_step(tree, step, [row for row in rows if (row["step"], row["metric"]) == (step, metric)], full=full)
+            verdicts = [row for row in rows if (row["step"], row["metric"]) == (step, metric)]
+            first = verdicts[0]
+            why = "" if first["step_reason"] is None else f": {first['step_reason']} {first['step_detail'] or ''}"
+            branch = tree.add(_join((step, "bold"), why.rstrip()))
+            reason = None
+            for verdict in verdicts:
+                # A measure without a judge has one reason for all its numbers.
+                is_repeated = (
+                    verdict["call_id"] is None and verdict["rating"] is not None and verdict["reason"] == reason
+                )
+                shown_reason = None if is_repeated else explain_support(verdict, verdict["reason"])
+                line = _describe_verdict(verdict, reason=shown_reason)
+                reason = verdict["reason"]
+                if line is not None:
+                    branch.add(line)
+            first_rows: dict[str, dict[str, Any]] = {}
+            for row in verdicts:
+                first_rows.setdefault(row["call_id"], row)
+            for call_id, row in first_rows.items():
+                if call_id is None:
+                    continue
+                reused = "" if row["original_call_id"] == call_id else f", reused from run {row['original_run_id']}"
+                by_batch = f", by batch {row['batch_id'][:8]}" if row["batch_id"] else ""
+                call = branch.add(_join(f"call {call_id[:8]}: {row['model']} {row['call_status']}{by_batch}{reused}"))
+                if row["prompt"]:
+                    language = f" {row['prompt_language']}" if row["prompt_language"] else ""
+                    prompt = (
+                        f"prompt {row['prompt']} version {row['prompt_version']}{language} ({row['prompt_hash'][:8]})"
+                    )
+                    call.add(_join(prompt))
+                if full:
+                    call.add(_join(f"request: {row['request'] or '–'}"))
+                if row["thoughts"]:
+                    call.add(_join(f"thoughts: {_cut(row['thoughts'], full)}"))
+                call.add(_join(f"reply: {_cut(row['reply'], full)}"))
         make_console().print(tree)
-
-
-def _draw_step(tree: Tree, step: str, verdicts: Sequence[Row], *, full: bool) -> None:
-    first = verdicts[0]
-    why = "" if first["step_reason"] is None else f": {first['step_reason']} {first['step_detail'] or ''}"
-    branch = tree.add(_join((step, "bold"), why.rstrip()))
-    reason = None
-    for verdict in verdicts:
-        # A measure without a judge has one reason for all its numbers.
-        is_repeated = verdict["call_id"] is None and verdict["rating"] is not None and verdict["reason"] == reason
-        line = _describe_verdict(verdict, reason=None if is_repeated else explain_support(verdict, verdict["reason"]))
-        reason = verdict["reason"]
-        if line is not None:
-            branch.add(line)
-    first_rows: dict[str, Row] = {}
-    for row in verdicts:
-        first_rows.setdefault(row["call_id"], row)
-    for call_id, row in first_rows.items():
-        if call_id is None:
-            continue
-        reused = "" if row["original_call_id"] == call_id else f", reused from run {row['original_run_id']}"
-        by_batch = f", by batch {row['batch_id'][:8]}" if row["batch_id"] else ""
-        call = branch.add(_join(f"call {call_id[:8]}: {row['model']} {row['call_status']}{by_batch}{reused}"))
-        if row["prompt"]:
-            language = f" {row['prompt_language']}" if row["prompt_language"] else ""
-            prompt = f"prompt {row['prompt']} version {row['prompt_version']}{language} ({row['prompt_hash'][:8]})"
-            call.add(_join(prompt))
-        if full:
-            call.add(_join(f"request: {row['request'] or '–'}"))
-        if row["thoughts"]:
-            call.add(_join(f"thoughts: {_cut(row['thoughts'], full)}"))
-        call.add(_join(f"reply: {_cut(row['reply'], full)}"))
 
 
 def _describe_verdict(row: Row, *, reason: str | None) -> Text | None:

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -237,13 +237,52 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
                 }
             )
         else:
-            _print_outcome(suite_outcome, rows, warehouse)
+            suite_name = f" of {run.suite}" if run.suite else ""
+            tools = f"judged by {run.judge}" + (f", embeddings {run.embeddings}" if run.embeddings else "")
+            print_line(
+                f"run {run.run_id}{suite_name} {outcome.status}: {write_count(run.n_samples, 'sample')}, {tools}",
+                bold=True,
+            )
+            # A run that was stopped has scores of some samples only; `show` has them to look at.
+            if outcome.status in ("completed", "incomplete"):
+                print_line()
+                silent = read_silent(warehouse, run)
+                print_scores(rows, run.metrics, silent.hidden, silent.line, list_folded(run, rows))
+                if note := explain_stand_in(run):
+                    print_line(note)
+                print_line()
+            counts = outcome.counts
+            no_price = "unknown: no price is on the list (--prices FILE)"
+            cost = no_price if counts.unpriced else write_dollars(counts.cost_usd)
+            cached = f" ({counts.cached_tokens:,} cached)" if counts.cached_tokens else ""
+            print_line(
+                f"{write_count(counts.requests, 'request')}, {counts.reused:,} reused from the record, "
+                f"{counts.failed:,} failed; {counts.prompt_tokens:,}{cached} + {counts.completion_tokens:,} tokens, "
+                f"cost {cost}"
+            )
+            if sampling := explain_sampling(warehouse, run):
+                print_line(f"warning: {sampling.removeprefix('note: ')}")
+            # Only models give replies that may deserve a warning.
+            if run.judge != LEXICAL or run.embeddings not in (None, "hashing"):
+                identified = list(warehouse.fetch("served/identified", run_id=run.run_id)["model"])
+                for warning in (
+                    *describe_replies(read_replies(warehouse, run.run_id)),
+                    *describe_dropped(warehouse, run.run_id),
+                    *describe_local(counts, run.judge, identified),
+                ):
+                    print_line(f"warning: {warning}")
+            print_responses(read_response_counts(warehouse, run))
+            if outcome.noise is not None:
+                print_line(outcome.noise.describe())
+            if outcome.repeats is not None:
+                print_line(outcome.repeats.describe())
+            _print_stop(outcome)
             if suite_outcome.gate is not None:
                 from evalhouse.flows.results.gate import print_gate  # noqa: PLC0415  # imports the statistics
 
                 print_gate(suite_outcome.gate, names_run=False)
             # The commands to type next, with the option for a warehouse that they would not find by themselves.
-            run_id, location = suite_outcome.outcome.run.run_id, warehouse.location
+            run_id, location = run.run_id, warehouse.location
             elsewhere = (
                 "" if location == parse_location(find_warehouse(None)) else f" --warehouse {quote(location.name)}"
             )
@@ -279,46 +318,6 @@ def _introduce_judge(resolved: Resolved) -> str | None:
         f"No judge was named and {why}, so the built-in lexical judge gives the verdicts: it compares words and "
         "sentences and understands none of them. Take its scores as a free baseline; --judge openai:MODEL asks a model."
     )
-
-
-def _print_outcome(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], warehouse: Warehouse) -> None:
-    outcome, run = suite_outcome.outcome, suite_outcome.outcome.run
-    of_suite = f" of {run.suite}" if run.suite else ""
-    tools = f"judged by {run.judge}" + (f", embeddings {run.embeddings}" if run.embeddings else "")
-    print_line(
-        f"run {run.run_id}{of_suite} {outcome.status}: {write_count(run.n_samples, 'sample')}, {tools}", bold=True
-    )
-    # A run that was stopped has scores of some samples only; `show` has them to look at.
-    if outcome.status in ("completed", "incomplete"):
-        print_line()
-        silent = read_silent(warehouse, run)
-        print_scores(rows, run.metrics, silent.hidden, silent.line, list_folded(run, rows))
-        if note := explain_stand_in(run):
-            print_line(note)
-        print_line()
-    counts = outcome.counts
-    cost = "unknown: no price is on the list (--prices FILE)" if counts.unpriced else write_dollars(counts.cost_usd)
-    cached = f" ({counts.cached_tokens:,} cached)" if counts.cached_tokens else ""
-    print_line(
-        f"{write_count(counts.requests, 'request')}, {counts.reused:,} reused from the record, "
-        f"{counts.failed:,} failed; {counts.prompt_tokens:,}{cached} + {counts.completion_tokens:,} tokens, cost {cost}"
-    )
-    if sampling := explain_sampling(warehouse, run):
-        print_line(f"warning: {sampling.removeprefix('note: ')}")
-    # Only models give replies that may deserve a warning.
-    if run.judge != LEXICAL or run.embeddings not in (None, "hashing"):
-        for warning in (
-            *describe_replies(read_replies(warehouse, run.run_id)),
-            *describe_dropped(warehouse, run.run_id),
-            *describe_local(counts, run.judge, list(warehouse.fetch("served/identified", run_id=run.run_id)["model"])),
-        ):
-            print_line(f"warning: {warning}")
-    print_responses(read_response_counts(warehouse, run))
-    if outcome.noise is not None:
-        print_line(outcome.noise.describe())
-    if outcome.repeats is not None:
-        print_line(outcome.repeats.describe())
-    _print_stop(outcome)
 
 
 def _print_stop(outcome: "RunOutcome") -> None:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -325,7 +325,14 @@ def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse
         rows = []
         for question in differences:
             for field in question.fields if question.difference == difference else ():
-                sides = ["; ".join(_list_parts(field.field, value)) or "–" for value in (field.before, field.after)]
+                sides = []
+                for value in (field.before, field.after):
+                    parts = value if isinstance(value, list) else [value]
+                    if field.field == "spans":
+                        parts = [f"{part['passage_id']}: {part['text']}" for part in parts]
+                    elif field.field == "conversation":
+                        parts = [part["content"] for part in parts]
+                    sides.append("; ".join(map(write_value, parts)) or "–")
                 change = field.words or " → ".join(shorten(side, 2 * _SHORT) for side in sides)
                 rows.append([question.id, field.field, change])
         print_section(difference.capitalize(), ["question", "field", "what changed"], rows)
@@ -334,12 +341,3 @@ def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse
 def _name(version: "SetVersion") -> str:
     of_hash = f" ({version.set_hash})" if version.set_hash and version.set_hash != version.name else ""
     return f"{version.name}{of_hash}, {write_count(len(version.questions), 'question')}"
-
-
-def _list_parts(field: str, value: Any) -> Iterator[str]:  # noqa: ANN401  # any value of a field
-    """Yield a text for each part of a field's value."""
-    for part in value if isinstance(value, list) else [value]:
-        if field == "spans":
-            yield f"{part['passage_id']}: {part['text']}"
-        else:
-            yield str(part["content"]) if field == "conversation" else write_value(part)

@@ -27,13 +27,12 @@ from evalhouse.flows.testsets.versions import (
     USED,
     begin_set_run,
     describe_expected,
-    estimate_usage,
     list_check_rows,
     open_languages,
     print_calls,
     resolve_in_language,
 )
-from evalhouse.flows.trials.session import Session, open_session
+from evalhouse.flows.trials.session import Session, estimate_usage, open_session
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.protocol import LEXICAL, BudgetExhausted, JudgeFailed
@@ -264,7 +263,7 @@ class CheckPlan:
 
     def _estimate(self) -> tuple[Usage, str]:
         request = self.request
-        usage = estimate_usage(request.settings, partial(check_questions, request=request))
+        usage = estimate_usage(request.settings, PLAN, partial(check_questions, request=request))
         against = f" against {write_count(len(request.base.documents), 'document')}" if request.base else ""
         expected = describe_expected(request.settings.judge, usage)
         return usage, f"{write_count(len(request.questions), 'question')}{against}: {expected}"

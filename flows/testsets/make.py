@@ -34,14 +34,13 @@ from evalhouse.flows.testsets.versions import (
     check_output,
     describe_expected,
     dump_json,
-    estimate_usage,
     list_check_rows,
     open_languages,
     print_calls,
     resolve_in_language,
     write_version,
 )
-from evalhouse.flows.trials.session import Session, open_session
+from evalhouse.flows.trials.session import Session, estimate_usage, open_session
 from evalhouse.tasks.asking.embeddings import Embedder
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
@@ -342,7 +341,7 @@ class SetPlan:
 
     def _estimate(self) -> tuple[Usage, str]:
         request = self.request
-        usage = estimate_usage(request.settings, partial(make_questions, request=request))
+        usage = estimate_usage(request.settings, PLAN, partial(make_questions, request=request))
         return usage, (
             f"{write_count(request.n, 'question')} from {write_count(len(request.passages), 'passage')} of "
             f"{write_count(len(request.documents), 'document')}: {describe_expected(request.settings.judge, usage)}, "

@@ -33,14 +33,13 @@ from evalhouse.flows.testsets.versions import (
     begin_set_run,
     check_output,
     describe_expected,
-    estimate_usage,
     list_check_rows,
     open_languages,
     print_calls,
     resolve_in_language,
     write_version,
 )
-from evalhouse.flows.trials.session import Session, open_session
+from evalhouse.flows.trials.session import Session, estimate_usage, open_session
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.protocol import BudgetExhausted, JudgeFailed
@@ -233,9 +232,9 @@ def refresh_quietly(request: RefreshRequest) -> Refreshing:
 
 def estimate_refresh(request: RefreshRequest) -> Usage:
     """Return the usage of a refresh beyond the stored replies; nothing is asked."""
-    return (
-        estimate_usage(request.settings, partial(refresh_questions, request=request)) if request.is_asking else Usage()
-    )
+    if not request.is_asking:
+        return Usage()
+    return estimate_usage(request.settings, PLAN, partial(refresh_questions, request=request))
 
 
 async def refresh_questions(session: Session, request: RefreshRequest) -> Refreshing:

@@ -6,7 +6,7 @@ its file or hash for `testset diff`.
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from evalhouse.flows.preparing.live_run import make_prompts
 from evalhouse.flows.preparing.request import NO_JUDGE, begin_run
 from evalhouse.flows.preparing.settings import check_resumable, resolve_settings
 from evalhouse.flows.results.output import print_line, write_dollars
-from evalhouse.flows.trials.session import Session, rehearse
+from evalhouse.flows.trials.session import Session
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.protocol import LEXICAL
 from evalhouse.tasks.models.make import make_judges
@@ -85,16 +85,6 @@ def begin_set_run(settings: RunSettings, *, n_samples: int, source: str, command
     """Return the row of a run of kind testset on `source` that begins now; `command` is what resumes it."""
     run = begin_run("testset", settings, n_samples=n_samples)
     return replace(run, dataset=source, config={**run.config, "testset": {"command": command}})
-
-
-def estimate_usage(settings: RunSettings, work: Callable[[Session], Coroutine[Any, Any, Any]]) -> Usage:
-    """Return the usage that some work would have beyond the stored replies; nothing is asked."""
-
-    async def ask(session: Session) -> Usage:
-        await work(session)
-        return session.usage
-
-    return rehearse(settings, PLAN, ask)
 
 
 def describe_expected(judge: str, usage: Usage) -> str:

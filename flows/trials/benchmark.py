@@ -196,7 +196,7 @@ class Report:
             lines = [
                 {
                     "who": line.who, "n": line.n, "n_missing": line.n_missing,
-                    "figures": _describe_figures(line.figures),
+                    "figures": {name: asdict(figure.measure) for name, figure in line.figures.items()},
                 }
                 for line in (result.judge, *result.others)
             ]  # fmt: skip
@@ -228,7 +228,7 @@ class Report:
                     "who": total.who,
                     "n_sets": total.n_sets,
                     "n": total.n,
-                    "figures": _describe_figures(total.figures),
+                    "figures": {name: asdict(figure.measure) for name, figure in total.figures.items()},
                 }
                 for total in self.totals
             ],
@@ -374,10 +374,6 @@ def describe_estimate(judge: str, parts: Sequence[Part], costs: Sequence[Usage])
         f"{whole.reused:,} replies on record; about {whole.prompt_tokens:,} + {whole.completion_tokens:,} tokens, "
         f"cost {write_dollars(whole.cost_usd)}"
     )
-
-
-def _describe_figures(figures: Mapping[Figure, Estimate]) -> dict[str, Any]:
-    return {name: asdict(figure.measure) for name, figure in figures.items()}
 
 
 def _write(figures: Mapping[Figure, Estimate], shown: Sequence[Figure], *, bare: bool = False) -> Iterator[str | None]:

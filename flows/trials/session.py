@@ -139,3 +139,13 @@ def open_session(
 def rehearse(settings: RunSettings, plan: Plan, ask: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
     """Run `ask` in a dry session, which counts the requests without a stored reply."""
     return ask_dry(settings, plan, lambda live_run, record: ask(Session(live_run=live_run, dry=record)))
+
+
+def estimate_usage(settings: RunSettings, plan: Plan, work: Callable[[Session], Coroutine[Any, Any, Any]]) -> Usage:
+    """Return the usage that some work would have beyond the stored replies; nothing is asked or written."""
+
+    async def ask(session: Session) -> Usage:
+        await work(session)
+        return session.usage
+
+    return rehearse(settings, plan, ask)

@@ -83,6 +83,51 @@ def _describe_judge(warehouse: Warehouse, series: str) -> dict[str, Any]:
                     found.append({"what": of_step, "before": earlier[name], "now": answered[name]})
         if found:
             changes.append({"run_id": now["run_id"], "started_at": now["started_at"], "changes": found})
+    # How verdicts moved since the run before on unchanged texts, with the 95 % interval of the move.
+    moves: list[Row] = []
+    run_ids = [row["run_id"] for row in runs[: _REVIEWED + 1]]
+    if len(run_ids) > 1:
+        # Each run beside the one after it in the list, newest first.
+        pairs = pl.DataFrame({"run_id": run_ids[:-1], "previous_run_id": run_ids[1:]})
+        frames = {"pairs": pairs, "listed": pl.DataFrame({"run_id": run_ids})}
+        moved = warehouse.read(read_query("judge/moves"), frames=frames)
+        for row in moved.to_dicts():
+            # In percentage points, with the normal interval of the mean of the samples' moves; without an interval if
+            # so few samples moved that it would be wrong.
+            move = "±0.00" if abs(row["difference"]) < _MIN_SHOWN else f"{100 * row['difference']:+.2f}"
+            is_clear = False
+            if row["n_otherwise"] >= _MIN_MOVED:
+                width = _Z * row["deviation"] / sqrt(row["n_samples"])
+                low, high = row["difference"] - width, row["difference"] + width
+                move += f" ({100 * low:+.2f} to {100 * high:+.2f})"
+                is_clear = low > 0 or high < 0
+            shares = {name: write_share(row[name]) for name in ("before", "now")}
+            moves.append({**row, **shares, "move": move, "is_clear": is_clear})
+    # How often votes differed, by step of the newest run and as charts over all runs.
+    votes: dict[str, Any] | None = None
+    voted = [row["run_id"] for row in runs if row["votes"] > 1]
+    rows = warehouse.fetch("judge/votes", {"run_id": voted}).to_dicts() if voted else []
+    if rows:
+        by_step: dict[str, list[Row]] = {}
+        for row in rows:
+            by_step.setdefault(row["step"], []).append(row)
+        newest = rows[-1]["run_id"]
+        votes = {
+            "run_id": newest,
+            "steps": [
+                {**row, "flipped": write_share(row["flip_rate"]), "against": write_share(row["against_rate"])}
+                for row in rows
+                if row["run_id"] == newest
+            ],
+            "charts": [
+                {
+                    "name": f"{step}: verdicts whose votes differed",
+                    "chart": draw_amounts(of_step, [row["flip_rate"] for row in of_step], what=step, form="{:.1%}"),
+                }
+                for step, of_step in by_step.items()
+                if len(of_step) > 1
+            ],
+        }
     return {
         "runs": runs,
         "newest": runs[0] if runs else None,
@@ -90,8 +135,8 @@ def _describe_judge(warehouse: Warehouse, series: str) -> dict[str, Any]:
         "agreement": _describe_agreement(warehouse, series),
         "noise": _describe_noise(warehouse, series),
         "changes": changes,
-        "moves": _describe_moves(warehouse, [row["run_id"] for row in runs[: _REVIEWED + 1]]),
-        "votes": _describe_votes(warehouse, runs),
+        "moves": moves,
+        "votes": votes,
     }
 
 
@@ -197,58 +242,6 @@ def _pool(rows: Sequence[Row]) -> tuple[Noise | None, float | None]:
     if noise is None or not n:
         return noise, None
     return noise, find_floor(noise, n=n, again=np.ones(n, dtype=np.int64), scale=1.0)
-
-
-def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
-    """Return how verdicts moved since the run before on unchanged texts, with the 95 % interval of the move."""
-    if len(run_ids) < 2:
-        return []
-    # Each run beside the one after it in the list, newest first.
-    pairs = pl.DataFrame({"run_id": run_ids[:-1], "previous_run_id": run_ids[1:]})
-    frames = {"pairs": pairs, "listed": pl.DataFrame({"run_id": run_ids})}
-    moves = warehouse.read(read_query("judge/moves"), frames=frames)
-    described: list[Row] = []
-    for row in moves.to_dicts():
-        # In percentage points, with the normal interval of the mean of the samples' moves; without an interval if so
-        # few samples moved that it would be wrong.
-        move = "±0.00" if abs(row["difference"]) < _MIN_SHOWN else f"{100 * row['difference']:+.2f}"
-        is_clear = False
-        if row["n_otherwise"] >= _MIN_MOVED:
-            width = _Z * row["deviation"] / sqrt(row["n_samples"])
-            low, high = row["difference"] - width, row["difference"] + width
-            move += f" ({100 * low:+.2f} to {100 * high:+.2f})"
-            is_clear = low > 0 or high < 0
-        before, now = write_share(row["before"]), write_share(row["now"])
-        described.append({**row, "before": before, "now": now, "move": move, "is_clear": is_clear})
-    return described
-
-
-def _describe_votes(warehouse: Warehouse, runs: Sequence[Row]) -> dict[str, Any] | None:
-    """Return how often votes differed, by step of the newest run and as charts over all runs."""
-    voted = [row["run_id"] for row in runs if row["votes"] > 1]
-    rows = warehouse.fetch("judge/votes", {"run_id": voted}).to_dicts() if voted else []
-    if not rows:
-        return None
-    by_step: dict[str, list[Row]] = {}
-    for row in rows:
-        by_step.setdefault(row["step"], []).append(row)
-    newest = rows[-1]["run_id"]
-    return {
-        "run_id": newest,
-        "steps": [
-            {**row, "flipped": write_share(row["flip_rate"]), "against": write_share(row["against_rate"])}
-            for row in rows
-            if row["run_id"] == newest
-        ],
-        "charts": [
-            {
-                "name": f"{step}: verdicts whose votes differed",
-                "chart": draw_amounts(of_step, [row["flip_rate"] for row in of_step], what=step, form="{:.1%}"),
-            }
-            for step, of_step in by_step.items()
-            if len(of_step) > 1
-        ],
-    }
 
 
 ASKED: Final = {
