@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,6 @@ from evalhouse.warehouse.messages import shorten, suggest
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.reviews import JudgedTexts, fetch_judged_texts, fetch_reviewed
 from evalhouse.warehouse.rows.runs import RunRow, find_run
-from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import (
     APART_PROMPTS,
     PLANS,
@@ -491,7 +491,18 @@ def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None)
             f"{prompt.name} is asked of two answers, by `evalhouse prefer`, and about no single sample; leave out "
             "--sample and --dataset to see its words"
         )
-    sample = _find_sample(settings, sample_id)
+    staged = stage_of(settings.model_copy(update={"limit": None}))
+    try:
+        ids: list[str] = []
+        for sample in chain.from_iterable(staged.staging.read_parts()):
+            if sample_id in (None, sample.sample_id):
+                break
+            ids.append(sample.sample_id)
+        else:
+            advice = suggest(sample_id or "", ids, otherwise="it has")
+            raise SettingsError(f"dataset {settings.dataset} has no sample {sample_id!r}; {advice}")
+    finally:
+        staged.staging.discard()
     questions: dict[str, Question] = {}
     way = find_plan(prompt.name)
     # Limits and votes change no message.
@@ -528,18 +539,3 @@ def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None)
         has_stand_ins=bool(requests) and any(name.endswith("_statements") for name in prompt.variables),
         why_none=why_none,
     )
-
-
-def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
-    staged = stage_of(settings.model_copy(update={"limit": None}))
-    try:
-        ids: list[str] = []
-        for samples in staged.staging.read_parts():
-            for sample in samples:
-                if sample_id in (None, sample.sample_id):
-                    return sample
-                ids.append(sample.sample_id)
-    finally:
-        staged.staging.discard()
-    advice = suggest(sample_id or "", ids, otherwise="it has")
-    raise SettingsError(f"dataset {settings.dataset} has no sample {sample_id!r}; {advice}")
