@@ -34,7 +34,7 @@ from evalhouse.prompts.loader import (
     unfold_row,
 )
 from evalhouse.prompts.render import BLOCKS, CONVERSATION, TURN_PREFIX, PromptError, PromptProblem
-from evalhouse.prompts.rubric import SAMPLE_COLUMNS, Criterion, RubricContent, Rule
+from evalhouse.prompts.rubric import SAMPLE_COLUMNS, Criterion, RubricContent
 
 # A language must have these; the other prompts are only missed if a metric needs them.
 _ALWAYS_NEEDED = ("attribute", "classify", "extract", "rank")
@@ -473,7 +473,23 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
                 "rubric.needs", f"'{need}' is needed but no variable: declare its block under `variables`"
             )
     for position, rule in enumerate(content.rules):
-        yield from _find_rule_faults(content, rule, key=f"rubric.rules[{position}]")
+        key, when = f"rubric.rules[{position}]", rule.when
+        asked = [when.no_contexts is not None, when.at_most is not None, when.is_true is not None]
+        if sum(asked) != 1 or (when.criterion is None) != (when.no_contexts is not None):
+            message = "must be {no_contexts: true}, {criterion: NAME, at_most: NUMBER} or {criterion: NAME, is: true}"
+            yield PromptProblem(f"{key}.when", message)
+        if not rule.set and not rule.cap:
+            yield PromptProblem(key, "does nothing; give it `set` or `cap` with a number by criterion")
+        concerned = [*([when.criterion] if when.criterion else []), *rule.set, *rule.cap]
+        yield from _find_name_faults(content, concerned, key=key)
+        asked_of = content.criteria.get(when.criterion or "")
+        if asked_of and when.is_true is not None and asked_of.kind != "flag":
+            yield PromptProblem(f"{key}.when", f"{when.criterion} is not a flag; ask whether it is `at_most` a number")
+        compared = [(when.criterion, when.at_most)] if when.criterion and when.at_most is not None else []
+        for name, number in (*compared, *rule.set.items(), *rule.cap.items()):
+            rated = content.criteria.get(name)
+            if rated and not rated.min <= number <= rated.max:
+                yield PromptProblem(key, f"{name}: {number} is not on its scale from {rated.min} to {rated.max}")
     for name, total in content.totals.items():
         key = f"rubric.totals.{name}"
         yield from _find_name_faults(content, total.sum, key=f"{key}.sum")
@@ -482,26 +498,6 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
             yield PromptProblem(
                 f"{key}.over", f"{total.over} is less than the sum can be ({most}), and a score is at most 1"
             )
-
-
-def _find_rule_faults(content: RubricContent, rule: Rule, *, key: str) -> Iterator[PromptProblem]:
-    when = rule.when
-    asked = [when.no_contexts is not None, when.at_most is not None, when.is_true is not None]
-    if sum(asked) != 1 or (when.criterion is None) != (when.no_contexts is not None):
-        message = "must be {no_contexts: true}, {criterion: NAME, at_most: NUMBER} or {criterion: NAME, is: true}"
-        yield PromptProblem(f"{key}.when", message)
-    if not rule.set and not rule.cap:
-        yield PromptProblem(key, "does nothing; give it `set` or `cap` with a number by criterion")
-    names = [*([when.criterion] if when.criterion else []), *rule.set, *rule.cap]
-    yield from _find_name_faults(content, names, key=key)
-    asked_of = content.criteria.get(when.criterion or "")
-    if asked_of and when.is_true is not None and asked_of.kind != "flag":
-        yield PromptProblem(f"{key}.when", f"{when.criterion} is not a flag; ask whether it is `at_most` a number")
-    compared = [(when.criterion, when.at_most)] if when.criterion and when.at_most is not None else []
-    for name, number in (*compared, *rule.set.items(), *rule.cap.items()):
-        criterion = content.criteria.get(name)
-        if criterion and not criterion.min <= number <= criterion.max:
-            yield PromptProblem(key, f"{name}: {number} is not on its scale from {criterion.min} to {criterion.max}")
 
 
 def _find_name_faults(content: RubricContent, names: list[str], *, key: str) -> Iterator[PromptProblem]:

@@ -166,7 +166,24 @@ def read_span(recorded: Recorded) -> Span:
     """Return a recorded span, read by the conventions of its attributes."""
     attributes = recorded.attributes
     tree = nest(attributes)
-    asked, replied = _list_messages(recorded, tree)
+    # The messages that a model was sent and its replies, from attributes or events of the span.
+    asked = next((found for name in _ASKED if (found := list_messages(_look_up(tree, name)))), [])
+    replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name)))), [])
+    for event in () if asked or replied else recorded.events:
+        event_name, of_event = event.get("name"), read_tree(event.get("attributes"))
+        body = of_event.get("content", of_event.get("gen_ai.event.content"))
+        if isinstance(event_name, str) and event_name in _ASKED_EVENTS:
+            asked = [*asked, {"role": _ASKED_EVENTS[event_name], "content": body}]
+        elif event_name == "gen_ai.choice":
+            replied = [*replied, {"content": body, **read_tree(of_event.get("message"))}]
+        else:
+            # Spring AI lists the texts of all messages, with an empty one for each that has none.
+            sent = list_messages(_pick(of_event, ("gen_ai.input.messages", "gen_ai.prompt")))
+            received = list_messages(_pick(of_event, ("gen_ai.output.messages", "gen_ai.completion")))
+            asked = asked or [message for message in sent if message != ""]
+            replied = replied or [message for message in received if message != ""]
+    # Some conventions leave out the role of a reply.
+    replied = [{"role": "assistant", **reply} if isinstance(reply, Mapping) else reply for reply in replied]
     kinds = (kinds.get(str(attributes.get(name, "")).lower()) for name, kinds in _KINDS.items())
     kind: Kind = next((kind for kind in kinds if kind is not None), "other")
     if _LANGFUSE in attributes:
@@ -218,27 +235,6 @@ def read_span(recorded: Recorded) -> Span:
 def _count(attributes: Tree, names: Iterable[str], side: Literal["input", "output"]) -> int | None:
     count = read_count(_pick(attributes, names))
     return count_tokens(read_tree(attributes.get(_USAGE)), side) if count is None else count
-
-
-def _list_messages(recorded: Recorded, tree: Tree) -> tuple[list[Any], list[Any]]:
-    """Return the messages that a model was sent and its replies, from attributes or events of the span."""
-    asked = next((found for name in _ASKED if (found := list_messages(_look_up(tree, name)))), [])
-    replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name)))), [])
-    for event in () if asked or replied else recorded.events:
-        name, attributes = event.get("name"), read_tree(event.get("attributes"))
-        body = attributes.get("content", attributes.get("gen_ai.event.content"))
-        if isinstance(name, str) and name in _ASKED_EVENTS:
-            asked = [*asked, {"role": _ASKED_EVENTS[name], "content": body}]
-        elif name == "gen_ai.choice":
-            replied = [*replied, {"content": body, **read_tree(attributes.get("message"))}]
-        else:
-            # Spring AI lists the texts of all messages, with an empty one for each that has none.
-            sent = list_messages(_pick(attributes, ("gen_ai.input.messages", "gen_ai.prompt")))
-            received = list_messages(_pick(attributes, ("gen_ai.output.messages", "gen_ai.completion")))
-            asked = asked or [message for message in sent if message != ""]
-            replied = replied or [message for message in received if message != ""]
-    # Some conventions leave out the role of a reply.
-    return asked, [{"role": "assistant", **reply} if isinstance(reply, Mapping) else reply for reply in replied]
 
 
 def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...] | None:

@@ -134,7 +134,18 @@ class _Placed:
 
 def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     """Return a trace as a row of a dataset, with our column names; or why it is left out."""
-    tree = _place_spans(spans)
+    by_id = {span.span_id: span for span in spans}  # a span that came twice once
+    tree: list[_Placed] = []
+    for span in by_id.values():
+        around: list[Span] = []
+        seen = {span.span_id}  # a broken export may have a circle
+        outer = by_id.get(span.parent_id or "")
+        while outer is not None and outer.span_id not in seen and len(around) < _MAX_DEPTH:
+            around.append(outer)
+            seen.add(outer.span_id)
+            outer = by_id.get(outer.parent_id or "")
+        tree.append(_Placed(span=span, depth=len(around), is_inner=any(one.kind == span.kind for one in around)))
+    tree.sort(key=lambda item: (item.depth, item.span.started_at or 0.0))
     trace_id = spans[0].trace_id
     tops = [placed.span for placed in tree if placed.depth == 0]
     has_outermost = len(tops) == 1 or any(top.parent_id is None for top in tops)
@@ -160,10 +171,10 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
         row["conversation"] = list(asking[0].span.turns)
     # What reached the model: the documents of the last reranker if there is one, else of all retrievers, each document
     # once; without either, what the outermost chain returned with its answer.
-    outer = [item.span for item in tree if item.span.documents is not None and not item.is_inner]
-    outer.sort(key=lambda span: span.started_at or 0.0)
-    rerankers = [span for span in outer if span.kind == "reranker"]
-    chosen = [span.documents or () for span in rerankers[-1:] or outer]
+    with_documents = [item.span for item in tree if item.span.documents is not None and not item.is_inner]
+    with_documents.sort(key=lambda span: span.started_at or 0.0)
+    rerankers = [span for span in with_documents if span.kind == "reranker"]
+    chosen = [span.documents or () for span in rerankers[-1:] or with_documents]
     if not chosen:
         chosen = [item.span.passed_on for item in tree if item.span.passed_on is not None][:1]
     documents: list[Document] = list({(item.id, item.text): item for listed in chosen for item in listed}.values())
@@ -175,23 +186,6 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     elif chosen and all(document.id for document in documents):  # the tracer stored no texts
         row["context_ids"] = [document.id for document in documents]
     return row
-
-
-def _place_spans(spans: Sequence[Span]) -> list[_Placed]:
-    """Return the spans of a trace, outermost first and each depth in order of time; a span that came twice once."""
-    by_id = {span.span_id: span for span in spans}
-    placed = []
-    for span in by_id.values():
-        around: list[Span] = []
-        seen = {span.span_id}  # a broken export may have a circle
-        outer = by_id.get(span.parent_id or "")
-        while outer is not None and outer.span_id not in seen and len(around) < _MAX_DEPTH:
-            around.append(outer)
-            seen.add(outer.span_id)
-            outer = by_id.get(outer.parent_id or "")
-        is_inner = any(outer.kind == span.kind for outer in around)
-        placed.append(_Placed(span=span, depth=len(around), is_inner=is_inner))
-    return sorted(placed, key=lambda item: (item.depth, item.span.started_at or 0.0))
 
 
 def _describe(tree: Sequence[_Placed], tops: Sequence[Span]) -> dict[str, Any]:

@@ -131,8 +131,22 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
     attributes = {**named, **flatten(read_tree(metadata.get(_ATTRIBUTES)))}
     recorded = read_span(Recorded(trace_id=trace_id, span_id="", attributes=attributes))
     given, made = _open(row.get("input")), _open(row.get("output"))
-    kind = _find_kind(row, recorded, made)
     name = str(row.get("name") or "")
+    # The kind of its type; for a mere SPAN, that of its attributes, or of its output: a step that returned documents
+    # and nothing else is a retriever, for which older SDKs had no type. A message has a text too and is not a document.
+    kind = LANGFUSE_KINDS.get(str(row.get("type") or "").lower(), "other")
+    if kind in ("chain", "other"):
+        if recorded.kind != "other":
+            kind = recorded.kind
+        elif isinstance(made, list) and made:
+            documents = [
+                read_document(item)
+                for item in made
+                if isinstance(item, Mapping) and not item.keys() & _OF_MESSAGES and item.keys() & _OF_DOCUMENTS
+            ]
+            texts = [document for document in documents if document is not None and document.text is not None]
+            kind = "retriever" if len(texts) == len(made) else kind
+    kind = refine_kind(kind, name)
     if kind != "tool":
         calls = read_calls(kind, "", given, made)
     elif given is None:
@@ -170,27 +184,6 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
         session=read_name(row.get("session_id")) or recorded.session,
         service=_find_service(metadata),
     )
-
-
-def _find_kind(row: Tree, recorded: Span, made: object) -> Kind:
-    """Return the kind of an observation's type; for a mere SPAN, that of its attributes, or of its output.
-
-    A step that returned documents and nothing else is a retriever: older SDKs had no type for it. A message has a text
-    too and is not a document.
-    """
-    kind = LANGFUSE_KINDS.get(str(row.get("type") or "").lower(), "other")
-    if kind in ("chain", "other"):
-        if recorded.kind != "other":
-            kind = recorded.kind
-        elif isinstance(made, list) and made:
-            documents = [
-                read_document(item)
-                for item in made
-                if isinstance(item, Mapping) and not item.keys() & _OF_MESSAGES and item.keys() & _OF_DOCUMENTS
-            ]
-            texts = [document for document in documents if document is not None and document.text is not None]
-            kind = "retriever" if len(texts) == len(made) else kind
-    return refine_kind(kind, str(row.get("name") or ""))
 
 
 def _open(value: object) -> object:

@@ -74,40 +74,35 @@ def pack_logprobs(logprobs: object, text: str) -> str | None:
         read = match.start(1)
         first = bisect_right(starts, start) - 1
         offset = start - starts[first]
-        numbers.append(_pack_number(before + match.start(1), tokens[first:], offset=offset, length=len(match[1])))
+        rest = offset + len(match[1])
+        digits: list[str] = []
+        tops: list[Mapping[str, float]] = []
+        for place, part in enumerate(tokens[first:]):
+            # The text before the number in its first token; an alternative may have other spaces there.
+            lead = part.spelled[:offset].decode(errors="replace") if place == 0 else ""
+            digits_here = part.spelled[0 if place else offset : rest].decode(errors="replace") if rest > 0 else ""
+            sums: defaultdict[str, float] = defaultdict(float)
+            for alternative, logprob in part.logprobs.items():
+                added, found = "", _DIGITS.fullmatch(alternative.decode(errors="replace"))
+                if alternative == part.spelled:
+                    added = digits_here
+                elif found and (found[1].strip() == lead.strip() if place == 0 else found[1] == ""):
+                    added = found[2]
+                sums[added] += math.exp(logprob)
+            tops.append({added: round(math.log(total), _DECIMALS) for added, total in sums.items()})
+            if rest <= 0:
+                break
+            digits.append(digits_here)
+            rest -= len(part.spelled)
+            if rest < 0:
+                break  # a comma or bracket that belongs to the token shows that the number ends with it
+        numbers.append(NumberTokens(at=before + match.start(1), tokens=digits, tops=tops))
     return orjson.dumps(numbers).decode()
 
 
 def unpack_logprobs(packed: str) -> dict[int, NumberTokens]:
     """Return the numbers of a reply by the character at which each begins."""
     return {item["at"]: NumberTokens(**item) for item in orjson.loads(packed)}
-
-
-def _pack_number(at: int, tokens: Sequence[_Token], *, offset: int, length: int) -> NumberTokens:
-    """Return the number of `length` digits that begins at byte `offset` of the first of `tokens`."""
-    digits: list[str] = []
-    tops: list[Mapping[str, float]] = []
-    rest = offset + length
-    for place, token in enumerate(tokens):
-        # The text before the number in its first token; an alternative may have other spaces there.
-        lead = token.spelled[:offset].decode(errors="replace") if place == 0 else ""
-        digits_here = token.spelled[0 if place else offset : rest].decode(errors="replace") if rest > 0 else ""
-        sums: defaultdict[str, float] = defaultdict(float)
-        for spelled, logprob in token.logprobs.items():
-            added, match = "", _DIGITS.fullmatch(spelled.decode(errors="replace"))
-            if spelled == token.spelled:
-                added = digits_here
-            elif match and (match[1].strip() == lead.strip() if place == 0 else match[1] == ""):
-                added = match[2]
-            sums[added] += math.exp(logprob)
-        tops.append({added: round(math.log(total), _DECIMALS) for added, total in sums.items()})
-        if rest <= 0:
-            break
-        digits.append(digits_here)
-        rest -= len(token.spelled)
-        if rest < 0:
-            break  # a comma or bracket that belongs to the token shows that the number ends with it
-    return NumberTokens(at=at, tokens=digits, tops=tops)
 
 
 def _read_entries(entries: object) -> dict[bytes, float]:

@@ -381,8 +381,17 @@ async def check_in_documents(live_run: LiveRun, checked: CheckedQuestion, base: 
         # A ground truth such as `The handbook does not say.` states nothing, and marks a question as unanswerable.
         await _check_unanswerable(live_run, checked, base)
         return
-    own = _find_named(question, base)
-    ids = {passage.passage_id for passage in own}
+    # The passages that the question names, and of documents that it names the passages nearest to it.
+    references = [*(span.passage_id for span in question.spans), *question.reference_context_ids]
+    by_id = {name: base.passages[name] for name in references if name in base.passages}
+    seen = {passage.document_id for passage in by_id.values()}
+    wanted = {name for name in question.reference_context_ids if name in base.documents} - seen
+    if wanted:
+        elsewhere = [name for name, passage in base.passages.items() if passage.document_id not in wanted]
+        text = f"{question.question} {question.ground_truth}"
+        for passage in base.near.find(text, _PER_DOCUMENT * len(wanted), exclude=elsewhere):
+            by_id[passage.passage_id] = passage
+    own, ids = list(by_id.values()), set(by_id)
     others = base.near.find(f"{question.asked} {question.ground_truth}", NEAR, exclude=ids)
     named = set(checked.documents)
     own += [passage for passage in others if passage.document_id in named]
@@ -432,20 +441,6 @@ async def check_in_documents(live_run: LiveRun, checked: CheckedQuestion, base: 
     is_same = compared.agrees or not compared.missing
     found = () if is_same else [rest[place].passage_id for place in answered.used]
     checked.note("ambiguous", is_same, f"{answered.name_source(rest)}: {answered.answer}", compared.call_id, found)
-
-
-def _find_named(question: GivenQuestion, base: KnowledgeBase) -> list[Passage]:
-    """Return the passages that a question names, and of documents that it names the passages nearest to it."""
-    names = [*(span.passage_id for span in question.spans), *question.reference_context_ids]
-    named = {name: base.passages[name] for name in names if name in base.passages}
-    seen = {passage.document_id for passage in named.values()}
-    wanted = {name for name in question.reference_context_ids if name in base.documents} - seen
-    if wanted:
-        elsewhere = [name for name, passage in base.passages.items() if passage.document_id not in wanted]
-        text = f"{question.question} {question.ground_truth}"
-        for passage in base.near.find(text, _PER_DOCUMENT * len(wanted), exclude=elsewhere):
-            named[passage.passage_id] = passage
-    return list(named.values())
 
 
 async def _check_unanswerable(live_run: LiveRun, checked: CheckedQuestion, base: KnowledgeBase) -> None:
