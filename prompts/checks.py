@@ -283,7 +283,26 @@ def _find_faults(path: Path, content: PromptContent, language: str) -> Iterator[
             yield PromptProblem("rubric.criteria", f"the criterion {name} is never explained in the system text")
     # A faulty schema says nothing about the examples, nor do variables that do not exist.
     if not basics:
-        yield from _find_verdict_faults(content)
+        # Labels and reply schema both define the verdicts.
+        properties: Any = content.schema_of_reply["properties"]
+        lists = pick_verdict_lists(properties, content.variables)
+        if bool(lists) != bool(content.labels):
+            message = "must name the id prefixes that verdicts are given for"
+            yield PromptProblem("labels", message if lists else "must be empty ({}) where the reply has no `verdicts`")
+        for name, schema in lists.items():
+            key = f"reply_schema.properties.{name}"
+            if schema.get("items", {}).get("type") == "array":
+                if schema["items"] != _ROW:
+                    message = "must be an array of texts, the cells of a row, where verdicts are rows"
+                    yield PromptProblem(f"{key}.items", message)
+                continue
+            verdict = schema.get("items", {}).get("properties", {})
+            if "id" not in verdict or "reason" not in verdict:
+                yield PromptProblem(key, "must be an array of objects with at least `id` and `reason`")
+            labels = list_verdict_labels(name, content.labels)
+            if sorted(verdict.get("label", {}).get("enum", [])) != sorted(labels):
+                message = f"must be the labels declared under `labels`: [{', '.join(labels)}]"
+                yield PromptProblem(f"{key}.items.properties.label.enum", message)
         for position, example in enumerate(content.examples):
             yield from _find_example_faults(f"examples[{position}]", content, example)
 
@@ -314,29 +333,6 @@ def _find_declaration_faults(path: Path, content: PromptContent) -> Iterator[Pro
         if section:
             yield PromptProblem(key, "must be left out of a rubric: it follows from the criteria")
     yield from find_rubric_faults(content.rubric, variables=content.variables, file=path.name)
-
-
-def _find_verdict_faults(content: PromptContent) -> Iterator[PromptProblem]:
-    """Yield disagreements of labels and reply schema, which both define the verdicts."""
-    properties: Any = content.schema_of_reply["properties"]
-    lists = pick_verdict_lists(properties, content.variables)
-    if bool(lists) != bool(content.labels):
-        message = "must name the id prefixes that verdicts are given for"
-        yield PromptProblem("labels", message if lists else "must be empty ({}) where the reply has no `verdicts`")
-    for name, schema in lists.items():
-        key = f"reply_schema.properties.{name}"
-        if schema.get("items", {}).get("type") == "array":
-            if schema["items"] != _ROW:
-                message = "must be an array of texts, the cells of a row, where verdicts are rows"
-                yield PromptProblem(f"{key}.items", message)
-            continue
-        verdict = schema.get("items", {}).get("properties", {})
-        if "id" not in verdict or "reason" not in verdict:
-            yield PromptProblem(key, "must be an array of objects with at least `id` and `reason`")
-        labels = list_verdict_labels(name, content.labels)
-        if sorted(verdict.get("label", {}).get("enum", [])) != sorted(labels):
-            message = f"must be the labels declared under `labels`: [{', '.join(labels)}]"
-            yield PromptProblem(f"{key}.items.properties.label.enum", message)
 
 
 def _find_example_faults(key: str, content: PromptContent, example: ExampleContent) -> Iterator[PromptProblem]:

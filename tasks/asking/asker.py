@@ -296,7 +296,6 @@ class Asker:
     async def _send(self, question: Question, attempts: _Attempts) -> _Received:
         """Send one request and return its reply; an error is recorded before it is raised."""
         async with self.limit.slot(attempts.tokens, number=attempts.number) as slot:
-            self._check_budget()
             request = self._prepare_again(question, attempts)
             allowed_s, clock = self.limit.find_timeout(attempts.late), time.perf_counter()
             call = self._begin_call(question, request, attempts, started_at=time.time())
@@ -336,7 +335,6 @@ class Asker:
     async def _send_by_batch(self, question: Question, attempts: _Attempts) -> _Received | None:
         """Return the reply that came by batch; None where the request has to be sent by itself."""
         assert self.batch_queue is not None
-        self._check_budget()
         request = self._prepare_again(question, attempts)
         try:
             result = await self.batch_queue.wait_for(request)
@@ -440,15 +438,16 @@ class Asker:
         await self.stop_sign.sleep(wait_s * random.uniform(1.0, 1.1))
 
     def _prepare_again(self, question: Question, attempts: _Attempts) -> ModelRequest:
-        """Return the request to send now, without options that the endpoint has refused meanwhile."""
-        if question.note or attempts.prepared_after != self._n_dropped:
-            return self.judge.prepare(question)
-        return attempts.request
+        """Return the request to send now, without options that the endpoint has refused meanwhile.
 
-    def _check_budget(self) -> None:
+        Raises the error that stopped the run, and BudgetExhausted.
+        """
         self.raise_if_stopped()
         if self.budget_usd is not None and self.spent_usd + self.counts.spent_usd >= self.budget_usd:
             raise BudgetExhausted(f"the budget of {self.budget_usd:g} dollars is spent")
+        if question.note or attempts.prepared_after != self._n_dropped:
+            return self.judge.prepare(question)
+        return attempts.request
 
     def count_affordable(self, requests: Iterable[ModelRequest]) -> int:
         """Return how many of these, from the first on, the budget pays for, at a batch's price and by a quick guess."""

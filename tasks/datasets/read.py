@@ -216,7 +216,20 @@ class _Reading:
         try:
             for raw_rows in _batch(self._read_rows(problems.add, columns.use), batch_size):
                 if not self._seen:
-                    self._check_columns(raw_rows)
+                    self._seen = {name: None for raw in raw_rows for name in raw.values}
+                    # Stop at once where no later row can help: for a mapped column that a table does not have, or
+                    # without a question.
+                    if self._source.tabular:
+                        self._check_mapped(columns.list_awaited(raw_rows[0].values))
+                    if not any("question" in columns.locate(raw.values) for raw in raw_rows):
+                        from evalhouse.tasks.datasets.traces import guess_format  # noqa: PLC0415  # only for this message
+
+                        seen, names = list(self._seen), list_names(columns.names["question"])
+                        text = f"no question column; columns: {list_names(seen)}; read as the question: {names}"
+                        form = guess_format(seen)
+                        traces = [f"are these traces? {name_setting('format', form)} reads them"] if form else []
+                        text = "; ".join([text, *traces, *suggest_columns(["question"], seen)])
+                        raise ReadingStopped(None, "columns", text)
                 samples = []
                 for raw in raw_rows:
                     n_rows += 1
@@ -254,21 +267,6 @@ class _Reading:
             from evalhouse.tasks.datasets.conversations import cut_row  # noqa: PLC0415
 
             yield from cut_row(row, columns, self._turns, tabular=tabular, complain=complain, use=use)
-
-    def _check_columns(self, raw_rows: list[RawRow]) -> None:
-        """Stop at once where no later row can help: no question, or a mapped column that a table does not have."""
-        self._seen = {name: None for raw in raw_rows for name in raw.values}
-        if self._source.tabular:
-            self._check_mapped(self._columns.list_awaited(raw_rows[0].values))
-        if not any("question" in self._columns.locate(raw.values) for raw in raw_rows):
-            from evalhouse.tasks.datasets.traces import guess_format  # noqa: PLC0415  # only for this message
-
-            names = list_names(self._columns.names["question"])
-            text = f"no question column; columns: {list_names(list(self._seen))}; read as the question: {names}"
-            form = guess_format(self._seen)
-            traces = [f"are these traces? {name_setting('format', form)} reads them"] if form else []
-            text = "; ".join([text, *traces, *suggest_columns(["question"], list(self._seen))])
-            raise ReadingStopped(None, "columns", text)
 
     def _check_mapped(self, missing: list[str]) -> None:
         if missing:

@@ -222,8 +222,18 @@ def load_pdf(path: Path, note: Callable[[str], None]) -> str:
         raise UnreadableFile("no text, only pictures of it", "have the text of scanned pages recognised (OCR) first")
     if blank:
         note(f"no text on page {list_names(blank, 5)}")
+    n_pages = len(pages) - len(blank)
+    if n_pages >= _MIN_PAGES:
+        # The lines at the top or bottom of most pages are left out; they may differ in numbers.
+        n_by_edge: Counter[str] = Counter()
+        for lines in pages:
+            n_by_edge.update({_DIGITS.sub("#", line.text) for line in (*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:])})
+        repeated = {edge for edge, n in n_by_edge.items() if n > n_pages / 2}
+        for number, lines in enumerate(pages):
+            edges = (*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:])
+            pages[number] = [line for line in lines if line not in edges or _DIGITS.sub("#", line.text) not in repeated]
     pieces: list[_Line | _Title] = []
-    for number, lines in enumerate(_drop_edges(pages)):
+    for number, lines in enumerate(pages):
         place = 0
         for title in titles:
             if title.page == number:
@@ -290,22 +300,6 @@ def _list_titles(reader: PdfReader, entries: Sequence[Any], level: int) -> Itera
         page, title = reader.get_destination_page_number(entry), " ".join(str(entry.title or "").split())
         if title and page is not None and page >= 0:
             yield _Title(text=title, page=page, level=level)
-
-
-def _drop_edges(pages: list[list[_Line]]) -> list[list[_Line]]:
-    """Return the pages without the lines at the top or bottom of most of them, which may differ in numbers."""
-    n_pages = sum(1 for lines in pages if lines)
-    if n_pages < _MIN_PAGES:
-        return pages
-    n_by_edge: Counter[str] = Counter()
-    for lines in pages:
-        n_by_edge.update({_DIGITS.sub("#", line.text) for line in (*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:])})
-    repeated = {edge for edge, n in n_by_edge.items() if n > n_pages / 2}
-    kept: list[list[_Line]] = []
-    for lines in pages:
-        edges = (*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:])
-        kept.append([line for line in lines if line not in edges or _DIGITS.sub("#", line.text) not in repeated])
-    return kept
 
 
 def _find_title(title: _Title, lines: Sequence[_Line], place: int) -> range | None:
