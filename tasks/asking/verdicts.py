@@ -235,7 +235,23 @@ def _read_reply(
 ) -> Verdicts:
     """Return the verdicts on these ids without those whose reasons small models copied from a worked example."""
     allowed = {item_id: inquiry.allowed[item_id] for item_id in ids}
-    verdicts = read_verdicts(_close_cut(text) if is_cut else text, allowed, inquiry.contexts, sent=inquiry.sent)
+    if is_cut:
+        # The complete verdicts of a reply that breaks off within them.
+        begun = list(_VERDICTS_BEGIN.finditer(text))
+        if not begun or text.rfind(_THINK) > text.rfind(_THOUGHT):
+            raise UnusableReply("the reply broke off before its verdicts")
+        complete: list[object] = []
+        rest = text = text[begun[-1].end() :]
+        while (row_begins := _ROW_BEGINS.match(rest)) is not None:  # verdicts as rows
+            try:
+                row, end = _DECODER.raw_decode(rest, row_begins.end() - 1)
+            except (ValueError, RecursionError):
+                break
+            complete.append(row)
+            rest = rest[end:]
+        complete = complete or [value for value, _, _ in _find_objects(text) if "id" in value]
+        text = orjson.dumps({VERDICTS: complete}).decode()
+    verdicts = read_verdicts(text, allowed, inquiry.contexts, sent=inquiry.sent)
     if not inquiry.prompt.examples:
         return verdicts
     copied = inquiry.prompt.list_copied([verdict.reason for verdict in verdicts.by_id.values()], data)
@@ -452,24 +468,6 @@ def _find_objects(text: str) -> Iterator[tuple[dict[str, object], int, int]]:
             n_scanned += (error.pos if isinstance(error, json.JSONDecodeError) else len(text)) - place
             place += 1
         place = text.find("{", place)
-
-
-def _close_cut(text: str) -> str:
-    """Return the complete verdicts of a reply that breaks off within them; raises UnusableReply for any other."""
-    begun = list(_VERDICTS_BEGIN.finditer(text))
-    if not begun or text.rfind(_THINK) > text.rfind(_THOUGHT):
-        raise UnusableReply("the reply broke off before its verdicts")
-    verdicts: list[object] = []
-    rest = text = text[begun[-1].end() :]
-    while (row_begins := _ROW_BEGINS.match(rest)) is not None:  # verdicts as rows
-        try:
-            row, end = _DECODER.raw_decode(rest, row_begins.end() - 1)
-        except (ValueError, RecursionError):
-            break
-        verdicts.append(row)
-        rest = rest[end:]
-    verdicts = verdicts or [value for value, _, _ in _find_objects(text) if "id" in value]
-    return orjson.dumps({VERDICTS: verdicts}).decode()
 
 
 def read_statements(text: str, key: str = "statements") -> list[str]:

@@ -161,11 +161,32 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     # Of spans equally far out the one that ended last has the answer that the others contributed to.
     answering = [item for item in tree if item.span.answer is not None and item.span.kind in _ANSWERING]
     answering.sort(key=lambda item: (item.depth, _ANSWERING.index(item.span.kind), -(item.span.ended_at or 0.0)))
+    # What else is known about it is for the sample's metadata.
+    placed = [item.span for item in tree]
+    models = [item.span for item in tree if item.span.kind == "llm" and not item.is_inner]
+    tools = [span.tool_calls for span in placed if span.kind == "tool"]
+    calls = [call for of_span in tools or [span.tool_calls for span in models] for call in of_span]
+    prompt_tokens = [span.prompt_tokens for span in models if span.prompt_tokens is not None]
+    reply_tokens = [span.completion_tokens for span in models if span.completion_tokens is not None]
+    started_at, ended_at = min(top.started_at or 0.0 for top in tops), max(top.ended_at or 0.0 for top in tops)
+    metadata = {
+        "conversation_id": next((span.session for span in placed if span.session), None),
+        "service": next((span.service for span in placed if span.service), None),
+        "trace_name": tops[0].name or None,
+        "asked_at": started_at or None,
+        # Where no end was recorded, it equals the beginning.
+        "latency_ms": round((ended_at - started_at) * 1000, 3) if started_at and ended_at > started_at else None,
+        "prompt_tokens": sum(prompt_tokens) if prompt_tokens else None,
+        "completion_tokens": sum(reply_tokens) if reply_tokens else None,
+        "models": sorted({span.model for span in models if span.model}) or None,
+        "tool_calls": calls or None,
+        "n_spans": len(placed),
+    }
     row: dict[str, Any] = {
         "id": trace_id,
         "question": asking[0].span.question,
         "answer": answering[0].span.answer if answering else None,
-        **_describe(tree, tops),
+        **{name: value for name, value in metadata.items() if value is not None},
     }
     if asking[0].span.turns:
         row["conversation"] = list(asking[0].span.turns)
@@ -186,31 +207,6 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     elif chosen and all(document.id for document in documents):  # the tracer stored no texts
         row["context_ids"] = [document.id for document in documents]
     return row
-
-
-def _describe(tree: Sequence[_Placed], tops: Sequence[Span]) -> dict[str, Any]:
-    """Return what else is known about a trace, for its sample's metadata."""
-    spans = [item.span for item in tree]
-    models = [item.span for item in tree if item.span.kind == "llm" and not item.is_inner]
-    tools = [span.tool_calls for span in spans if span.kind == "tool"]
-    calls = [call for of_span in tools or [span.tool_calls for span in models] for call in of_span]
-    prompt_tokens = [span.prompt_tokens for span in models if span.prompt_tokens is not None]
-    reply_tokens = [span.completion_tokens for span in models if span.completion_tokens is not None]
-    started_at, ended_at = min(top.started_at or 0.0 for top in tops), max(top.ended_at or 0.0 for top in tops)
-    metadata = {
-        "conversation_id": next((span.session for span in spans if span.session), None),
-        "service": next((span.service for span in spans if span.service), None),
-        "trace_name": tops[0].name or None,
-        "asked_at": started_at or None,
-        # Where no end was recorded, it equals the beginning.
-        "latency_ms": round((ended_at - started_at) * 1000, 3) if started_at and ended_at > started_at else None,
-        "prompt_tokens": sum(prompt_tokens) if prompt_tokens else None,
-        "completion_tokens": sum(reply_tokens) if reply_tokens else None,
-        "models": sorted({span.model for span in models if span.model}) or None,
-        "tool_calls": calls or None,
-        "n_spans": len(spans),
-    }
-    return {name: value for name, value in metadata.items() if value is not None}
 
 
 def join_sessions(rows: Iterable[tuple[dict[str, Any], bool]]) -> Iterator[dict[str, Any]]:

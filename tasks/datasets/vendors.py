@@ -82,45 +82,41 @@ def read_langfuse(row: Tree, blame: Blame) -> Iterator[Span]:
     elif not row.keys() & {"timestamp", "input", "output", "observations"}:
         blame("not a trace, which has a timestamp; of sessions only those are read that hold their traces")
     else:
-        yield from _read_trace(row, an_id)
+        # The trace itself, which has an input and an output and is above its observations, and these.
+        listed = read_list(row.get("observations")) or []
+        inner = [_read_observation(_rename(item), an_id) for item in listed if isinstance(item, Mapping)]
+        given, made = _open(row.get("input")), _open(row.get("output"))
+        started_at = read_time(row.get("timestamp"))
+        latency = read_score(row.get("latency"))
+        ends = [span.ended_at for span in inner]
+        ended_at = max((end for end in ends if end), default=started_at)
+        if started_at is not None and latency is not None:
+            ended_at = started_at + latency
+        failed = [span for span in inner if span.error and span.parent_id is None]
+        whole = Span(
+            trace_id=an_id,
+            span_id=f"trace {an_id}",
+            name=str(row.get("name") or ""),
+            kind="chain",
+            started_at=started_at,
+            # Tracers leave observations open when all is over; a trace with an answer is not running.
+            ended_at=None if None in ends and not made else ended_at,
+            error=failed[0].error if failed and not made else None,
+            question=find_message(given, "question"),
+            turns=find_turns(given),
+            answer=find_message(made, "answer"),
+            passed_on=find_documents(made),
+            session=read_name(row.get("session_id")),
+            service=_find_service(read_tree(row.get("metadata"))),
+        )
+        yield whole
+        known = {span.span_id for span in inner}
+        yield from (span if span.parent_id in known else replace(span, parent_id=whole.span_id) for span in inner)
 
 
 def _rename(row: Tree) -> dict[str, Any]:
     """Return a row with names such as `traceId` as `trace_id`."""
     return {_CAPITAL.sub(r"_\1", name).lstrip("_").lower(): value for name, value in row.items()}
-
-
-def _read_trace(row: Tree, trace_id: str) -> Iterator[Span]:
-    """Yield the trace itself, which has an input and an output and is above its observations, and these."""
-    listed = read_list(row.get("observations")) or []
-    inner = [_read_observation(_rename(item), trace_id) for item in listed if isinstance(item, Mapping)]
-    given, made = _open(row.get("input")), _open(row.get("output"))
-    started_at = read_time(row.get("timestamp"))
-    latency = read_score(row.get("latency"))
-    ends = [span.ended_at for span in inner]
-    ended_at = max((end for end in ends if end), default=started_at)
-    if started_at is not None and latency is not None:
-        ended_at = started_at + latency
-    failed = [span for span in inner if span.error and span.parent_id is None]
-    whole = Span(
-        trace_id=trace_id,
-        span_id=f"trace {trace_id}",
-        name=str(row.get("name") or ""),
-        kind="chain",
-        started_at=started_at,
-        # Tracers leave observations open when all is over; a trace with an answer is not running.
-        ended_at=None if None in ends and not made else ended_at,
-        error=failed[0].error if failed and not made else None,
-        question=find_message(given, "question"),
-        turns=find_turns(given),
-        answer=find_message(made, "answer"),
-        passed_on=find_documents(made),
-        session=read_name(row.get("session_id")),
-        service=_find_service(read_tree(row.get("metadata"))),
-    )
-    yield whole
-    known = {span.span_id for span in inner}
-    yield from (span if span.parent_id in known else replace(span, parent_id=whole.span_id) for span in inner)
 
 
 def _read_observation(row: Tree, trace_id: str) -> Span:

@@ -38,14 +38,6 @@ class NumberTokens:
     tops: Sequence[Mapping[str, float]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Token:
-    """A token of the reply, in UTF-8 since some hold half a character, and the log-probabilities at its place."""
-
-    spelled: bytes
-    logprobs: Mapping[bytes, float]
-
-
 def pack_logprobs(logprobs: object, text: str) -> str | None:
     """Return the numbers of `text` by their tokens, as JSON, from the `logprobs` of a completion in OpenAI's shape.
 
@@ -53,20 +45,21 @@ def pack_logprobs(logprobs: object, text: str) -> str | None:
     out of one of the two.
     """
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
-    tokens: list[_Token] = []
+    # The tokens, in UTF-8 since some hold half a character, with the log-probabilities at their places.
+    tokens: list[tuple[bytes, Mapping[bytes, float]]] = []
     for entry in content if isinstance(content, list) else ():
         token = _read_entries([entry])
         if not token:
             return None
         alternatives = _read_entries(entry.get("top_logprobs"))
-        tokens.append(_Token(spelled=next(iter(token)), logprobs=token | alternatives))
+        tokens.append((next(iter(token)), token | alternatives))
     if not tokens:
         return None
-    spelled, stripped = b"".join(token.spelled for token in tokens), text.strip()
+    spelled, stripped = b"".join(token for token, _ in tokens), text.strip()
     base = spelled.rfind(stripped.encode(errors="surrogatepass"))
     if base == -1:
         return "[]"
-    starts = [0, *accumulate(len(token.spelled) for token in tokens)]
+    starts = [0, *accumulate(len(token) for token, _ in tokens)]
     before = len(text) - len(text.lstrip())
     numbers, start, read = [], base, 0
     for match in _NUMBER.finditer(stripped):
@@ -77,14 +70,14 @@ def pack_logprobs(logprobs: object, text: str) -> str | None:
         rest = offset + len(match[1])
         digits: list[str] = []
         tops: list[Mapping[str, float]] = []
-        for place, part in enumerate(tokens[first:]):
+        for place, (part, likely) in enumerate(tokens[first:]):
             # The text before the number in its first token; an alternative may have other spaces there.
-            lead = part.spelled[:offset].decode(errors="replace") if place == 0 else ""
-            digits_here = part.spelled[0 if place else offset : rest].decode(errors="replace") if rest > 0 else ""
+            lead = part[:offset].decode(errors="replace") if place == 0 else ""
+            digits_here = part[0 if place else offset : rest].decode(errors="replace") if rest > 0 else ""
             sums: defaultdict[str, float] = defaultdict(float)
-            for alternative, logprob in part.logprobs.items():
+            for alternative, logprob in likely.items():
                 added, found = "", _DIGITS.fullmatch(alternative.decode(errors="replace"))
-                if alternative == part.spelled:
+                if alternative == part:
                     added = digits_here
                 elif found and (found[1].strip() == lead.strip() if place == 0 else found[1] == ""):
                     added = found[2]
@@ -93,7 +86,7 @@ def pack_logprobs(logprobs: object, text: str) -> str | None:
             if rest <= 0:
                 break
             digits.append(digits_here)
-            rest -= len(part.spelled)
+            rest -= len(part)
             if rest < 0:
                 break  # a comma or bracket that belongs to the token shows that the number ends with it
         numbers.append(NumberTokens(at=before + match.start(1), tokens=digits, tops=tops))

@@ -134,26 +134,19 @@ class Drafter:
         if kind == "procedure":  # lists first
             ranked.sort(key=lambda one: len(_ITEM.findall(one.text)) < _MIN_STEPS)
         for passage in ranked:
-            for passages in self._list_groups(kind, passage):
+            groups: list[tuple[Passage, ...]] = [(passage,)]
+            if kind in ("several", "comparison"):
+                # With each of the nearest passages that has other words, in the same language.
+                near = self.near.find(passage.text, NEAR, exclude={passage.passage_id})
+                alike = [other for other in near if other.language == passage.language]
+                groups = [(passage, other) for other in alike if overlap(passage.text, other.text) < _MAX_OVERLAP]
+            elif kind == UNANSWERABLE:
+                # With its neighbours, which show what the document does not answer.
+                same = [one for one in self.passages if one.document_id == passage.document_id]
+                groups = [tuple(one for one in same if abs(one.ordinal - passage.ordinal) <= 1)]
+            for passages in groups:
                 if (kind, frozenset(one.passage_id for one in passages)) not in self._drawn:
                     yield Draft(kind=kind, passages=passages)
-
-    def _list_groups(self, kind: QuestionKind, passage: Passage) -> Iterator[tuple[Passage, ...]]:
-        """Yield the groups of passages in which a passage can be asked about."""
-        if kind in ("several", "comparison"):
-            # With each of the nearest passages that has other words, in the same language.
-            for other in self.near.find(passage.text, NEAR, exclude={passage.passage_id}):
-                if other.language == passage.language and overlap(passage.text, other.text) < _MAX_OVERLAP:
-                    yield (passage, other)
-        elif kind == UNANSWERABLE:
-            # With its neighbours, which show what the document does not answer.
-            yield tuple(
-                one
-                for one in self.passages
-                if one.document_id == passage.document_id and abs(one.ordinal - passage.ordinal) <= 1
-            )
-        else:
-            yield (passage,)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,51 +79,48 @@ def load_documents(
         raise refuse(f"--encoding {encoding} is not known", allowed=allowed, to_do="name that of the files")
     path = Path(source).expanduser()
     if path.is_dir():
-        return _load_files(str(path), _list_files(path, note), encoding, note)
+
+        def raise_error(error: OSError) -> None:
+            raise error
+
+        # Also of the folders in it; hidden and linked ones are left out.
+        files: list[_File] = []
+        hidden: list[str] = []
+        unknown: Counter[str] = Counter()
+        for root, folders, names in os.walk(path, onerror=raise_error):
+            here = Path(root)
+            for name in list(folders):
+                if name.startswith(".") or (here / name).is_symlink():
+                    folders.remove(name)
+                    hidden.append(f"{(here / name).relative_to(path).as_posix()}/")
+            for file in (here / name for name in names):
+                kind = KINDS.get(file.suffix.lower())
+                document_id = file.relative_to(path).as_posix()
+                if file.name.startswith((".", _WORD_LOCK)):
+                    hidden.append(document_id)
+                elif kind is None:
+                    unknown[file.suffix.lower() or file.name] += 1
+                else:
+                    files.append(_File(path=file, document_id=document_id, kind=kind))
+        left_out: list[str] = []
+        if hidden:
+            left_out.append(f"left out as hidden or linked: {list_names(sorted(hidden), 5)}")
+        if unknown:
+            suffixes = [f"{suffix} ({number:,})" for suffix, number in unknown.most_common()]
+            left_out.append(f"left out as not readable here: {list_names(suffixes, 8)}; read are {', '.join(KINDS)}")
+        if not files:
+            why = f"; {'; '.join(left_out)}" if left_out else ""
+            raise refuse(f"{path} has no documents{why}", allowed=_ALLOWED, to_do="name the folder that they are in")
+        for line in left_out:
+            note(line)
+        files.sort(key=lambda one: one.document_id)
+        return _load_files(str(path), files, encoding, note)
     kind = KINDS.get(path.suffix.lower())
     if not path.exists() and not any(mark in str(source) for mark in ("#", "://")):
         raise refuse(f"{source}: no such file or folder", allowed=_ALLOWED, to_do="check the path")
     if kind is None:
         return _load_table(source, encoding)
     return _load_files(str(source), [_File(path=path, document_id=path.name, kind=kind)], encoding, note)
-
-
-def _list_files(folder: Path, note: Note) -> list[_File]:
-    """Return the documents of a folder and of the folders in it, by name; hidden and linked folders are left out."""
-
-    def raise_error(error: OSError) -> None:
-        raise error
-
-    files: list[_File] = []
-    hidden: list[str] = []
-    unknown: Counter[str] = Counter()
-    for root, folders, names in os.walk(folder, onerror=raise_error):
-        here = Path(root)
-        for name in list(folders):
-            if name.startswith(".") or (here / name).is_symlink():
-                folders.remove(name)
-                hidden.append(f"{(here / name).relative_to(folder).as_posix()}/")
-        for path in (here / name for name in names):
-            kind = KINDS.get(path.suffix.lower())
-            document_id = path.relative_to(folder).as_posix()
-            if path.name.startswith((".", _WORD_LOCK)):
-                hidden.append(document_id)
-            elif kind is None:
-                unknown[path.suffix.lower() or path.name] += 1
-            else:
-                files.append(_File(path=path, document_id=document_id, kind=kind))
-    left_out: list[str] = []
-    if hidden:
-        left_out.append(f"left out as hidden or linked: {list_names(sorted(hidden), 5)}")
-    if unknown:
-        suffixes = [f"{suffix} ({number:,})" for suffix, number in unknown.most_common()]
-        left_out.append(f"left out as not readable here: {list_names(suffixes, 8)}; read are {', '.join(KINDS)}")
-    if not files:
-        why = f"; {'; '.join(left_out)}" if left_out else ""
-        raise refuse(f"{folder} has no documents{why}", allowed=_ALLOWED, to_do="name the folder that they are in")
-    for line in left_out:
-        note(line)
-    return sorted(files, key=lambda file: file.document_id)
 
 
 def _load_files(name: str, files: list[_File], encoding: str | None, note: Note) -> list[Document]:
