@@ -69,11 +69,30 @@ async def grade_by_rubric(live_run: LiveRun, work: SampleWork, prompt: Prompt) -
             from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable  # noqa: PLC0415
 
             before = collect_turns(sample, live_run.settings.request_tokens)
+            role = sample.metadata.get("contexts_role") or live_run.settings.contexts_role
+            if "contexts_role" in prompt.variables and role not in _ROLES:
+                raise FatalJudgeError(
+                    f"sample {sample.sample_id}, column contexts_role: {str(role)[:40]!r}; it must be "
+                    f"{' or '.join(_ROLES)}, or empty for the setting of the run"
+                )
+            offered: dict[str, BlockValue] = {
+                "question": sample.question,
+                "answer": sample.answer or "",
+                "ground_truth": "\n".join(sample.accepted_answers),
+                "contexts": work.context_items,
+                "contexts_role": str(role),
+                "schema": str(sample.metadata.get("schema") or ""),
+                "sql": sample.answer or "",
+                "expected_sql": sample.ground_truth or "",
+            }
+            # Blocks without a text, or replaced by another, are empty.
+            spare = {name for names in rubric.needs for name in names} - set(rated.values())
+            empty: dict[str, BlockValue] = {name: [] if name == "contexts" else "" for name in spare}
             question = Question(
                 step=step,
                 sample_id=sample.sample_id,
                 prompt=prompt.after(before.turns),
-                data={**before.block, **_build_data(live_run, work, prompt, rated)},
+                data={**before.block, **{name: (offered | empty)[name] for name in prompt.variables}},
                 logprobs=live_run.settings.logprobs and bool(find_expectable(rubric)),
             )
             answer = await live_run.asker.ask(question, lambda text: _read_reply(text, rubric))
@@ -88,35 +107,6 @@ async def grade_by_rubric(live_run: LiveRun, work: SampleWork, prompt: Prompt) -
             work.note_outcome(step, error.reason, str(error))
             return
     work.note_outcome(step)
-
-
-def _build_data(
-    live_run: LiveRun, work: SampleWork, prompt: Prompt, rated: Mapping[str, str | None]
-) -> Mapping[str, BlockValue]:
-    """Return the blocks a rubric declares, from the sample. Blocks without a text, or replaced by another, are empty.
-
-    Raises FatalJudgeError for a role of the contexts that is not valid.
-    """
-    sample, metadata = work.sample, work.sample.metadata
-    role = metadata.get("contexts_role") or live_run.settings.contexts_role
-    if "contexts_role" in prompt.variables and role not in _ROLES:
-        raise FatalJudgeError(
-            f"sample {sample.sample_id}, column contexts_role: {str(role)[:40]!r}; it must be {' or '.join(_ROLES)}, "
-            "or empty for the setting of the run"
-        )
-    offered: dict[str, BlockValue] = {
-        "question": sample.question,
-        "answer": sample.answer or "",
-        "ground_truth": "\n".join(sample.accepted_answers),
-        "contexts": work.context_items,
-        "contexts_role": str(role),
-        "schema": str(metadata.get("schema") or ""),
-        "sql": sample.answer or "",
-        "expected_sql": sample.ground_truth or "",
-    }
-    assert prompt.rubric is not None
-    spare = {name for names in prompt.rubric.needs for name in names} - set(rated.values())
-    return {name: ([] if name == "contexts" else "") if name in spare else offered[name] for name in prompt.variables}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,8 @@ def stage_dataset(
     A text file that is not UTF-8 is read again in its encoding if that is certain; otherwise the error shows how a line
     reads in several.
     """
-    source = resolve_source(source) if isinstance(source, str) else source
+    if isinstance(source, str) and is_sample(source):
+        source = str(SAMPLE_PATH)
     try:
         return _stage(source, encoding, mapping=mapping, limit=limit, turns=turns, open_as=open_as)
     except DatasetError as error:
@@ -126,11 +127,6 @@ def stage_dataset(
     staged = _stage(source, found, mapping=mapping, limit=limit, turns=turns, open_as=open_as)
     staged.use.was_named = False
     return staged
-
-
-def resolve_source(source: str) -> str:
-    """Return the path behind a dataset's name."""
-    return str(SAMPLE_PATH) if is_sample(source) else source
 
 
 def _stage(

@@ -154,18 +154,6 @@ def read_score(reason: str) -> float | None:
     return float(match[1]) if match else None
 
 
-def _fuse(data: Mapping[str, object]) -> list[list[str]]:
-    """Return the verdicts of the three steps in one reply; the statements of one side never support the other's."""
-    sides = ("answer_statements", "ground_truth_statements")
-    support: dict[str, str] = {}
-    for side in sides:
-        for verdict in _attribute({**data, **{other: [] for other in sides if other != side}}):
-            support[verdict["id"]] = f"{' '.join(verdict['contexts']) or 'none'}: {verdict['reason']}"
-    labels = [*_classify(data), *_rank(data)]
-    rows = [[verdict["id"], verdict["reason"], verdict["label"], support.get(verdict["id"])] for verdict in labels]
-    return [[cell for cell in row if cell is not None] for row in rows]
-
-
 def _compare_with_turns(data: Mapping[str, object]) -> dict[str, object]:
     """Return the earlier turns that contradict each statement, and the points of the user that the answer heeds.
 
@@ -440,7 +428,15 @@ def judge_lexically(prompt: str, data: Mapping[str, object]) -> dict[str, object
         case "rank":
             return {"verdicts": _rank(data)}
         case "fused":
-            return {"verdicts": _fuse(data)}
+            # The verdicts of the three steps in one reply; the statements of one side never support the other's.
+            sides = ("answer_statements", "ground_truth_statements")
+            support: dict[str, str] = {}
+            for side in sides:
+                for verdict in _attribute({**data, **{other: [] for other in sides if other != side}}):
+                    support[verdict["id"]] = f"{' '.join(verdict['contexts']) or 'none'}: {verdict['reason']}"
+            labels = [*_classify(data), *_rank(data)]
+            rows = [[one["id"], one["reason"], one["label"], support.get(one["id"])] for one in labels]
+            return {"verdicts": [[cell for cell in row if cell is not None] for row in rows]}
         case "turns":
             return _compare_with_turns(data)
         case "preference":

@@ -51,7 +51,16 @@ def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
         [token for token in tokenize(text.lower()).split() if any(char.isalnum() for char in token)]
         for text in (answer, ground_truth)
     ]
-    tokens = [_normalise(text) for text in (answer, ground_truth)]
+    tokens: list[list[str]] = []
+    for text in (answer, ground_truth):
+        # The tokens that SQuAD compares; of a text of only punctuation and articles all its words.
+        kept = "".join(
+            letter
+            for letter in text.lower()
+            if letter not in string.punctuation and not unicodedata.category(letter).startswith("P")
+        )
+        spaced = _CHINESE.sub(lambda match: f" {match[0]} ", kept).split()
+        tokens.append([word for word in spaced if word not in _ARTICLES] or text.split())
     n_common = {
         "rouge_l": (LCSseq.similarity(*words), words),
         "token_f1": ((Counter(tokens[0]) & Counter(tokens[1])).total(), tokens),
@@ -72,14 +81,3 @@ def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
 def _load_scorers(is_chinese: bool) -> tuple[BLEU, CHRF, Callable[[str], str]]:
     make: Callable[[], Callable[[str], str]] = TokenizerZh if is_chinese else Tokenizer13a
     return BLEU(effective_order=True, tokenize="zh" if is_chinese else "13a"), CHRF(), make()
-
-
-def _normalise(text: str) -> list[str]:
-    """Return the tokens that SQuAD compares; of a text of only punctuation and articles all its words."""
-    kept = "".join(
-        letter
-        for letter in text.lower()
-        if letter not in string.punctuation and not unicodedata.category(letter).startswith("P")
-    )
-    words = _CHINESE.sub(lambda match: f" {match[0]} ", kept).split()
-    return [word for word in words if word not in _ARTICLES] or text.split()

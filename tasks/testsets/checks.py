@@ -18,7 +18,7 @@ from evalhouse.tasks.extract import extract_ground_truth
 from evalhouse.tasks.judge.protocol import JudgeFailed, Question, UnusableReply
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, make_work
 from evalhouse.tasks.testsets.near import NearPassages, Twin, list_tokens
-from evalhouse.tasks.testsets.passages import Document, Language, Passage, find_language
+from evalhouse.tasks.testsets.passages import Document, Passage, find_language
 from evalhouse.tasks.testsets.questions import GivenQuestion, PlainQuestion
 from evalhouse.warehouse.rows.samples import StoredSample
 
@@ -301,7 +301,11 @@ def check_alone(checked: CheckedQuestion, base: KnowledgeBase | None) -> None:
         leaks = holds_answer(question) and not _CHOICE.search(question.question)
         detail = f"the question has all that the ground truth states: {question.ground_truth!r:.200}"
         checked.note("leak", not leaks, detail if leaks else "it does not hold its answer")
-    asked, truth = (_find_sure_language(text) for text in (question.question, question.ground_truth or ""))
+    # A short text, such as a name or a number, is of no certain language.
+    asked, truth = (
+        find_language(text) if len(_WORD.findall(text)) >= _MIN_WORDS or len(_HAN.findall(text)) >= _MIN_HAN else None
+        for text in (question.question, question.ground_truth or "")
+    )
     if asked and truth and asked != truth:
         chinese, other = ("question", "ground truth") if asked == "zh" else ("ground truth", "question")
         checked.note("language", False, f"the {chinese} is in Chinese, the {other} is not")
@@ -325,12 +329,6 @@ def check_alone(checked: CheckedQuestion, base: KnowledgeBase | None) -> None:
     detail = "; ".join(f"{name}: {why}" for name, why in dead.items())
     present = f"{len(question.reference_context_ids)} are there"
     checked.note("dead_reference", not dead, detail or present, others=list(dead))
-
-
-def _find_sure_language(text: str) -> Language | None:
-    """Return the language of a text; None for a short one, such as a name or a number."""
-    is_long = len(_WORD.findall(text)) >= _MIN_WORDS or len(_HAN.findall(text)) >= _MIN_HAN
-    return find_language(text) if is_long else None
 
 
 async def check_twin(live_run: LiveRun, checked: CheckedQuestion, other: GivenQuestion, twin: Twin) -> bool:

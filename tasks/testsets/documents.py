@@ -118,9 +118,38 @@ def load_documents(
     kind = KINDS.get(path.suffix.lower())
     if not path.exists() and not any(mark in str(source) for mark in ("#", "://")):
         raise refuse(f"{source}: no such file or folder", allowed=_ALLOWED, to_do="check the path")
-    if kind is None:
-        return _load_table(source, encoding)
-    return _load_files(str(source), [_File(path=path, document_id=path.name, kind=kind)], encoding, note)
+    if kind is not None:
+        return _load_files(str(source), [_File(path=path, document_id=path.name, kind=kind)], encoding, note)
+    opened = open_source(source, encoding)
+    table = _read_table(opened)
+    if "not_utf8" in table.kinds and encoding is None and opened.file is not None and opened.file.encoding is None:
+        with opened.file.open() as lines:
+            found = find_encoding(lines)
+        if found is not None:
+            table = _read_table(open_source(source, found))
+    if table.problems:
+        raise _refuse_all(table.name, table.problems, [_ADVICE.get(kind) or advise(kind) for kind in table.kinds])
+    documents = []
+    n_before = 0
+    for document_id, rows in table.rows.items():
+        start, passages = 0, []
+        for ordinal, (passage_id, title, text) in enumerate(rows, start=n_before + 1):
+            passages.append(
+                Passage(
+                    passage_id=passage_id,
+                    document_id=document_id,
+                    ordinal=ordinal,
+                    headings=(title,) if title else (),
+                    text=text,
+                    start=start,
+                    language=find_language(text),
+                )
+            )
+            start += len(text) + len(_BETWEEN)
+        n_before += len(passages)
+        whole = _BETWEEN.join(passage.text for passage in passages)
+        documents.append(Document(document_id=document_id, text=whole, passages=tuple(passages)))
+    return documents
 
 
 def _load_files(name: str, files: list[_File], encoding: str | None, note: Note) -> list[Document]:
@@ -235,40 +264,6 @@ class _Table:
     def complain(self, row: int | None, kind: ProblemKind, text: str) -> None:
         self.problems.append(text if row is None else f"{self.place} {row:,}: {text}")
         self.kinds[kind] = None
-
-
-def _load_table(source: str | Path, encoding: str | None) -> list[Document]:
-    """Return the documents of a table of passages. Raises TestsetError, or DatasetError if it cannot be opened."""
-    opened = open_source(source, encoding)
-    table = _read_table(opened)
-    if "not_utf8" in table.kinds and encoding is None and opened.file is not None and opened.file.encoding is None:
-        with opened.file.open() as lines:
-            found = find_encoding(lines)
-        if found is not None:
-            table = _read_table(open_source(source, found))
-    if table.problems:
-        raise _refuse_all(table.name, table.problems, [_ADVICE.get(kind) or advise(kind) for kind in table.kinds])
-    documents = []
-    n_before = 0
-    for document_id, rows in table.rows.items():
-        start, passages = 0, []
-        for ordinal, (passage_id, title, text) in enumerate(rows, start=n_before + 1):
-            passages.append(
-                Passage(
-                    passage_id=passage_id,
-                    document_id=document_id,
-                    ordinal=ordinal,
-                    headings=(title,) if title else (),
-                    text=text,
-                    start=start,
-                    language=find_language(text),
-                )
-            )
-            start += len(text) + len(_BETWEEN)
-        n_before += len(passages)
-        whole = _BETWEEN.join(passage.text for passage in passages)
-        documents.append(Document(document_id=document_id, text=whole, passages=tuple(passages)))
-    return documents
 
 
 def _read_table(source: DatasetSource) -> _Table:
