@@ -119,7 +119,21 @@ def _connect(
             connection.execute(f"load '{_quote(path)}'")
         _checked.update(paths)
         if lake.is_remote:
-            _give_credentials(connection, lake)
+            # The AWS variables, for this connection alone and for this bucket alone.
+            endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+            address = urlsplit(endpoint)
+            options = {
+                "key_id": os.environ.get("AWS_ACCESS_KEY_ID", ""),
+                "secret": os.environ.get("AWS_SECRET_ACCESS_KEY", ""),
+                "session_token": os.environ.get("AWS_SESSION_TOKEN", ""),
+                "region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", ""),
+                "endpoint": f"{address.netloc}{address.path}".rstrip("/"),
+                # An endpoint other than Amazon's seldom has a host name for each bucket.
+                "url_style": "path" if endpoint else "",
+            }
+            named = "".join(f", {name} '{_quote(value)}'" for name, value in options.items() if value)
+            plain = ", use_ssl false" if address.scheme == "http" else ""
+            connection.execute(f"create secret lake_files (type s3, scope '{_quote(lake.data)}'{named}{plain})")
         _attach(connection, location, lake, read_only=read_only, deadline=deadline)
         connection.execute(f"use {NAME}")
     except BaseException as error:  # also Ctrl-C: no caller may get an incomplete connection
@@ -176,25 +190,6 @@ def find_extension(name: str) -> str:
             f"one version, such as `pip install 'evalhouse[lake]'` does"
         )
     return str(path)
-
-
-def _give_credentials(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
-    """Pass the AWS variables to DuckDB, for this connection alone and for this bucket alone."""
-    environ = os.environ
-    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
-    address = urlsplit(endpoint)
-    options = {
-        "key_id": environ.get("AWS_ACCESS_KEY_ID", ""),
-        "secret": environ.get("AWS_SECRET_ACCESS_KEY", ""),
-        "session_token": environ.get("AWS_SESSION_TOKEN", ""),
-        "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION", ""),
-        "endpoint": f"{address.netloc}{address.path}".rstrip("/"),
-        # An endpoint other than Amazon's seldom has a host name for each bucket.
-        "url_style": "path" if endpoint else "",
-    }
-    named = "".join(f", {name} '{_quote(value)}'" for name, value in options.items() if value)
-    plain = ", use_ssl false" if address.scheme == "http" else ""
-    connection.execute(f"create secret lake_files (type s3, scope '{_quote(lake.data)}'{named}{plain})")
 
 
 def _quote(text: str) -> str:
