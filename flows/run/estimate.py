@@ -280,33 +280,6 @@ def usage_table(
     return make_table([*columns, *(_USAGE_COLUMNS[name] for name in names)], cells, title=title)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RepeatsEstimate:
-    """The requests of asking a share of the questions again: so many of them, in so many rounds.
-
-    `requests` to the judge and their `cost_usd` are for the case that no answer is the same, None if unknown.
-    """
-
-    n_questions: int
-    n_rounds: int
-    requests: int | None = None
-    cost_usd: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetEstimate:
-    """The questions to the application, and the number of known answers that the rest of the estimate is based on.
-
-    `asked` is None if nothing is asked because the responses of a run are judged; then `repeats` is None too.
-    """
-
-    asked: str | None
-    n_questions: int
-    n_answers_known: int
-    answers_of: str | None
-    repeats: RepeatsEstimate | None = None
-
-
 @dataclass(kw_only=True)
 class _Answers:
     """Fills known responses into samples, and counts them."""
@@ -357,53 +330,57 @@ def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
         for notice in describe_columns(staged, settings, make_plan(settings).metrics):
             print_notice(notice)
         n_samples = staged.n_samples
-    repeats, n_repeated = None, 0
+    # The questions that are asked again. Requests to the judge and their cost are for the case that no answer is the
+    # same, None if unknown.
+    repeats: dict[str, Any] | None = None
+    n_repeated = 0
     if settings.target is not None and not settings.responses and settings.target.repeats:
         from evalhouse.tasks.comparing.noise import count_picked  # noqa: PLC0415  # imports the statistics
 
-        n_questions = count_picked(n_samples, settings.target.repeat_share)
-        repeats = RepeatsEstimate(n_questions=n_questions, n_rounds=settings.target.repeats)
-        n_repeated = repeats.n_questions * repeats.n_rounds
+        n_again, n_rounds = count_picked(n_samples, settings.target.repeat_share), settings.target.repeats
+        repeats = {"n_questions": n_again, "n_rounds": n_rounds, "requests": None, "cost_usd": None}
+        n_repeated = n_again * n_rounds
         if estimate is not None and estimate.n_samples:
             # Answers are assumed to need as many requests as they do on average.
             usage = estimate.usage
             requests = round((usage.requests + usage.reused) * n_repeated / estimate.n_samples)
-            is_unknown = usage.cost_usd is None or not usage.requests
-            cost_usd = None if is_unknown else (usage.cost_usd or 0.0) / usage.requests * requests
-            repeats = replace(repeats, requests=requests, cost_usd=cost_usd)
-    target = TargetEstimate(
-        asked=show_target(settings.target) if settings.target and not settings.responses else None,
-        n_questions=0 if settings.responses else n_samples,
-        n_answers_known=answers.n_known if answers else 0,
-        answers_of=parent.run_id if parent else None,
-        repeats=repeats,
-    )
+            repeats["requests"] = requests
+            if usage.cost_usd is not None and usage.requests:
+                repeats["cost_usd"] = usage.cost_usd / usage.requests * requests
+    # Nothing is asked where the responses of a run are judged. The rest of the estimate rests on the known answers.
+    asked_of = show_target(settings.target) if settings.target and not settings.responses else None
+    n_asked = 0 if settings.responses else n_samples
+    n_known, answers_of = answers.n_known if answers else 0, parent.run_id if parent else None
     if as_json:
         judging = (
             estimate.to_plain() if estimate else {"n_samples": n_samples, "judge": settings.judge, "requests": None}
         )
-        print_json({**judging, "target": asdict(target)})
+        target = {
+            "asked": asked_of, "n_questions": n_asked, "n_answers_known": n_known, "answers_of": answers_of,
+            "repeats": repeats,
+        }  # fmt: skip
+        print_json({**judging, "target": target})
         return
     more = ""
-    if target.asked is not None:
+    if asked_of is not None:
         if repeats is not None:
-            times = write_count(repeats.n_rounds, "more time")
-            more = f", and {repeats.n_questions:,} of them {times}: {target.n_questions + n_repeated:,} requests"
-        print_line(f"{target.asked} will be asked {target.n_questions:,} questions{more}.")
-    if target.answers_of is None:
+            times = write_count(repeats["n_rounds"], "more time")
+            more = f", and {repeats['n_questions']:,} of them {times}: {n_asked + n_repeated:,} requests"
+        print_line(f"{asked_of} will be asked {n_asked:,} questions{more}.")
+    if answers_of is None:
         print_line(
             "Its answers are not known yet, so the cost of judging them is unknown. `evalhouse collect` asks without "
             "judging; afterwards this estimate has answers to use. Nothing was asked."
         )
     else:
-        share = f"{target.n_answers_known:,} answers of run {target.answers_of} to these {n_samples:,} questions"
+        share = f"{n_known:,} answers of run {answers_of} to these {n_samples:,} questions"
         print_line(f"Judging is estimated from the {share}; what the application answers differently is asked in full.")
     if estimate is not None:
         print_line()
         print_estimate(estimate, as_json=False)
-    if repeats is not None and repeats.requests is not None:
-        cost = f", cost {write_dollars(repeats.cost_usd)}" if repeats.cost_usd is not None else ""
+    if repeats is not None and repeats["requests"] is not None:
+        cost = f", cost {write_dollars(repeats['cost_usd'])}" if repeats["cost_usd"] is not None else ""
         print_line(
             f"On top comes the judging of the {n_repeated:,} repeated answers: at most about "
-            f"{repeats.requests:,} requests{cost}, and none for an answer that is what it was."
+            f"{repeats['requests']:,} requests{cost}, and none for an answer that is what it was."
         )
