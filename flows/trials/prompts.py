@@ -237,11 +237,11 @@ def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
         raise RunCancelled(f"{error}; the replies so far are stored") from None
     # The reviewed verdicts with the labels of both sides; NULL where the judge failed.
     frame = plan.reviewed.with_columns(item_id=pl.coalesce("statement_id", pl.format("C{}", "context_rank")))
-    for name, side in zip(("old_label", "new_label"), sides, strict=True):
+    for name, (by_run, _) in zip(("old_label", "new_label"), sides, strict=True):
         rows = [
             {"run_id": run_id, "sample_id": verdict.sample_id, "step": verdict.step, "item_id": verdict.item_id,
              name: verdict.label}
-            for run_id, verdicts in side.verdicts.items()
+            for run_id, verdicts in by_run.items()
             for verdict in verdicts
         ]  # fmt: skip
         labels = pl.DataFrame(rows, schema=dict.fromkeys((*_ITEM, name), pl.String))
@@ -252,21 +252,13 @@ def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
         changes=compare_changes(judged, seed=seed),
         moves=list_moves(judged),
         n_unjudged=plan.n_verdicts - judged.n_unique(VERDICT),
-        usages=[side.usage for side in sides],
+        usages=[usage for _, usage in sides],
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Side:
-    """The verdicts with the prompts of one side, by reviewed run, and the usage."""
-
-    usage: Usage
-    verdicts: Mapping[str, Sequence[ItemVerdict]]
-
-
-async def _ask_both(session: Session, plan: ComparisonPlan) -> list[_Side]:
-    """Ask with the old prompts, then with the new ones."""
-    sides: list[_Side] = []
+async def _ask_both(session: Session, plan: ComparisonPlan) -> list[tuple[dict[str, list[ItemVerdict]], Usage]]:
+    """Ask with the old prompts, then the new ones; returns for either the verdicts by reviewed run, and the usage."""
+    sides: list[tuple[dict[str, list[ItemVerdict]], Usage]] = []
     for words in (plan.old, plan.new):
         before = session.usage
         verdicts: dict[str, list[ItemVerdict]] = {}
@@ -282,7 +274,7 @@ async def _ask_both(session: Session, plan: ComparisonPlan) -> list[_Side]:
                 )
             )
             verdicts[reviewed_run] = await judge_again(live_run, texts, plan.asked[reviewed_run])
-        sides.append(_Side(usage=session.usage - before, verdicts=verdicts))
+        sides.append((verdicts, session.usage - before))
     return sides
 
 
@@ -434,7 +426,7 @@ def compare_prompt_sets(
     plan = plan_comparison(warehouse, runs, settings, *words)
     if dry_run:
         sides = rehearse(plan.settings, make_plan(next(iter(plan.configs.values()))), partial(_ask_both, plan=plan))
-        return ComparisonReport(plan=plan, costs=[side.usage for side in sides], comparison=None)
+        return ComparisonReport(plan=plan, costs=[usage for _, usage in sides], comparison=None)
     comparison = compare_prompts(plan, seed=seed)
     return ComparisonReport(plan=plan, costs=comparison.usages, comparison=comparison)
 
