@@ -51,9 +51,7 @@ from evalhouse.tasks.comparing.paired import compare_paired
 from evalhouse.tasks.judge.protocol import is_fixed, list_judges
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
-from evalhouse.warehouse.rows.scores import (
-    fetch_asked,
-)
+from evalhouse.warehouse.rows.scores import fetch_asked
 
 _RESAMPLES: Final = 2000
 _PLACE: Final = "#place"  # a metric never has this name
@@ -260,7 +258,7 @@ class PairNoise:
     def run_ids(self) -> list[str]:
         """The noise runs that some metric's floor rests on, the nearest first."""
         used = {run_id for _, run_id in self._used}
-        return [run_id for run_id in self._noise_runs if run_id in used] if used else []
+        return [run_id for run_id in self._noise_runs[0] if run_id in used] if used else []
 
     def find_shifts(self) -> list[Shift]:
         """Return the metrics with a floor in which the judge's scores have shifted."""
@@ -304,12 +302,12 @@ class PairNoise:
             return MetricNoise(n_judged_again=n_judged_again, measured=None, floor=None)
         if not n_judged_again:
             return MetricNoise(n_judged_again=0, measured=None, floor=0.0 if len(again) else None)
-        by_metric, asked = self._noise_rows
+        runs, by_metric, asked = self._noise_runs
         rows = [
             row
             for row in by_metric.get(metric, [])
             if row["metric_version"] == version
-            and is_judged_alike(self._noise_runs[row["noise_run_id"]], self._pair.candidate, asked, steps)
+            and is_judged_alike(runs[row["noise_run_id"]], self._pair.candidate, asked, steps)
         ]
         self._used |= dict.fromkeys((metric, row["noise_run_id"]) for row in rows)
         measured = pool_noise(
@@ -328,22 +326,18 @@ class PairNoise:
         return MetricNoise(n_judged_again=n_judged_again, measured=measured, floor=floor)
 
     @cached_property
-    def _noise_runs(self) -> Mapping[str, RunRow]:
-        """The newest noise runs of the candidate's series by their ids, the nearest first."""
-        warehouse = self._pair.warehouse
-        run_ids = list(warehouse.fetch("noise/noise_runs", run_id=self._pair.candidate.run_id)["noise_run_id"])[
-            :POOLED_RUNS
-        ]
+    def _noise_runs(
+        self,
+    ) -> tuple[Mapping[str, RunRow], Mapping[str, list[dict[str, Any]]], Mapping[str, Mapping[str, Mapping[str, Any]]]]:
+        """The newest noise runs of the candidate's series by their ids, the nearest first; the rows of `noise` by
+        metric; and by run how the noise runs and the candidate were asked."""
+        warehouse, candidate_id = self._pair.warehouse, self._pair.candidate.run_id
+        run_ids = list(warehouse.fetch("noise/noise_runs", run_id=candidate_id)["noise_run_id"])[:POOLED_RUNS]
         runs = {run.run_id: run for run in list_runs(warehouse)} if run_ids else {}
-        return {run_id: runs[run_id] for run_id in run_ids}
-
-    @cached_property
-    def _noise_rows(self) -> tuple[Mapping[str, list[dict[str, Any]]], Mapping[str, Mapping[str, Mapping[str, Any]]]]:
-        """The rows of `noise` by metric, and by run how the noise runs and the candidate were asked."""
-        warehouse, run_ids = self._pair.warehouse, list(self._noise_runs)
         frame = warehouse.fetch("noise/noise_rows", {"run_id": run_ids})
         rows = {str(key[0]): rows.to_dicts() for key, rows in frame.partition_by("metric", as_dict=True).items()}
-        return rows, fetch_asked(warehouse, [self._pair.candidate.run_id, *run_ids])
+        asked = fetch_asked(warehouse, [candidate_id, *run_ids])
+        return {run_id: runs[run_id] for run_id in run_ids}, rows, asked
 
 
 def is_judged_alike(

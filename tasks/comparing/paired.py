@@ -48,7 +48,6 @@ from evalhouse.tasks.comparing.intervals import (
     sum_groups,
 )
 from evalhouse.warehouse.metric_files import Better
-from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 
 Verdict = Literal["better", "worse", "same", "undecided"]
@@ -238,16 +237,6 @@ _MAX_DEGREES: Final = 1e6
 def is_sampled(run: RunRow) -> bool:
     """Return True if a run judged a part of its dataset."""
     return run.config.get("sample_budget") is not None
-
-
-def warn_of_sampling(pair: RunPair) -> Iterator[str]:
-    """Yield a warning for each run of a pair that judged a part of its dataset."""
-    for run in (pair.base, pair.candidate):
-        if is_sampled(run):
-            yield (
-                f"run {run.run_id} judged a part of its dataset ({run.n_samples:,} samples): means and differences are "
-                "estimates for all of it, samples and flips only of what was judged"
-            )
 
 
 def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: float) -> Paired:

@@ -44,7 +44,6 @@ from evalhouse.tasks.comparing.paired import (
     compare_paired,
     decide,
     is_sampled,
-    warn_of_sampling,
 )
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.messages import suggest
@@ -183,7 +182,24 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     estimates: dict[str, Mapping[str, Any]] = {}
     if has_part := is_sampled(pair.base) or is_sampled(pair.candidate):
         estimates = {str(row["metric"]): row for row in pair.fetch_estimates()}
-        results = _estimate_differences(pair, columns, results, scales=scales, estimates=estimates, settings=settings)
+        # The differences of estimates where both runs have one, with p adjusted over all of them.
+        estimated = {
+            column.metric: decide(paired, estimates[column.metric], better=column.better, scale=scale)
+            for column, paired, scale in zip(columns, results, scales, strict=True)
+            if column.metric in estimates
+        }
+        terms = pair.fetch_estimate_terms().pivot("metric", index=["side", "sample_id"], values="term")
+        adjusted = adjust_estimates(
+            list(estimated.values()),
+            terms.select(pl.col(name) if name in terms.columns else pl.lit(0.0).alias(name) for name in estimated)
+            .fill_null(0.0)
+            .to_numpy(),
+            family=[settings.metrics is None or name in settings.metrics for name in estimated],
+            seed=settings.seed,
+            resamples=settings.resamples,
+        )
+        estimated = dict(zip(estimated, adjusted, strict=True))
+        results = [estimated.get(column.metric, paired) for column, paired in zip(columns, results, strict=True)]
     noise = PairNoise(pair)
     metrics = []
     for column, paired in zip(columns, results, strict=True):
@@ -220,36 +236,6 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         retrieval_moves=tuple(list_retrieval_moves(moves, contexts=changed["contexts"])),
         changed={cause: int((flags & samples.common).sum()) for cause, flags in changed.items()},
     )
-
-
-def _estimate_differences(
-    pair: RunPair,
-    columns: Sequence[_Column],
-    results: Sequence[Paired],
-    *,
-    scales: Sequence[float],
-    estimates: Mapping[str, Mapping[str, Any]],
-    settings: ComparisonSettings,
-) -> list[Paired]:
-    """Return the differences of estimates where both runs have one, with p adjusted over all of them."""
-    estimated = {
-        column.metric: decide(paired, estimates[column.metric], better=column.better, scale=scale)
-        for column, paired, scale in zip(columns, results, scales, strict=True)
-        if column.metric in estimates
-    }
-    terms = pair.fetch_estimate_terms().pivot("metric", index=["side", "sample_id"], values="term")
-    names = list(estimated)
-    adjusted = adjust_estimates(
-        list(estimated.values()),
-        terms.select(pl.col(name) if name in terms.columns else pl.lit(0.0).alias(name) for name in names)
-        .fill_null(0.0)
-        .to_numpy(),
-        family=[settings.metrics is None or name in settings.metrics for name in names],
-        seed=settings.seed,
-        resamples=settings.resamples,
-    )
-    estimated = dict(zip(names, adjusted, strict=True))
-    return [estimated.get(column.metric, paired) for column, paired in zip(columns, results, strict=True)]
 
 
 def _build_columns(
@@ -494,7 +480,11 @@ def _list_warnings(
     for run in (base, candidate):
         if (forgotten := find_forgotten(pair.warehouse, run.run_id)) is not None:
             yield f"run {run.run_id}: {forgotten.words}"
-    yield from warn_of_sampling(pair)
+    for run in filter(is_sampled, (base, candidate)):
+        yield (
+            f"run {run.run_id} judged a part of its dataset ({run.n_samples:,} samples): means and differences are "
+            "estimates for all of it, samples and flips only of what was judged"
+        )
     unknown = [compared.metric for compared in metrics if compared.noise is not None and compared.noise.is_unknown]
     if unknown:
         yield (

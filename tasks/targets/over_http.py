@@ -573,7 +573,26 @@ class HttpTarget:
                 async for piece in pieces:
                     body += piece
             if self._stream != "text":
-                return self._read_json(body)
+                try:
+                    document = orjson.loads(bytes(body).removeprefix(codecs.BOM_UTF8))
+                except orjson.JSONDecodeError as error:
+                    text = f"the body is not valid JSON ({error})" if body.strip() else "the body is empty"
+                    raise _Unreadable(text) from None
+                matches = self._answer.find(document)
+                if not matches:
+                    has = f"the body's members: {list_names(list(document), 8)}; " if isinstance(document, dict) else ""
+                    raise QuestionFailed(
+                        f"answer = {self._answer.text!r} matches nothing; {has}set answer to the path of the answer"
+                    )
+                answer: object = matches[0] if len(matches) == 1 else matches
+                if len(matches) > 1 and all(isinstance(part, str) for part in matches):
+                    answer = "".join(map(str, matches))  # parts of one answer
+                contexts = None if self._contexts is None else self._contexts.find_items(document)
+                ids = None if self._context_ids is None else self._context_ids.find_items(document)
+                if ids is None and self._context_ids is not None and contexts:
+                    text = f"context_ids = {self._context_ids.text!r} matches nothing, although there are contexts"
+                    raise QuestionFailed(text)
+                return make_answer(answer, contexts, ids)
             charset = response.charset or "utf-8"
             try:
                 return make_answer(body.decode(charset), None)
@@ -588,28 +607,6 @@ class HttpTarget:
             hint = _STREAM_HINTS.get(response.content_type) if isinstance(failure, _Unreadable) and body else None
             message = f"status {response.status}, but {failure}; the body begins: {begins}"
             raise QuestionFailed(f"{message}; {hint}" if hint else message) from None
-
-    def _read_json(self, body: bytearray) -> Answer:
-        try:
-            document = orjson.loads(bytes(body).removeprefix(codecs.BOM_UTF8))
-        except orjson.JSONDecodeError as error:
-            text = f"the body is not valid JSON ({error})" if body.strip() else "the body is empty"
-            raise _Unreadable(text) from None
-        matches = self._answer.find(document)
-        if not matches:
-            has = f"the body's members: {list_names(list(document), 8)}; " if isinstance(document, dict) else ""
-            raise QuestionFailed(
-                f"answer = {self._answer.text!r} matches nothing; {has}set answer to the path of the answer"
-            )
-        answer: object = matches[0] if len(matches) == 1 else matches
-        if len(matches) > 1 and all(isinstance(part, str) for part in matches):
-            answer = "".join(map(str, matches))  # parts of one answer
-        contexts = None if self._contexts is None else self._contexts.find_items(document)
-        ids = None if self._context_ids is None else self._context_ids.find_items(document)
-        if ids is None and self._context_ids is not None and contexts:
-            text = f"context_ids = {self._context_ids.text!r} matches nothing, although there are contexts"
-            raise QuestionFailed(text)
-        return make_answer(answer, contexts, ids)
 
 
 async def _iterate_body(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
