@@ -40,14 +40,7 @@ from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.judge.protocol import find_judge
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, hash_text, parse_mark
-from evalhouse.warehouse.steps import (
-    JUDGE_SETTINGS,
-    LEXICAL_SETTINGS,
-    PLANS,
-    find_step,
-    list_possible_calls,
-    reaches,
-)
+from evalhouse.warehouse.steps import JUDGE_SETTINGS, LEXICAL_SETTINGS, PLANS, find_step, list_possible_calls, reaches
 
 Templates = Mapping[str, Collection[str]]
 """The texts of the stored prompts that a rubric asked with, by its step."""

@@ -39,14 +39,7 @@ from evalhouse.tasks.judge.protocol import (
     parse_count,
     require_prompt,
 )
-from evalhouse.tasks.models.dialect import (
-    FORMS,
-    Dialect,
-    parse_text,
-    parse_thoughts,
-    split_thoughts,
-    translate_error,
-)
+from evalhouse.tasks.models.dialect import FORMS, Dialect, parse_text, parse_thoughts, split_thoughts, translate_error
 from evalhouse.tasks.models.openai_api import Completion, Completions, parse_answer
 from evalhouse.tasks.models.providers import (
     OPENAI_VARIABLES,

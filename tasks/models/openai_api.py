@@ -29,13 +29,7 @@ from evalhouse.tasks.judge.protocol import (
     hash_canonical,
     parse_count,
 )
-from evalhouse.tasks.models.dialect import (
-    MAX_ERROR_BYTES,
-    StatusError,
-    parse_error,
-    parse_error_body,
-    translate_error,
-)
+from evalhouse.tasks.models.dialect import MAX_ERROR_BYTES, StatusError, parse_error, parse_error_body, translate_error
 from evalhouse.tasks.models.providers import call_factory, find_access
 
 # A long reply with its log-probabilities has about six megabytes.

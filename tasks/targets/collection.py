@@ -32,13 +32,7 @@ from evalhouse.warehouse.messages import name_setting, shorten
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_last_asked, fetch_responses
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
-from evalhouse.warehouse.rows.samples import (
-    Staging,
-    StoredSample,
-    Turn,
-    dump_turns,
-    load_turns,
-)
+from evalhouse.warehouse.rows.samples import Staging, StoredSample, Turn, dump_turns, load_turns
 from evalhouse.warehouse.store import Warehouse
 
 ReadSamples = Callable[[int, int], list[StoredSample]]
