@@ -145,6 +145,9 @@ class PairModel:
         if importlib.util.find_spec("sentence_transformers") is None:
             raise FatalJudgeError(f"{LOCAL}: judges need the package sentence-transformers; {_INSTALL}")
         import torch  # noqa: PLC0415  # takes seconds
+        from sentence_transformers import CrossEncoder  # noqa: PLC0415
+        from transformers import AutoConfig  # noqa: PLC0415
+        from transformers.utils import logging  # noqa: PLC0415
 
         # The backend that the name asks for, else ONNX where its package is installed and no GPU is used.
         has_onnx = bool(importlib.util.find_spec("optimum") and importlib.util.find_spec("optimum.onnxruntime"))
@@ -153,7 +156,24 @@ class PairModel:
         has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
         on_cpu = classifier.device == "cpu" or (classifier.device is None and not has_gpu)
         self.backend = classifier.backend or ("onnx" if has_onnx and on_cpu else "torch")
-        encoder = _load_encoder(classifier, self.backend)
+        logging.disable_progress_bar()  # of loading from disk; a download still shows its progress
+        folder = Path(classifier.model).expanduser()
+        model = str(folder) if folder.is_dir() else classifier.model
+        try:
+            # Checked before the library loads it, which would give any other model a head of random weights.
+            architectures = AutoConfig.from_pretrained(model).architectures or []
+            if not any("SequenceClassification" in name for name in architectures):
+                raise ValueError(f"it is not a text classifier (architecture {', '.join(architectures) or 'unknown'})")
+            encoder: Any = CrossEncoder(model, device=classifier.device, backend=self.backend)
+        except Exception as error:  # a library of many makers, and a file of any
+            first = next(iter(str(error).splitlines()), "") or type(error).__name__
+            raise FatalJudgeError(
+                f"cannot load {classifier.model}: {shorten(first, 200)}; give a folder with the model's files, or the "
+                "id of one on the hub that can be reached"
+            ) from None
+        if not getattr(encoder.tokenizer, "is_fast", False):
+            raise FatalJudgeError(f"{classifier.model} has no fast tokenizer (tokenizer.json), which cuts the windows")
+        encoder.eval()
         self._classifier = classifier
         self._tokenizer: Any = encoder.tokenizer
         self._model: Any = encoder.model
@@ -170,7 +190,6 @@ class PairModel:
         self.threshold = classifier.threshold
         self.device = str(self._device)
         # The identity of the weights: the hub's commit, or the hash of a folder's files.
-        folder = Path(classifier.model).expanduser()
         self.identity = str(getattr(config, "_commit_hash", None) or "unknown")[:12]
         if folder.is_dir():
             digest = hashlib.sha256()
@@ -286,32 +305,6 @@ class PairModel:
             for place, chance in zip(places, chances[:, self._support].cpu(), strict=True):
                 scores[place] = float(chance)
         return scores
-
-
-def _load_encoder(classifier: Classifier, backend: Literal["torch", "onnx"]) -> Any:  # noqa: ANN401  # a CrossEncoder
-    from sentence_transformers import CrossEncoder  # noqa: PLC0415  # takes seconds
-    from transformers import AutoConfig  # noqa: PLC0415
-    from transformers.utils import logging  # noqa: PLC0415
-
-    logging.disable_progress_bar()  # of loading from disk; a download still shows its progress
-    folder = Path(classifier.model).expanduser()
-    model = str(folder) if folder.is_dir() else classifier.model
-    try:
-        # Checked before the library loads it, which would give any other model a head of random weights.
-        architectures = AutoConfig.from_pretrained(model).architectures or []
-        if not any("SequenceClassification" in name for name in architectures):
-            raise ValueError(f"it is not a text classifier (architecture {', '.join(architectures) or 'unknown'})")
-        encoder = CrossEncoder(model, device=classifier.device, backend=backend)
-    except Exception as error:  # a library of many makers, and a file of any
-        first = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise FatalJudgeError(
-            f"cannot load {classifier.model}: {shorten(first, 200)}; give a folder with the model's files, or the id "
-            "of one on the hub that can be reached"
-        ) from None
-    if not getattr(encoder.tokenizer, "is_fast", False):
-        raise FatalJudgeError(f"{classifier.model} has no fast tokenizer (tokenizer.json), which cuts the windows")
-    encoder.eval()
-    return encoder
 
 
 def _find_support(classifier: Classifier, config: Any) -> int:  # noqa: ANN401  # a config of transformers

@@ -46,7 +46,7 @@ from evalhouse.tasks.models.chat import (
     make_dialect,
 )
 from evalhouse.tasks.models.dialect import ErrorBody, StatusError, parse_error, parse_error_body
-from evalhouse.tasks.models.providers import Access, Provider, load_table, strip_credentials
+from evalhouse.tasks.models.providers import Access, Provider, check_address, load_table, strip_credentials
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import name_setting, note_secret, redact, shorten
 
@@ -195,7 +195,11 @@ class _Made:
 
 def make_provider_judge(name: str, provider: Provider, model: str, settings: RunSettings) -> ChatModelJudge:
     """Return `anthropic:MODEL` and the like; raises FatalJudgeError for a missing package, key or address."""
-    address = provider.find_address()
+    # The address of the environment, else the provider's own.
+    address = provider.address
+    if source := next((source for source in provider.addresses if os.environ.get(source, "").strip()), None):
+        scheme = "http://" if provider.name == "ollama" else ""
+        address = check_address(source, os.environ[source], scheme=scheme)
     key = provider.read_key(name, address)
     if provider.name == "azure":
         if not address:

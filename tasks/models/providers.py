@@ -141,13 +141,6 @@ class Provider:
         fitting = [name for name in self.cached_from if model.startswith(name)]
         return self.cached_from[max(fitting, key=len)] if fitting else None
 
-    def find_address(self) -> str:
-        """Return the address of the environment, else the provider's own; raises FatalJudgeError for an invalid one."""
-        for name in self.addresses:
-            if os.environ.get(name, "").strip():
-                return check_address(name, os.environ[name], scheme="http://" if self.name == "ollama" else "")
-        return self.address
-
     def read_key(self, judge: str, address: str) -> str:
         """Return the key of the environment; raises FatalJudgeError if the provider's own address requires one."""
         values = {name: read_key_variable(name) for name in (*self.keys, *self.secrets)}

@@ -268,7 +268,30 @@ class Probe:
                 *(self._ask(self._question, form if form in self._forms else "words") for form in forms)
             )
             earlier_s, later_s = sorted(answer.ended_at - together_at for answer in both)
-            self._note_abilities([first, *both], plain)
+            refused = trial.refused
+            by_form = {_find_form(answer.sent): answer for answer in (*reversed(both), first)}
+            for form, ability in _FORMS.items():
+                answer = by_form.get(form)
+                if form in refused:
+                    self._see(ability, "no", refused[form])
+                elif answer is None:
+                    compiled = form == "ids" and "schema" in self._forms
+                    self._see(ability, "not sent", "each new one is compiled there, for seconds" if compiled else "")
+                elif form == "json_object":
+                    self._see(ability, "yes", answer.reading)
+                else:
+                    detail = "the model is held to it" if answer.is_held else f"taken, and not kept to: {answer.quoted}"
+                    self._see(ability, "yes" if answer.is_held else "no", detail)
+            self._see("plain text", "yes" if plain.is_readable else "no", plain.reading)
+            for ability, name in (("seed", "seed"), ("log-probabilities", "logprobs")):
+                if name == "logprobs" and name in plain.sent and plain.reply.logprobs is None:
+                    self._see(ability, "no", "taken, and none came")
+                elif name in plain.sent:
+                    self._see(ability, "yes", refused.get(name, ""))
+                else:
+                    self._see(ability, "no" if name in refused else "not sent", refused.get(name, ""))
+            for name in sorted(refused.keys() - {"seed", "logprobs", "top_logprobs", *_FORMS}):
+                self._see(name, "no", refused[name])
             times = f"{earlier_s:.1f} s and {later_s:.1f} s after they were sent together"
             if earlier_s < _MIN_S:
                 self._see("requests at once", "unknown", f"too quick to measure: {times}")
@@ -338,32 +361,6 @@ class Probe:
         elif form == "json_object":
             payload["response_format"] = {"type": "json_object"}
         return replace(request, payload=payload)
-
-    def _note_abilities(self, answers: list[_Answer], plain: _Answer) -> None:
-        refused = self._trial.refused
-        by_form = {_find_form(answer.sent): answer for answer in reversed(answers)}
-        for form, ability in _FORMS.items():
-            answer = by_form.get(form)
-            if form in refused:
-                self._see(ability, "no", refused[form])
-            elif answer is None:
-                compiled = form == "ids" and "schema" in self._forms
-                self._see(ability, "not sent", "each new one is compiled there, for seconds" if compiled else "")
-            elif form == "json_object":
-                self._see(ability, "yes", answer.reading)
-            else:
-                detail = "the model is held to it" if answer.is_held else f"taken, and not kept to: {answer.quoted}"
-                self._see(ability, "yes" if answer.is_held else "no", detail)
-        self._see("plain text", "yes" if plain.is_readable else "no", plain.reading)
-        for ability, name in (("seed", "seed"), ("log-probabilities", "logprobs")):
-            if name == "logprobs" and name in plain.sent and plain.reply.logprobs is None:
-                self._see(ability, "no", "taken, and none came")
-            elif name in plain.sent:
-                self._see(ability, "yes", refused.get(name, ""))
-            else:
-                self._see(ability, "no" if name in refused else "not sent", refused.get(name, ""))
-        for name in sorted(refused.keys() - {"seed", "logprobs", "top_logprobs", *_FORMS}):
-            self._see(name, "no", refused[name])
 
     def _see(self, ability: str, status: Status, detail: str) -> None:
         self._trial.seen.append(Seen(ability=ability, status=status, detail=detail))

@@ -255,7 +255,19 @@ def _read_set(labelled_set: _SetFiles, language: str | None) -> list[Part] | str
         return "no rows"
     columns = next(iter(lines.values())).keys()
     if columns >= _AGGREFACT_COLUMNS:
-        return _read_aggrefact(lines) if language in (None, "en") else []
+        # A part for each of LLM-AggreFact's subsets; claims about one document are a group.
+        subsets: dict[str, list[Row]] = {}
+        for place, value in lines.items() if language in (None, "en") else ():
+            subset, doc, claim, label = (value.get(name) for name in ("dataset", "doc", "claim", "label"))
+            if any(find_problem(_TEXT, text) for text in (subset, doc, claim)) or label not in (0, 1):
+                raise DatasetError(f"{place}: {AGGREFACT} has texts in dataset, doc and claim, and the label 0 or 1")
+            data = {"statement": claim, "contexts": [doc], "label": "supported" if label else "unsupported"}
+            group = hashlib.sha256(str(doc).encode()).hexdigest()[:12]
+            subsets.setdefault(str(subset), []).append(Row(id=place, group=group, data=data))
+        return [
+            Part(name=subset, kind="support", language="en", rows=tuple(of_subset), benchmark=AGGREFACT)
+            for subset, of_subset in subsets.items()
+        ]
     kind = next((kind for kind, shape in SHAPES.items() if shape.needs.keys() <= columns), None)
     if kind is None:
         return f"columns {', '.join(sorted(columns))}"
@@ -288,22 +300,6 @@ def _read_set(labelled_set: _SetFiles, language: str | None) -> list[Part] | str
         Part(name=labelled_set.name, kind=kind, language=spoken, rows=tuple(of_language), n_left_out=left_out[spoken])
         for spoken, of_language in sorted(rows.items())
         if language in (None, spoken)
-    ]
-
-
-def _read_aggrefact(lines: Mapping[str, Mapping[str, Any]]) -> list[Part]:
-    """Return rows in LLM-AggreFact's columns, a part for each of its subsets; claims about one document are a group."""
-    rows: dict[str, list[Row]] = {}
-    for place, value in lines.items():
-        subset, doc, claim, label = (value.get(name) for name in ("dataset", "doc", "claim", "label"))
-        if any(find_problem(_TEXT, text) for text in (subset, doc, claim)) or label not in (0, 1):
-            raise DatasetError(f"{place}: {AGGREFACT} has texts in dataset, doc and claim, and the label 0 or 1")
-        data = {"statement": claim, "contexts": [doc], "label": "supported" if label else "unsupported"}
-        group = hashlib.sha256(str(doc).encode()).hexdigest()[:12]
-        rows.setdefault(str(subset), []).append(Row(id=place, group=group, data=data))
-    return [
-        Part(name=subset, kind="support", language="en", rows=tuple(of_subset), benchmark=AGGREFACT)
-        for subset, of_subset in rows.items()
     ]
 
 
