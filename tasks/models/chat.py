@@ -177,7 +177,7 @@ class ChatModelJudge:
             **options,
             "messages": [{"role": _WIRE_ROLES[item.role], "content": item.content} for item in messages],
         }
-        names_ids = self._dialect.names_ids
+        names_ids = self._dialect.forms[0] == "ids"
         schema = prompt.build_schema(question.data, question.only) if names_ids else prompt.reply_schema
         payload |= self._dialect.write_form(prompt.name, schema)
         return ModelRequest(request_hash=hash_canonical(keyed), payload=self._dialect.write(payload))

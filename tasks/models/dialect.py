@@ -62,11 +62,6 @@ class Dialect:
     _top_logprobs: int | None = None
     _merges_system: bool = False
 
-    @property
-    def names_ids(self) -> bool:
-        """True when schemas name the ids that are asked for."""
-        return self.forms[0] == _IDS
-
     def write(self, payload: Mapping[str, object]) -> dict[str, object]:
         """Return a request as this endpoint takes it."""
         written = {name: value for name, value in payload.items() if name not in self._left_out}

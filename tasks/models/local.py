@@ -179,7 +179,27 @@ class PairModel:
         self._model: Any = encoder.model
         self._device: Any = encoder.device
         config = self._model.config
-        self._support = _find_support(classifier, config)
+        # The number of the label that means "supported": from the name, the config, or the only label.
+        n_labels, known_names = int(config.num_labels), load_table()["labels"]["support"]
+        named = [
+            int(number)
+            for number, label in config.id2label.items()
+            if "".join(letter for letter in str(label).lower() if letter in ascii_lowercase) in known_names
+        ]
+        support = classifier.support
+        if len(named) == 1 and not classifier.sets_support:
+            support = named[0]
+        elif support is None and n_labels == 1:
+            support = 0
+        elif support is None:
+            labels = ", ".join(f"{number} {label}" for number, label in config.id2label.items())
+            raise FatalJudgeError(
+                f"{classifier.model} does not state which of its labels means that a text supports a claim ({labels}); "
+                f"set it with {LOCAL}:{classifier.model}?support=NUMBER"
+            )
+        elif support >= n_labels:
+            raise FatalJudgeError(f"{classifier.model} has the labels 0 to {n_labels - 1}, not support={support}")
+        self._support = support
         limits = [self._tokenizer.model_max_length, getattr(config, "max_position_embeddings", None)]
         limits = [int(limit) for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
         if classifier.max_tokens is None and not limits:
@@ -305,31 +325,6 @@ class PairModel:
             for place, chance in zip(places, chances[:, self._support].cpu(), strict=True):
                 scores[place] = float(chance)
         return scores
-
-
-def _find_support(classifier: Classifier, config: Any) -> int:  # noqa: ANN401  # a config of transformers
-    """Return the number of the label that means "supported": from the name, the config, or the only label."""
-    n_labels, known_names = int(config.num_labels), load_table()["labels"]["support"]
-    named = [
-        int(number)
-        for number, label in config.id2label.items()
-        if "".join(letter for letter in str(label).lower() if letter in ascii_lowercase) in known_names
-    ]
-    if len(named) == 1 and not classifier.sets_support:
-        return named[0]
-    if classifier.support is None and n_labels == 1:
-        return 0
-    if classifier.support is None:
-        labels = ", ".join(f"{number} {label}" for number, label in config.id2label.items())
-        raise FatalJudgeError(
-            f"{classifier.model} does not state which of its labels means that a text supports a claim ({labels}); "
-            f"set it with {LOCAL}:{classifier.model}?support=NUMBER"
-        )
-    if classifier.support >= n_labels:
-        raise FatalJudgeError(
-            f"{classifier.model} has the labels 0 to {n_labels - 1}, not support={classifier.support}"
-        )
-    return classifier.support
 
 
 class LocalJudge:

@@ -179,12 +179,12 @@ def read_labelled(folders: Sequence[Path], *, language: str | None = None) -> La
     parts: list[Part] = []
     passed_over: list[str] = []
     for folder in folders:
-        for labelled_set in _find_sets(folder):
-            outcome = _read_set(labelled_set, language)
-            if isinstance(outcome, str) and labelled_set.is_named:
-                raise DatasetError(f"{labelled_set.path}: {outcome}; {_KNOWN_KINDS}")
+        for name, path, files in _find_sets(folder):
+            outcome = _read_set(name, path, files, language)
+            if isinstance(outcome, str) and path == folder:  # the user named this very set, and not a folder of sets
+                raise DatasetError(f"{path}: {outcome}; {_KNOWN_KINDS}")
             if isinstance(outcome, str):
-                passed_over.append(f"{labelled_set.name} ({outcome})")
+                passed_over.append(f"{name} ({outcome})")
             else:
                 parts += outcome
     if not parts:
@@ -216,36 +216,27 @@ def pick_rows(part: Part, *, half: Half, limit: int | None, seed: int) -> Part:
     return replace(part, rows=tuple(rows))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _SetFiles:
-    """A set's files; `is_named` if the user named this very set, and not a folder of sets."""
-
-    name: str
-    path: Path
-    files: tuple[Path, ...]
-    is_named: bool
-
-
-def _find_sets(folder: Path) -> Iterator[_SetFiles]:
+def _find_sets(folder: Path) -> Iterator[tuple[str, Path, Sequence[Path]]]:
+    """Yield the name, path and files of each set in a folder, or of the one set that the path itself is."""
     if folder.is_file():
         name = folder.parent.name if folder.stem == "dev" else folder.stem
-        yield _SetFiles(name=name or folder.stem, path=folder, files=(folder,), is_named=True)
+        yield name or folder.stem, folder, (folder,)
         return
     if not folder.is_dir():
         raise DatasetError(f"{folder} does not exist; give a folder of sets, or a set itself")
     for place in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
-        files = tuple(sorted(path for path in place.iterdir() if path.suffix == ".jsonl" and path.is_file()))
+        files = sorted(path for path in place.iterdir() if path.suffix == ".jsonl" and path.is_file())
         if files and place is folder:
-            yield _SetFiles(name=folder.resolve().name, path=folder, files=files, is_named=True)
+            yield folder.resolve().name, folder, files
             return
         if files:
-            yield _SetFiles(name=place.name, path=place, files=files, is_named=False)
+            yield place.name, place, files
 
 
-def _read_set(labelled_set: _SetFiles, language: str | None) -> list[Part] | str:
+def _read_set(name: str, folder: Path, files: Sequence[Path], language: str | None) -> list[Part] | str:
     """Return the parts of a set, or its columns in words if these do not make a kind; raises DatasetError."""
     lines: dict[str, Mapping[str, Any]] = {}  # by their place
-    for path in labelled_set.files:
+    for path in files:
         with path.open("rb") as opened:
             for number, row in read_objects(opened):
                 if isinstance(row, str):
@@ -275,8 +266,8 @@ def _read_set(labelled_set: _SetFiles, language: str | None) -> list[Part] | str
     rows: dict[str, list[Row]] = {}
     left_out: Counter[str] = Counter()
     for place, value in lines.items():
-        wrong = [f"{name} {problem}" for name, need in shape.needs.items()
-                 if (problem := find_problem(need, value.get(name)))]  # fmt: skip
+        wrong = [f"{column} {problem}" for column, need in shape.needs.items()
+                 if (problem := find_problem(need, value.get(column)))]  # fmt: skip
         spoken = value.get("lang") or language or "en"
         if spoken not in LANGUAGES:
             wrong.append(f"lang is {spoken!r:.40}, allowed: {', '.join(LANGUAGES)}")
@@ -295,9 +286,9 @@ def _read_set(labelled_set: _SetFiles, language: str | None) -> list[Part] | str
     if problems:
         more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
         shown = "; ".join(problems[:_MAX_PROBLEMS])
-        raise DatasetError(f"{labelled_set.path}, taken for {kind}: {shown}{more}")
+        raise DatasetError(f"{folder}, taken for {kind}: {shown}{more}")
     return [
-        Part(name=labelled_set.name, kind=kind, language=spoken, rows=tuple(of_language), n_left_out=left_out[spoken])
+        Part(name=name, kind=kind, language=spoken, rows=tuple(of_language), n_left_out=left_out[spoken])
         for spoken, of_language in sorted(rows.items())
         if language in (None, spoken)
     ]
