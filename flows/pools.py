@@ -99,7 +99,6 @@ class Part:
     first: int
     last: int
     attempt: int = 1
-    flow_run_id: UUID | None = None
 
     @property
     def lock_name(self) -> str:
@@ -198,7 +197,7 @@ class _PoolRun:
                         given = flow_run.parameters
                         first, last, attempt = (int(given[name]) for name in ("first", "last", "attempt"))
                         part = Part(run_id=str(given["run_id"]), first=first, last=last, attempt=attempt)
-                        self._out[flow_run.id] = PartState(part=replace(part, flow_run_id=flow_run.id))
+                        self._out[flow_run.id] = PartState(part=part)
                 for attempt in range(1, MAX_ATTEMPTS + 1):
                     await self.judge_shards(missing, attempt)
                     unfinished = await asyncio.to_thread(
@@ -281,7 +280,7 @@ class _PoolRun:
                         idempotency_key=f"{part.run_id}/{live_run.session}/{part.first}-{part.last}/{part.attempt}",
                     )
                     self._waiting.pop(0)
-                    self._out[flow_run.id] = PartState(part=replace(part, flow_run_id=flow_run.id))
+                    self._out[flow_run.id] = PartState(part=part)
                 await self.look()
                 answered_at = time.monotonic()
             except (*OUTAGES, WarehouseBusy) as error:
@@ -313,7 +312,7 @@ class _PoolRun:
                 case "stop":
                     raise FatalJudgeError(message)
                 case "lost":
-                    await self.give_again(flow_run, out.part, message)
+                    await self.give_again(flow_run_id, flow_run, out.part, message)
         is_untaken = self._out and all(
             out.state_type == "SCHEDULED" and time.monotonic() - out.since >= _UNTAKEN_S for out in self._out.values()
         )
@@ -324,28 +323,27 @@ class _PoolRun:
                 f"prefect worker start --pool {self._pool} --type process --limit 2"
             )
 
-    async def give_again(self, flow_run: FlowRun | None, part: Part, message: str) -> None:
+    async def give_again(self, flow_run_id: UUID, flow_run: FlowRun | None, part: Part, message: str) -> None:
         """Give the samples of a lost part to another worker, unless it was done and only its end is unreported."""
-        assert part.flow_run_id is not None
         live_run, size = self._live_run, self._live_run.settings.shard_size
         failures = FAILURE_REASONS if live_run.resumed else ()
         unfinished = await asyncio.to_thread(
             list_unfinished_shards, live_run.warehouse, live_run.run_id, size, failures
         )
         if set(unfinished).isdisjoint(list_shards(part, size)):
-            del self._out[part.flow_run_id]
+            del self._out[flow_run_id]
             return
         if flow_run is not None and flow_run.state is not None and not flow_run.state.is_final():
             crashed = "The part's lock is free: its process or machine is gone. The part was given to another worker."
-            await self._client.set_flow_run_state(part.flow_run_id, Crashed(message=crashed), force=True)
+            await self._client.set_flow_run_state(flow_run_id, Crashed(message=crashed), force=True)
             message = "its process is gone"
-        del self._out[part.flow_run_id]
+        del self._out[flow_run_id]
         if part.attempt >= MAX_ATTEMPTS:
             raise FatalJudgeError(
                 f"samples {part.first} to {part.last} were given to {part.attempt} workers and none has finished them; "
                 f"the last one: {message}"
             )
-        self._waiting.insert(0, replace(part, attempt=part.attempt + 1, flow_run_id=None))
+        self._waiting.insert(0, replace(part, attempt=part.attempt + 1))
 
     async def cancel_all(self) -> None:
         """Cancel all parts: at once if no worker has begun them, else after they have written their results."""
