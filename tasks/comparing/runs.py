@@ -217,6 +217,23 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
                 change=paired.difference,
             )
         metrics.append(compared)
+    # The differing values, and values of one run alone, of samples that both runs have.
+    schema = {
+        "sample_id": pl.String, "metric": pl.String, "base": pl.Float64, "candidate": pl.Float64, "changed": pl.String,
+    }  # fmt: skip
+    frames = [pl.DataFrame(schema=schema)]
+    ids: NDArray[np.object_] = np.array(samples.ids, dtype=object)
+    for column in columns:
+        has_none = np.isnan(column.base) & np.isnan(column.candidate)
+        is_listed = samples.common & ~((np.abs(column.moves) <= ROUNDING) | has_none)
+        values = {
+            "sample_id": ids[is_listed].tolist(),
+            "metric": [column.metric] * int(is_listed.sum()),
+            "base": column.base[is_listed],
+            "candidate": column.candidate[is_listed],
+            "changed": np.array(column.changed, dtype=object)[is_listed].tolist(),
+        }
+        frames.append(pl.DataFrame(values, schema=schema).with_columns(pl.col("base", "candidate").fill_nan(None)))
     shifts = noise.find_shifts()
     moves = [
         MetricMoves(metric=column.metric, rests_on=column.rests_on, moves=column.moves, verdict=compared.paired.verdict)
@@ -229,7 +246,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         cluster=cluster,
         metrics=tuple(metrics),
         warnings=(*_list_warnings(pair, scores, other_judges, metrics), *describe_shifts(shifts)),
-        moves=_list_moves(samples, columns),
+        moves=pl.concat(frames),
         noise_run_ids=tuple(noise.run_ids),
         shifts=tuple(shifts),
         retrieval=tuple(find_retrieval(moves, answers=changed["answer"], contexts=changed["contexts"])),
@@ -420,27 +437,6 @@ def describe_metric(
         change=None if mean_base is None or mean_candidate is None else mean_candidate - mean_base,
         parts=tuple(parts),
     )
-
-
-def _list_moves(samples: PairedSamples, columns: Sequence[_Column]) -> pl.DataFrame:
-    schema = {
-        "sample_id": pl.String, "metric": pl.String, "base": pl.Float64, "candidate": pl.Float64, "changed": pl.String,
-    }  # fmt: skip
-    frames = [pl.DataFrame(schema=schema)]
-    ids: NDArray[np.object_] = np.array(samples.ids, dtype=object)
-    for column in columns:
-        has_none = np.isnan(column.base) & np.isnan(column.candidate)
-        is_equal = (np.abs(column.moves) <= ROUNDING) | has_none
-        is_listed = samples.common & ~is_equal
-        values = {
-            "sample_id": ids[is_listed].tolist(),
-            "metric": [column.metric] * int(is_listed.sum()),
-            "base": column.base[is_listed],
-            "candidate": column.candidate[is_listed],
-            "changed": np.array(column.changed, dtype=object)[is_listed].tolist(),
-        }
-        frames.append(pl.DataFrame(values, schema=schema).with_columns(pl.col("base", "candidate").fill_nan(None)))
-    return pl.concat(frames)
 
 
 def rank_samples(moves: pl.DataFrame, by: str | None = None) -> list[str]:
