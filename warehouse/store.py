@@ -110,6 +110,9 @@ def list_later(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) ->
 WRITE_PATIENCE_S = 5.0
 FLUSH_PATIENCE_S = 60.0
 _HEAD = "batch.json"
+# About the size of the journal when it is moved into the warehouse: 2,000 calls of 8 KB.
+_ROOM_MB = 16
+_BLOCK_BYTES = 2**20
 
 
 class Warehouse:
@@ -141,7 +144,28 @@ class Warehouse:
                 self._take_in_spool(connection)
             except duckdb.Error as error:
                 raise explain_failure(self.location, error) from None
-        _check_room(self.location)
+        # Fill some room beside the warehouse for a moment.
+        folder = self.location.journal_path
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # A file without a name, or one that the system removes: nothing stays of it, however this process ends.
+            with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+                try:
+                    # The file system sets the room aside in a fifth of the time that writing takes.
+                    os.posix_fallocate(file.fileno(), 0, _ROOM_MB * _BLOCK_BYTES)
+                except (AttributeError, OSError) as error:
+                    if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                        raise
+                    block = os.urandom(_BLOCK_BYTES)  # noise, because a file system may pack zeros to nothing
+                    for _ in range(_ROOM_MB):
+                        if file.write(block) != len(block):
+                            raise OSError("no space left") from None
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise WarehouseUnwritable(
+                f"there is no room for replies in {folder}: {error.strerror or error}; at least {_ROOM_MB} MB are "
+                f"needed; make room, or name another place with {name_setting('warehouse')}"
+            ) from None
 
     def append(self, batch: Batch, *, patience_s: float = WRITE_PATIENCE_S) -> bool:
         """Write a batch together with all spooled ones; False when it had to be spooled instead.
@@ -398,33 +422,3 @@ def _write_file(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-# About the size of the journal when it is moved into the warehouse: 2,000 calls of 8 KB.
-_ROOM_MB = 16
-_BLOCK_BYTES = 2**20
-
-
-def _check_room(location: Location) -> None:
-    """Fill some room beside a warehouse for a moment; raises WarehouseUnwritable for a full disk or a quota."""
-    folder = location.journal_path
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # A file without a name, or one that the system removes: nothing stays of it, however this process ends.
-        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            try:
-                # The file system sets the room aside in a fifth of the time that writing takes.
-                os.posix_fallocate(file.fileno(), 0, _ROOM_MB * _BLOCK_BYTES)
-            except (AttributeError, OSError) as error:
-                if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                    raise
-                block = os.urandom(_BLOCK_BYTES)  # noise, because a file system may pack zeros to nothing
-                for _ in range(_ROOM_MB):
-                    if file.write(block) != len(block):
-                        raise OSError("no space left") from None
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise WarehouseUnwritable(
-            f"there is no room for replies in {folder}: {error.strerror or error}; at least {_ROOM_MB} MB are needed; "
-            f"make room, or name another place with {name_setting('warehouse')}"
-        ) from None

@@ -139,9 +139,9 @@ def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, 
     """
     if source.location == target.location:
         raise WarehouseError(f"{source.location.name} is both the source and the target; name two warehouses")
-    tables = _list_tables(source)
+    tables = {row["table_name"]: tuple(row["columns"]) for row in source.fetch_rows("upkeep/tables")}
     target.migrate()
-    if _list_tables(target) != tables:
+    if tables != {row["table_name"]: tuple(row["columns"]) for row in target.fetch_rows("upkeep/tables")}:
         raise WarehouseError(
             f"the tables of {source.location.name} are of another version; bring them to this one first, with "
             "`evalhouse warehouse compact --warehouse …`"
@@ -172,11 +172,6 @@ def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, 
         counts[table] = sum(n_rows for n_rows, _ in sums.values())
         report(table, counts[table])
     return counts
-
-
-def _list_tables(warehouse: Warehouse) -> dict[str, tuple[str, ...]]:
-    """Return the columns of each table, as both sides must have them."""
-    return {row["table_name"]: tuple(row["columns"]) for row in warehouse.fetch_rows("upkeep/tables")}
 
 
 def _sum_rows(warehouse: Warehouse, table: str, columns: Sequence[str]) -> Sums:
