@@ -155,7 +155,26 @@ def _read_reply(text: str, rubric: Rubric) -> _Reading:
         elif criterion.kind == "rating":
             rating = _read_rating(entry.get("rating"), name, minimum=criterion.min, maximum=criterion.max)
         else:
-            rating = _read_spread(entry.get("scores"), name, minimum=criterion.min, maximum=criterion.max)
+            # The weighted mean of two neighbouring scores; one alone must have all of the probability.
+            spread = entry.get("scores")
+            if (
+                not isinstance(spread, list)
+                or not 1 <= len(spread) <= 2
+                or not all(isinstance(part, dict) for part in spread)
+            ):
+                raise UnusableReply(f"{name} needs one or two scores with probabilities")
+            scores = sorted(
+                _read_rating(part.get("score"), name, minimum=criterion.min, maximum=criterion.max) for part in spread
+            )
+            if len(scores) == 2 and scores[1] - scores[0] != 1:
+                raise UnusableReply(f"{name} has the scores {scores[0]:g} and {scores[1]:g}, which are not neighbours")
+            weights = [part.get("probability") for part in spread]
+            if not all(_is_number(weight) and 0 <= weight <= 1 for weight in weights):
+                raise UnusableReply(f"{name} has the probabilities {weights!r:.60}, allowed: numbers from 0 to 1")
+            whole = sum(weights)
+            if abs(whole - 1) > _SPREAD_SLACK:
+                raise UnusableReply(f"the probabilities of {name} sum to {whole:g}, not to 1")
+            rating = float(sum(float(part["score"]) * part["probability"] for part in spread) / whole)
         ratings[name] = Rating(reason=reason.strip(), rating=rating)
     return _Reading(text=text, reply=reply, ratings=ratings)
 
@@ -169,26 +188,6 @@ def _read_rating(value: object, name: str, *, minimum: int, maximum: int) -> flo
     if not _is_number(value) or not minimum <= value <= maximum or value != int(value):
         raise UnusableReply(f"{name} is rated {value!r:.40}, allowed: whole numbers from {minimum} to {maximum}")
     return float(value)
-
-
-def _read_spread(entries: object, name: str, *, minimum: int, maximum: int) -> float:
-    """Return the weighted mean of two neighbouring scores; one alone must have all of the probability."""
-    if (
-        not isinstance(entries, list)
-        or not 1 <= len(entries) <= 2
-        or not all(isinstance(entry, dict) for entry in entries)
-    ):
-        raise UnusableReply(f"{name} needs one or two scores with probabilities")
-    scores = sorted(_read_rating(entry.get("score"), name, minimum=minimum, maximum=maximum) for entry in entries)
-    if len(scores) == 2 and scores[1] - scores[0] != 1:
-        raise UnusableReply(f"{name} has the scores {scores[0]:g} and {scores[1]:g}, which are not neighbours")
-    weights = [entry.get("probability") for entry in entries]
-    if not all(_is_number(weight) and 0 <= weight <= 1 for weight in weights):
-        raise UnusableReply(f"{name} has the probabilities {weights!r:.60}, allowed: numbers from 0 to 1")
-    whole = sum(weights)
-    if abs(whole - 1) > _SPREAD_SLACK:
-        raise UnusableReply(f"the probabilities of {name} sum to {whole:g}, not to 1")
-    return float(sum(float(entry["score"]) * entry["probability"] for entry in entries) / whole)
 
 
 def _is_number(value: object) -> TypeGuard[float]:

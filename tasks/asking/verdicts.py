@@ -354,7 +354,11 @@ def elect(cast: Sequence[Vote], *, asked: int) -> JudgedItem | None:
     Supporting contexts are counted one by one, so that the majority may be a set that no single vote named. Where most
     votes find support and no majority names a context, the verdict of the nearest of them counts.
     """
-    marks = [_list_marks(vote.verdict) for vote in cast]
+    marks: list[frozenset[str]] = []
+    for verdict in (vote.verdict for vote in cast):
+        together = tuple(_TOGETHER + item for item in verdict.together)
+        supports = (_SUPPORTED, *verdict.contexts, *together) if verdict.is_supported else ()
+        marks.append(frozenset(supports if verdict.label is None else (verdict.label,)))
     counts = Counter(mark for of_vote in marks for mark in of_vote)
     half = asked / 2
     settled = all(count > half or len(cast) - count > half for count in counts.values())
@@ -380,13 +384,6 @@ def elect(cast: Sequence[Vote], *, asked: int) -> JudgedItem | None:
             reason = f"by a majority that it is supported, and by none for a context; {_NEAREST} {verdict.reason}"
             verdict = replace(verdict, reason=reason)
     return JudgedItem(verdict=verdict, call_id=nearest.call_id, votes=votes)
-
-
-def _list_marks(verdict: Verdict) -> frozenset[str]:
-    if verdict.label is not None:
-        return frozenset((verdict.label,))
-    together = (_TOGETHER + item for item in verdict.together)
-    return frozenset((_SUPPORTED, *verdict.contexts, *together)) if verdict.is_supported else frozenset()
 
 
 def list_ranks(ids: Iterable[str], prefix: str = "C") -> list[int]:

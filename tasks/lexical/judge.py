@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from evalhouse.prompts import CONVERSATION
+from evalhouse.prompts import CONVERSATION, Item
 from evalhouse.tasks.judge.protocol import (
     ModelReply,
     ModelRequest,
@@ -51,12 +51,6 @@ _SCORE = re.compile(r"score ([01]\.\d\d): ")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Entry:
-    id: str
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Turn:
     """An earlier turn; `statements` is its text without the questions in it."""
 
@@ -72,11 +66,11 @@ def _read_text(data: Mapping[str, object], name: str) -> str:
     return value
 
 
-def _read_items(data: Mapping[str, object], name: str) -> list[_Entry]:
+def _read_items(data: Mapping[str, object], name: str) -> list[Item]:
     value = data.get(name, ())
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"{name} is {type(value).__name__}; the lexical judge expects a list of {{id, text}} there")
-    entries: list[_Entry] = []
+    entries: list[Item] = []
     for item in value:
         if (
             not isinstance(item, Mapping)
@@ -84,7 +78,7 @@ def _read_items(data: Mapping[str, object], name: str) -> list[_Entry]:
             or not isinstance(item.get("text"), str)
         ):
             raise TypeError(f"an item of {name} is {item!r:.80}; the lexical judge expects {{id, text}} with strings")
-        entries.append(_Entry(id=item["id"], text=item["text"]))
+        entries.append(Item(id=item["id"], text=item["text"]))
     return entries
 
 

@@ -255,10 +255,18 @@ def _write_paragraphs(pieces: Sequence[_Line | _Title], *, by_page: bool) -> str
         last = paragraphs[-1] if paragraphs else None
         if isinstance(piece, _Title):
             paragraphs.append(piece)
-        elif isinstance(last, list) and _continues(last[-1], piece, full_width):
-            last.append(piece)
-        else:
-            paragraphs.append([piece])
+            continue
+        if isinstance(last, list) and not (_BULLET.match(piece.text) or _NUMBER.match(piece.text)):
+            # A paragraph continues after a line of nearly the full width; at the end of a page, or before a small
+            # letter, it does unless the line ends a sentence.
+            line = last[-1]
+            is_open = _SENTENCE_END.search(line.text) is None
+            if (is_open and (line.page != piece.page or piece.text[0].islower())) or (
+                line.page == piece.page and line.width >= _NEARLY_FULL * full_width
+            ):
+                last.append(piece)
+                continue
+        paragraphs.append([piece])
     parts: list[str] = []
     page, follows_item = -1, False
     for paragraph in paragraphs:
@@ -271,11 +279,11 @@ def _write_paragraphs(pieces: Sequence[_Line | _Title], *, by_page: bool) -> str
             parts.append(f"\n\n<!-- PDF page {page + 1} -->")
         # Join the parts of a divided word without its hyphen, and Chinese without a space.
         text = paragraph[0].text
-        for line in (line.text for line in paragraph[1:]):
-            if text[-1] == "\u00ad" or (text[-1] in "-‐" and text[-2:-1].islower() and line[0].islower()):
-                text = f"{text[:-1]}{line}"
+        for added in (line.text for line in paragraph[1:]):
+            if text[-1] == "\u00ad" or (text[-1] in "-‐" and text[-2:-1].islower() and added[0].islower()):
+                text = f"{text[:-1]}{added}"
             else:
-                text += f"{'' if _measure(text[-1]) == _measure(line[0]) == 2 else ' '}{line}"
+                text += f"{'' if _measure(text[-1]) == _measure(added[0]) == 2 else ' '}{added}"
         if bullet := _BULLET.match(text):
             text = f"- {text[bullet.end() :]}"
         elif _NUMBER.match(text) and not _MARKDOWN_ITEM.match(text):
@@ -313,17 +321,3 @@ def _find_title(title: _Title, lines: Sequence[_Line], place: int) -> range | No
             if words == wanted or (words.endswith(wanted) and words[: -len(wanted)].replace(".", "").isdecimal()):
                 return range(start, stop + 1)
     return None
-
-
-def _continues(line: _Line, following: _Line, full_width: int) -> bool:
-    """Return whether the paragraph of a line continues in the one after it.
-
-    It does after a line of nearly the full width; at the end of a page, or before a small letter, it does unless the
-    line ends a sentence.
-    """
-    if _BULLET.match(following.text) or _NUMBER.match(following.text):
-        return False
-    is_open = _SENTENCE_END.search(line.text) is None
-    if is_open and (line.page != following.page or following.text[0].islower()):
-        return True
-    return line.page == following.page and line.width >= _NEARLY_FULL * full_width
