@@ -137,30 +137,21 @@ async def split_both(live_run: LiveRun, work: SampleWork) -> BothTexts:
             answer = await live_run.asker.ask(question, read, read_cut=_refuse_cut)
         except (CutReply, JudgeFailed) as error:
             return BothTexts(problem=f"both texts in one request: {error}; asked text by text")
-        if mixed := _find_mixed(answer.value, texts, question):
-            return BothTexts(problem=f"both texts in one request: {mixed}; asked text by text")
+        # A small model that has the right answer before it may write it in the place of a wrong one.
+        shared = [text for name, value in question.data.items() if name not in texts for text in list_texts(value)]
+        words = {source: collect_words([text, *shared]) for source, text in texts.items()}
+        for source, statement in ((source, one) for source, listed in answer.value.items() for one in listed):
+            other: Source = "ground_truth" if source == "answer" else "answer"
+            taken = sorted(collect_words([statement]) & words[other] - words[source])[:_MIN_MIXED_WORDS]
+            if len(taken) == _MIN_MIXED_WORDS:
+                mixed = f"a statement of the {source} has words of the {other} ({', '.join(taken)})"
+                return BothTexts(problem=f"both texts in one request: {mixed}; asked text by text")
         for source, statements in answer.value.items():
             reply = {key: statements if key == source else [] for key in texts}
             live_run.asker.keep_part(alone[source], orjson.dumps(reply).decode(), of=answer)
     return BothTexts(
         parts={source: PartReply(statements=found, call_id=answer.call_id) for source, found in answer.value.items()}
     )
-
-
-def _find_mixed(split: Mapping[Source, Sequence[str]], texts: Mapping[Source, str], question: Question) -> str | None:
-    """Return the words which show that a statement of one text was made from the other, else None.
-
-    A small model that has the right answer before it may write it in the place of a wrong one.
-    """
-    shared = [text for name, value in question.data.items() if name not in texts for text in list_texts(value)]
-    words = {source: collect_words([text, *shared]) for source, text in texts.items()}
-    for source, statements in split.items():
-        other: Source = "ground_truth" if source == "answer" else "answer"
-        for statement in statements:
-            taken = sorted(collect_words([statement]) & words[other] - words[source])
-            if len(taken) >= _MIN_MIXED_WORDS:
-                return f"a statement of the {source} has words of the {other} ({', '.join(taken[:_MIN_MIXED_WORDS])})"
-    return None
 
 
 def _read_statements(text: str, *, question: Question, key: str) -> list[str]:
