@@ -7,7 +7,7 @@ file, its key, the value found and the values allowed.
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -364,11 +364,28 @@ def _find_example_faults(key: str, content: PromptContent, example: ExampleConte
             yield PromptProblem(key, message)
             return
         for verdict in verdicts:
-            if isinstance(verdict, list):
-                yield from _find_row_faults(key, content, verdict, sent)
+            if not isinstance(verdict, list):
+                for name in sent.keys() & verdict.keys():
+                    yield from _find_invented(key, verdict["id"], verdict[name], sent[name])
                 continue
-            for name in sent.keys() & verdict.keys():
-                yield from _find_invented(key, verdict["id"], verdict[name], sent[name])
+            # A row has to be readable, and a verdict on its item.
+            unfolded: Any = []
+            try:
+                unfolded = unfold_row(verdict)
+            except ValueError as error:
+                yield PromptProblem(key, f"{verdict[0]}: {error}")
+            for part in unfolded:
+                item_id, labels = verdict[0], content.labels.get(verdict[0][0], [])
+                if not part["reason"]:
+                    yield PromptProblem(key, f"{item_id} has neither evidence nor a reason")
+                if "label" in part and part["label"] not in labels:
+                    yield PromptProblem(key, f"{item_id} has the label {part['label']}; allowed: {', '.join(labels)}")
+                if part.get("contexts", ()) is None:
+                    message = f"{item_id}: {verdict[-1]!r} names no contexts; it must begin with ids or with none"
+                    yield PromptProblem(key, message)
+                    continue
+                cited = [*list_ids(part["reason"]), *part.get("contexts", ()), *part.get("together", ())]
+                yield from _find_invented(key, item_id, cited, [one for ids in sent.values() for one in ids])
 
 
 def _fits_block(name: str, value: JsonValue) -> bool:
@@ -390,28 +407,6 @@ def _find_invented(key: str, item_id: str, cited: Iterable[str], sent: Collectio
     invented = [cited_id for cited_id in cited if cited_id not in sent]
     if invented:
         yield PromptProblem(key, f"{item_id} cites {', '.join(invented)}; sent were {', '.join(sent)}")
-
-
-def _find_row_faults(
-    key: str, content: PromptContent, row: Sequence[str], sent: Mapping[str, Sequence[str]]
-) -> Iterator[PromptProblem]:
-    """Yield the faults of a row of an example that cannot be read, or is not a verdict on its item."""
-    try:
-        verdicts: Any = unfold_row(row)
-    except ValueError as error:
-        yield PromptProblem(key, f"{row[0]}: {error}")
-        return
-    labels, all_sent = content.labels.get(row[0][0], []), [item_id for ids in sent.values() for item_id in ids]
-    for verdict in verdicts:
-        if not verdict["reason"]:
-            yield PromptProblem(key, f"{row[0]} has neither evidence nor a reason")
-        if "label" in verdict and verdict["label"] not in labels:
-            yield PromptProblem(key, f"{row[0]} has the label {verdict['label']}; allowed: {', '.join(labels)}")
-        if verdict.get("contexts", ()) is None:
-            yield PromptProblem(key, f"{row[0]}: {row[-1]!r} names no contexts; it must begin with ids or with none")
-            continue
-        cited = [*list_ids(verdict["reason"]), *verdict.get("contexts", ()), *verdict.get("together", ())]
-        yield from _find_invented(key, row[0], cited, all_sent)
 
 
 def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], file: str) -> Iterator[PromptProblem]:

@@ -193,7 +193,8 @@ class BatchQueue:
     def stopped(self, error: FatalJudgeError, _: float) -> None:
         """End all waits, since the run stops; the requests that the provider has stay there."""
         self._stopped_by = error
-        self._cancel_waiting()
+        for task in self._tasks - self._ending:
+            task.cancel()
         for queued in self._queued.values():
             if not queued.future.done():
                 queued.future.set_exception(repeat_error(error))
@@ -206,13 +207,10 @@ class BatchQueue:
 
     async def close(self) -> None:
         """End all tasks of the queue, and close the service."""
-        self._cancel_waiting()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.service.close()
-
-    def _cancel_waiting(self) -> None:
         for task in self._tasks - self._ending:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.service.close()
 
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something in a task; an error in it stops the run."""

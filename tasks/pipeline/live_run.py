@@ -157,13 +157,12 @@ class SampleWork:
 class PriorTurns:
     """The turns before a question that are part of its requests as T1, T2, …
 
-    At most half of a request is for turns, the latest ones; `n_left_out` older ones are left out, which `note` states
-    for the detail of the sample's extraction. `block` is the turns' block, empty without turns; `room` is the part of a
-    request that turns and question leave, in tokens.
+    At most half of a request is for turns, the latest ones; `note` states for the detail of the sample's extraction how
+    many older ones are left out. `block` is the turns' block, empty without turns; `room` is the part of a request that
+    turns and question leave, in tokens.
     """
 
     turns: tuple[Item, ...]
-    n_left_out: int
     note: str | None
     block: Mapping[str, BlockValue]
     room: int
@@ -184,7 +183,6 @@ def collect_turns(sample: StoredSample, max_tokens: int) -> PriorTurns:
         turns = tuple(items[n:])
     return PriorTurns(
         turns=turns,
-        n_left_out=n,
         note=f"the oldest {n:,} of {n + len(turns):,} earlier turns do not fit into a request" if n else None,
         block={CONVERSATION: turns} if turns else {},
         room=leave_room(max_tokens, sample.question, *(turn.text for turn in turns)),
