@@ -177,9 +177,13 @@ class ChatModelJudge:
             **options,
             "messages": [{"role": _WIRE_ROLES[item.role], "content": item.content} for item in messages],
         }
-        names_ids = self._dialect.forms[0] == "ids"
-        schema = prompt.build_schema(question.data, question.only) if names_ids else prompt.reply_schema
-        payload |= self._dialect.write_form(prompt.name, schema)
+        form = self._dialect.forms[0]
+        if form in ("ids", "schema"):
+            schema = prompt.build_schema(question.data, question.only) if form == "ids" else prompt.reply_schema
+            described = {"name": prompt.name, "strict": True, "schema": dict(schema)}
+            payload["response_format"] = {"type": "json_schema", "json_schema": described}
+        elif form == "json_object":
+            payload["response_format"] = {"type": "json_object"}
         return ModelRequest(request_hash=hash_canonical(keyed), payload=self._dialect.write(payload))
 
     async def reply(self, request: ModelRequest) -> ModelReply:

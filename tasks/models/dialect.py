@@ -77,14 +77,6 @@ class Dialect:
             written["messages"] = [{"role": "user", "content": head}, *others]
         return written
 
-    def write_form(self, name: str, schema: Mapping[str, object]) -> dict[str, object]:
-        """Return the `response_format` for a reply of this schema; empty if the endpoint supports none."""
-        form = self.forms[0]
-        if form in (_IDS, _SCHEMA):
-            described = {"name": name, "strict": True, "schema": dict(schema)}
-            return {"response_format": {"type": "json_schema", "json_schema": described}}
-        return {"response_format": {"type": "json_object"}} if form == _OBJECT else {}
-
     def note_refusal(self, error: UnsupportedOption, sent: Mapping[str, object]) -> JudgeError:
         """Learn from a refusal, and return UnsupportedOption if the request is to be sent again without the option.
 
