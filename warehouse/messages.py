@@ -17,8 +17,9 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
 
 SHOWN = "[key]"
@@ -100,6 +101,18 @@ def redact(text: str) -> str:
     """Take everything that is a key, or looks like one, out of a text."""
     note_environment()
     return _KEY_LIKE.sub(SHOWN, hide_secrets(text))
+
+
+Verdict = Literal["ok", "note", "wrong"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The result of one check, of what was looked at."""
+
+    what: str
+    verdict: Verdict
+    detail: str
 
 
 def clean_text(text: str) -> str:

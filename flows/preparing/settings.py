@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_origin
+from typing import TYPE_CHECKING, Any, get_origin
 
 from pydantic import ValidationError
 
@@ -16,14 +16,13 @@ from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.tasks.judge.protocol import LEXICAL, JudgeNames, parse_judges
 from evalhouse.tasks.settings.run import WHERE, RunSettings, is_sample
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings
-from evalhouse.warehouse.messages import hide_credentials, name_flag, name_setting
+from evalhouse.warehouse.messages import Finding, Verdict, hide_credentials, name_flag, name_setting
 from evalhouse.warehouse.sample_data import SAMPLE
 
 if TYPE_CHECKING:
     from evalhouse.flows.preparing.suites import Suite
     from evalhouse.warehouse.rows.runs import RunRow
 
-Verdict = Literal["ok", "note", "wrong"]
 CheckResult = tuple[Verdict, str]
 _PREFIX = "EVALHOUSE_"
 _LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is tuple)
@@ -264,15 +263,6 @@ def count_limits(gate: SuiteGate) -> str:
             base = f" against {gate.against}" if kind == "drop limit" else ""
             parts.append(f"{n} {kind}{'s' if n > 1 else ''}{base}")
     return ", ".join(parts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that was looked at."""
-
-    what: str
-    verdict: Verdict
-    detail: str
 
 
 def make_finding(what: str, check: Callable[[], CheckResult]) -> Finding:

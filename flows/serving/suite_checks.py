@@ -10,7 +10,7 @@ from pathlib import Path
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import check_history, describe_columns, make_plan
-from evalhouse.flows.preparing.settings import CheckResult, Finding, count_limits, make_finding, show_target
+from evalhouse.flows.preparing.settings import CheckResult, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import LivingSet, Suite, list_fires
 from evalhouse.flows.results.output import print_notice, write_count, write_dollars
 from evalhouse.flows.serving.notify import find_webhook
@@ -23,6 +23,7 @@ from evalhouse.tasks.settings.suite import RefreshedTestset, SuiteGate, explain_
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.testsets import TestsetError
 from evalhouse.tasks.testsets.questions import load_set
+from evalhouse.warehouse.messages import Finding
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import hold_suite
 from evalhouse.warehouse.store import Warehouse

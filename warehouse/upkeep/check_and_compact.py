@@ -16,21 +16,11 @@ from evalhouse.warehouse.engine.connection import explain_failure, open_reader, 
 from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.migrate import load_migrations
 from evalhouse.warehouse.errors import WarehouseError, first_line
+from evalhouse.warehouse.messages import Finding
 from evalhouse.warehouse.mover import FLUSH_POLICIES, count_refused, find_journal, find_orphans
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, list_spooled
 from evalhouse.warehouse.tables import VERDICT_TABLES
-
-Verdict = Literal["ok", "note", "wrong"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """The result of one check."""
-
-    what: str
-    verdict: Verdict
-    detail: str
 
 
 @dataclass(frozen=True, kw_only=True)
