@@ -39,11 +39,7 @@ def serve(suites: tuple[str, ...], with_server: bool, port: int | None, parallel
     from evalhouse.flows.server.interrupts import StopOrders  # noqa: PLC0415
 
     orders = StopOrders()
-    from evalhouse.flows.serving.serve import (  # noqa: PLC0415  # may start threads, which block SIGINT too
-        load_suites,
-        serve_suites,
-        use_server,
-    )
+    from evalhouse.flows.serving.serve import load_suites, serve_suites, use_server  # noqa: PLC0415  # may start threads, which block SIGINT too
 
     loaded = load_suites(suites)
     with use_server(with_server=with_server, port=port) as server:

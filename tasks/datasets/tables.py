@@ -86,13 +86,7 @@ def read_workbook(path: Path, sheet: str) -> Iterator[tuple[int, list[object]]]:
 
 def run_child() -> None:
     """Send the parent the rows of a sheet, or why they cannot be read, as pairs of kind and content."""
-    from python_calamine import (  # noqa: PLC0415  # the parent does not need it
-        CalamineError,
-        PasswordError,
-        SheetTypeEnum,
-        SheetVisibleEnum,
-        load_workbook,
-    )
+    from python_calamine import CalamineError, PasswordError, SheetTypeEnum, SheetVisibleEnum, load_workbook  # noqa: PLC0415  # the parent does not need it
 
     def send(kind: str, content: object) -> None:
         pickle.dump((kind, content), sys.stdout.buffer)

@@ -27,13 +27,7 @@ from evalhouse.tasks.judge.protocol import (
     plain_data,
     require_prompt,
 )
-from evalhouse.tasks.lexical.match import (
-    Support,
-    compare_statements,
-    explain_support,
-    rate_contexts,
-    score_contexts,
-)
+from evalhouse.tasks.lexical.match import Support, compare_statements, explain_support, rate_contexts, score_contexts
 from evalhouse.tasks.lexical.split import asserts_something, split_sentences, split_statements
 from evalhouse.tasks.lexical.texts import analyse_text
 from evalhouse.warehouse.steps import LEXICAL_TASKS, REPLY_VERSIONS

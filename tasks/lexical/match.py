@@ -28,14 +28,7 @@ from evalhouse.tasks.lexical.contrast import (
     find_substituted,
 )
 from evalhouse.tasks.lexical.split import NEGATIVE_PREFIXES, SYNONYMS, read_alternatives
-from evalhouse.tasks.lexical.texts import (
-    CONTENT_WEIGHT,
-    AnalysedText,
-    Sentence,
-    analyse_text,
-    join_texts,
-    make_text,
-)
+from evalhouse.tasks.lexical.texts import CONTENT_WEIGHT, AnalysedText, Sentence, analyse_text, join_texts, make_text
 
 _WINDOW_SIZES = (2, 3)  # sentences, besides single ones
 _LARGER_WINDOW_COST = 0.03  # a window must find this share of the content more for each further sentence

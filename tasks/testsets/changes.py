@@ -26,14 +26,7 @@ from evalhouse.tasks.testsets.candidates import (
 from evalhouse.tasks.testsets.checks import NEAR, answer, compare, extract
 from evalhouse.tasks.testsets.near import NearPassages, align, find_quote, squeeze
 from evalhouse.tasks.testsets.passages import Document, Passage
-from evalhouse.tasks.testsets.questions import (
-    UNANSWERABLE,
-    Change,
-    QuestionKind,
-    SetQuestion,
-    Span,
-    find_differences,
-)
+from evalhouse.tasks.testsets.questions import UNANSWERABLE, Change, QuestionKind, SetQuestion, Span, find_differences
 
 PROPOSED = ("changed", "contradicted", "answerable")
 """Changes that a person decides on."""
