@@ -215,7 +215,7 @@ async def within_flow_run(live_run: LiveRun) -> AsyncIterator[None]:
     # Of each task run that has tags Prefect asks the server for limits by that name, which our own has none of.
     task_tags: AbstractContextManager[object] = TagsContext(current_tags=set())
     if live_run.across_machines:
-        progress, task_tags = progress_shown(live_run), tags(*live_run.settings.prefect_tags)
+        progress, task_tags = publish_progress(live_run), tags(*live_run.settings.prefect_tags)
     limit_s = live_run.settings.run_timeout_s
     limit = asyncio.timeout(limit_s)
     try:
@@ -296,7 +296,7 @@ def _update_flow_run(**columns: Any) -> None:  # noqa: ANN401  # as Prefect's AP
 
 
 @asynccontextmanager
-async def progress_shown(live_run: LiveRun) -> AsyncIterator[None]:
+async def publish_progress(live_run: LiveRun) -> AsyncIterator[None]:
     """Within the block, show the progress on the flow run's page in Prefect: an artifact updated every few seconds, a
     line in its log about what requests wait for, and a link to what is evaluated.
 

@@ -69,7 +69,7 @@ from evalhouse.warehouse.steps import (
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
+    from evalhouse.tasks.pipeline.live_run import LiveRun
     from evalhouse.tasks.targets.collection import Collection, KnownResponses, ParentResponses, Pose
     from evalhouse.tasks.targets.protocol import Target
 
@@ -428,7 +428,7 @@ def make_live_run(
 ) -> "LiveRun":
     """Return the live run of a run, with all that can be refused checked; its calls go to `record`, else to the
     warehouse. Raises FatalJudgeError."""
-    from evalhouse.tasks.pipeline.live_run import Asking, LiveRun  # noqa: PLC0415  # imports Prefect
+    from evalhouse.tasks.pipeline.live_run import Clients, LiveRun  # noqa: PLC0415  # imports Prefect
 
     check_embeddings_name(settings.embeddings)
     if settings.batch or settings.deadline is not None:
@@ -450,7 +450,7 @@ def make_live_run(
 
         embedding_model = make_embedding_model(settings.embeddings)
 
-    def open_asking() -> "Asking":
+    def open_clients() -> "Clients":
         prices = load_prices(settings.prices)
         asker = Asker(
             judge=judges.default,
@@ -482,7 +482,7 @@ def make_live_run(
 
             for of_judge in asker.all:
                 add_batch_queue(of_judge, settings, run_id, warehouse, since=since)
-        return Asking(asker=asker, embedder=embedder)
+        return Clients(asker=asker, embedder=embedder)
 
     return LiveRun(
         run_id=run_id,
@@ -491,7 +491,7 @@ def make_live_run(
         prompts=prompts,
         metrics=plan.metrics,
         steps=plan.steps,
-        open_asking=open_asking,
+        open_clients=open_clients,
         rubrics=pick_rubrics(plan, prompts, settings.plan),
     )
 

@@ -47,7 +47,7 @@ class _Notices(logging.Handler):
 
 
 @contextmanager
-def warnings_shown() -> Iterator[None]:
+def show_warnings() -> Iterator[None]:
     """Print our warnings as notices within this block: Prefect, once imported, mutes the terminal for all loggers."""
     logger, notices = logging.getLogger("evalhouse"), _Notices(logging.WARNING)
     logger.addHandler(notices)
@@ -74,7 +74,7 @@ def open_run(
     settings = request.settings
     check_pool(settings)
     with ExitStack() as held:
-        held.enter_context(warnings_shown())
+        held.enter_context(show_warnings())
         interrupts = held.enter_context(Interrupts())
         warehouse = Warehouse(settings.warehouse)
         if settings.suite is not None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from evalhouse.flows.preparing.live_run import make_live_run
 from evalhouse.flows.run.estimate import ask_dry
-from evalhouse.flows.run.open_run import warnings_shown
+from evalhouse.flows.run.open_run import show_warnings
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.tasks.asking.asker import DRAIN_S
@@ -24,7 +24,7 @@ from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import make_prompt_batch
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, NoRecord
-from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
+from evalhouse.tasks.pipeline.live_run import Clients, LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.metric_files import Plan
@@ -71,8 +71,8 @@ class Session:
     async def fit(self, live_run: LiveRun, prompts: Sequence[str] = ()) -> LiveRun:
         """Return a variant of the session's live run with other prompts or steps; they are stored, with `prompts`."""
         # All variants share one asker, so their requests are counted, limited, stopped and stored together.
-        asking = Asking(asker=self.live_run.asker, embedder=self.live_run.embedder)
-        fitted = replace(live_run, session=secrets.token_hex(4), open_asking=lambda: asking)
+        clients = Clients(asker=self.live_run.asker, embedder=self.live_run.embedder)
+        fitted = replace(live_run, session=secrets.token_hex(4), open_clients=lambda: clients)
         if self.dry is None and (batch := make_prompt_batch(fitted, prompts)) is not None:
             await asyncio.to_thread(fitted.warehouse.append, batch)
         return fitted
@@ -110,14 +110,14 @@ def open_session(
     """
     warehouse, judges = Warehouse(settings.warehouse), make_judges(settings, plan)
     if run is None:
-        with warnings_shown():
+        with show_warnings():
             yield Session(live_run=make_live_run("trial", settings, plan, judges, warehouse, record=NoRecord()))
         return
     warehouse.make_ready()
     take_in_orphans(warehouse)
     status: RunStatus = "failed"
     problem = None
-    with warnings_shown(), hold_run(warehouse.location, run.run_id):
+    with show_warnings(), hold_run(warehouse.location, run.run_id):
         session = Session(live_run=make_live_run(run.run_id, settings, plan, judges, warehouse))
         if resumes:
             session.live_run.resumed = True

@@ -224,7 +224,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
+class Clients:
     """The clients of a run: the judge's asker, and embeddings where a metric compares meaning."""
 
     asker: Asker
@@ -235,7 +235,7 @@ class Asking:
 class LiveRun:
     """The tools of a run, made once, and its progress.
 
-    `steps` are needed by the metrics, `rubrics` are prompts that grade. `open_asking` opens the record of calls and the
+    `steps` are needed by the metrics, `rubrics` are prompts that grade. `open_clients` opens the call record and the
     clients, when something is first asked. `staged` is the dataset until it is loaded, `collection` asks the
     application under test. `notices` are for the person who watches, by means of `watch`. `judge_elsewhere` has shards
     judged by other machines, by their numbers; None where this process judges. `across_machines` means that other
@@ -249,7 +249,7 @@ class LiveRun:
     prompts: Mapping[str, Prompt]
     metrics: tuple[MetricFile, ...]
     steps: frozenset[str]
-    open_asking: Callable[[], Asking]
+    open_clients: Callable[[], Clients]
     rubrics: tuple[Prompt, ...] = ()
     staged: "StagedDataset | None" = None
     collection: "Collection | None" = None
@@ -267,30 +267,30 @@ class LiveRun:
     retrying: set["asyncio.Task[Any] | None"] = field(default_factory=set)
 
     @cached_property
-    def _asking(self) -> Asking:
+    def _clients(self) -> Clients:
         def end_waits(*_: object) -> None:
             for waiting in self.retrying:
                 if waiting is not None:
                     waiting.cancel()
 
-        asking = self.open_asking()
-        asking.asker.stop_sign.listen(end_waits)
-        return asking
+        clients = self.open_clients()
+        clients.asker.stop_sign.listen(end_waits)
+        return clients
 
     @property
     def is_open(self) -> bool:
         """True if anything can have been asked."""
-        return "_asking" in self.__dict__
+        return "_clients" in self.__dict__
 
     @cached_property
     def asker(self) -> Asker:
         """The asker of the default judge, which holds the askers of steps with another judge."""
-        return self._asking.asker
+        return self._clients.asker
 
     @cached_property
     def embedder(self) -> Embedder | None:
         """The embeddings that compare meaning; None where no metric rests on that."""
-        return self._asking.embedder
+        return self._clients.embedder
 
     @property
     def askers(self) -> tuple[Asker, ...]:

@@ -42,7 +42,7 @@ from evalhouse.tasks.judge.protocol import (
 )
 from evalhouse.tasks.models.chat import make_openai_judge
 from evalhouse.tasks.models.openai_api import make_embedding_model
-from evalhouse.tasks.pipeline.live_run import Asking, LiveRun, SampleWork, make_work
+from evalhouse.tasks.pipeline.live_run import Clients, LiveRun, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.similarity import compare_meaning
@@ -168,7 +168,7 @@ async def lay_out_run(
         prompts=PROMPTS,
         metrics=plan.metrics,
         steps=plan.steps,
-        open_asking=lambda: Asking(asker=asker, embedder=embedder),
+        open_clients=lambda: Clients(asker=asker, embedder=embedder),
     )
     try:
         yield live_run
