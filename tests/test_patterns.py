@@ -48,10 +48,10 @@ OWN = {
 CUT = {
     "flows/results/gate.py:_quote": 1_000,
     "tasks/asking/usage.py:_DATE": 500,  # the name of a model
-    "tasks/asking/verdicts.py:_is_draft": 1_000_000,  # a reply
+    "tasks/asking/verdicts.py:parse_object": 1_000_000,  # a reply
     "tasks/datasets/rows.py:_spell": 1_000,  # the name of a column
     "tasks/datasets/formats.py:_parse_json": 65_536,
-    "tasks/grade.py:_read_marked": 1_000_000,
+    "tasks/grade.py:_read_reply": 1_000_000,
     "tasks/lexical/split.py:_LIST_NUMBER": 24,
     "tasks/lexical/split.py:_OPENERS": 24,
     "tasks/models/dialect.py:_WAIT_PART": 400,
