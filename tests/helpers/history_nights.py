@@ -354,10 +354,12 @@ def write_nights(path: Path, size: Size) -> None:
     }  # fmt: skip
     entries = ", ".join(f"{{metric: '{name}', value: ({METRICS[name]})::double}}" for name in names)
     with duckdb.connect(str(path)) as connection:
+        connection.execute("set memory_limit = '2GB'")  # a writer that is kept open has less
         for macro in _MACROS.split(";"):
             connection.execute(macro)
         for sql in (*_MADE, *_WRITTEN, _SCORES.replace("{entries}", entries)):
             connection.execute(sql, {name: value for name, value in values.items() if f"${name}" in sql})
         connection.execute("checkpoint")
+        connection.execute("set memory_limit = '192MB'")
     with Warehouse(str(path)).writing() as writing:
         derive_all(writing)
