@@ -1,7 +1,7 @@
 """Start the Prefect server of one run in 60 % of the CPU, by names that Prefect, pydantic and FastAPI do not document.
 
 `EVALHOUSE_PLAIN_SERVER=1` leaves all of it out. When a new release of these libraries does not fit, the child process
-starts itself once more with that variable (`restart_plainly`), so that a run only takes longer.
+starts itself once more with that variable (`create_app_faster`), so that a run only takes longer.
 """
 
 import gc
