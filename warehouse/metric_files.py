@@ -331,8 +331,8 @@ def read_stored(part: str) -> str:
 
 def fill_in_sampled(sql: str) -> str:
     """Return SQL with the queries about runs that judged a part of their dataset in the places that name them."""
-    for name in ("sampled", "sampled_terms"):
-        sql = sql.replace(f"(${name})", f"(\n{read_query(f'stored/{name}')})")
+    for name in ("stored/sampled", "stored/sampled_terms", "run_pairs/sampled_picks"):
+        sql = sql.replace(f"(${name.rpartition('/')[2]})", f"(\n{read_query(name)})")
     return sql
 
 

@@ -20,16 +20,12 @@ terms as (
 
 picks as (
     select
-        coalesce(bool_and(coalesce(
-            base.picked = candidate.picked and abs(base.probability - candidate.probability) < 1e-12, false
-        )), false) as is_paired,
+        coalesce(bool_and(is_alike), false) as is_paired,
         coalesce(least(
-            count(*) filter (where base.probability < 1),
-            ln(0.025) * count(*) filter (where base.probability < 1)
-                / sum(ln(nullif(1 - base.probability, 0)))
+            count(*) filter (where probability < 1),
+            ln(0.025) * count(*) filter (where probability < 1) / sum(ln(nullif(1 - probability, 0)))
         ) / count(*), 0) as unseen
-    from (from sample_picks where run_id = $base) as base
-    full join (from sample_picks where run_id = $candidate) as candidate using (sample_id)
+    from ($sampled_picks)
 ),
 
 moves as (

@@ -10,12 +10,8 @@ terms as (
 ),
 
 picks as (
-    select
-        coalesce(bool_and(coalesce(
-            base.picked = candidate.picked and abs(base.probability - candidate.probability) < 1e-12, false
-        )), false) as is_paired
-    from (from sample_picks where run_id = $base) as base
-    full join (from sample_picks where run_id = $candidate) as candidate using (sample_id)
+    select coalesce(bool_and(is_alike), false) as is_paired
+    from ($sampled_picks)
 )
 
 select
