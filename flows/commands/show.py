@@ -47,7 +47,7 @@ from evalhouse.flows.results.run_facts import (
     read_response_counts,
     read_silent,
 )
-from evalhouse.tasks.comparing.noise import POWER
+from evalhouse.tasks.comparing import POWER
 from evalhouse.tasks.reviews.export import CorrectedMean, list_corrected
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
 from evalhouse.warehouse.rows.gates import list_acceptances

@@ -27,7 +27,7 @@ from evalhouse.flows.results.output import (
     write_number,
     write_value,
 )
-from evalhouse.tasks.comparing.noise import POWER, describe_components
+from evalhouse.tasks.comparing import POWER
 from evalhouse.tasks.judge.protocol import LEXICAL
 from evalhouse.tasks.reviews.export import CorrectedMean, CorrectedPair
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
@@ -76,6 +76,10 @@ def read_noise_components(
     for other texts, for a metric without components, and for a run that repeated no question.
     """
     rows = fetch_components(warehouse, run.run_id)
+    if not rows and not drops:
+        return []
+    from evalhouse.tasks.comparing.noise import describe_components  # noqa: PLC0415  # few runs need the statistics
+
     if not drops:
         gate = run.config.get("gate") or {}
         return describe_components(rows, gate.get("max_drop") or {}, power=power)

@@ -45,6 +45,7 @@ import numpy as np
 import polars as pl
 from scipy.special import betaincinv, stdtrit
 
+from evalhouse.tasks.comparing import POWER
 from evalhouse.tasks.comparing.changes import Flags, is_changed_everywhere, list_call_steps
 from evalhouse.tasks.comparing.intervals import ALPHA, NORMAL, Floats, Integers
 from evalhouse.tasks.comparing.paired import compare_paired
@@ -369,8 +370,6 @@ def find_scale(values: Floats) -> float:
     return 1.0 if low >= 0 and high <= 1 else float(np.ptp(known))
 
 
-POWER: Final = 0.8
-"""The default chance to see a drop."""
 ROUNDS: Final = (1, 2, 4)
 """Repeats of each question for which a plan states the number of questions."""
 _MAX_ROUNDS = 20

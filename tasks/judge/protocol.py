@@ -33,14 +33,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
 
-from evalhouse.prompts import BlockValue, Prompt
 from evalhouse.warehouse.messages import hide_secrets, suggest
 from evalhouse.warehouse.steps import GRADE_STEP, JUDGED_TASKS, PLANS, STEPS, TASKS, find_step, find_task
+
+if TYPE_CHECKING:
+    from evalhouse.prompts import BlockValue, Prompt  # commands that only read load this module, and no prompts
 
 # No reply and no context window comes near it, and the sum of billions of such counts still fits a BIGINT.
 MAX_COUNT: Final = 2**31 - 1
@@ -66,8 +68,8 @@ class Question:
 
     step: str
     sample_id: str | None
-    prompt: Prompt | None
-    data: Mapping[str, BlockValue]
+    prompt: "Prompt | None"
+    data: "Mapping[str, BlockValue]"
     vote: int = 0
     number: int = 1
     only: tuple[str, ...] = ()
@@ -210,7 +212,7 @@ def is_near(endpoint: str, *, network: bool = True) -> bool:
     return address.is_loopback or (network and address.is_private)
 
 
-def require_prompt(question: Question) -> Prompt:
+def require_prompt(question: Question) -> "Prompt":
     """Return the question's prompt; raises ValueError for a question that has none and needs one."""
     if question.prompt is None:
         raise ValueError(f"the step {question.step!r} asked a judge without a prompt")
@@ -233,7 +235,7 @@ def hash_canonical(value: object) -> str:
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def plain_data(data: Mapping[str, BlockValue]) -> dict[str, object]:
+def plain_data(data: "Mapping[str, BlockValue]") -> dict[str, object]:
     """Return a question's data with items as dictionaries, as JSON has it."""
     return {
         name: value if isinstance(value, str) else [{"id": item.id, "text": item.text} for item in value]

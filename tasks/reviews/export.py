@@ -23,7 +23,6 @@ from typing import Any, Final, Literal, TypeVar
 import orjson
 
 from evalhouse.tasks.judge.protocol import LEXICAL, find_judge
-from evalhouse.tasks.lexical.judge import judge_lexically
 from evalhouse.tasks.reviews.labels import ReviewError, list_labels
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.reviews import (
@@ -124,6 +123,8 @@ def label_lexically(
     texts: Mapping[str, Row], statements: Mapping[str, Sequence[Row]], steps: Collection[str]
 ) -> dict[tuple[str, str, str], str]:
     """Return the lexical judge's labels of these samples, by verdict_key, in the words of review_items.judge_label."""
+    from evalhouse.tasks.lexical.judge import judge_lexically  # noqa: PLC0415  # `show` loads this module, and no rules
+
     labels: dict[tuple[str, str, str], str] = {}
     for sample_id, sample in texts.items():
         rows = statements.get(sample_id, ())

@@ -76,6 +76,11 @@ def test_reading_imports_nothing_that_runs(modules: Modules, arguments: tuple[st
     assert not HEAVY & modules[arguments]
 
 
+@pytest.mark.parametrize("arguments", [("runs",), ("show", "latest")], ids=lambda arguments: arguments[0])
+def test_runs_and_scores_are_shown_without_the_statistics(modules: Modules, arguments: tuple[str, ...]) -> None:
+    assert "scipy" not in modules[arguments]
+
+
 def test_help_imports_almost_nothing(modules: Modules) -> None:
     assert not (HEAVY | LIBRARIES) & modules[HELP]
 
