@@ -44,14 +44,14 @@ _LONGEST = (
     "test_pool_bucket.py", "test_collect.py", "test_bad_machine.py", "test_lake.py", "test_kills.py",
     "test_pages.py", "test_cli_endpoint.py", "test_suite_gate.py", "test_extending.py",
     "test_evaluate.py", "test_running.py", "test_votes_runs.py", "test_noise_runs.py", "test_local_server.py",
-    "test_warehouse_upkeep.py", "test_query_prompt.py", "test_report_page.py", "test_review_page.py",
+    "test_warehouse_upkeep.py", "test_report_page.py", "test_review_page.py",
     "test_shared_limit.py",
 )  # fmt: skip
 # Rooms and files whose tests are about opening a warehouse, or have other processes that open it.
 _OPENING = frozenset({
     "machines", "ui",
     "test_bad_machine.py", "test_batch_runs.py", "test_cookbook.py", "test_evaluate.py", "test_held_warehouse.py",
-    "test_history_nights.py", "test_kills.py", "test_query_apart.py", "test_runner.py",
+    "test_kills.py", "test_runner.py",
     "test_running.py", "test_warehouse_connection.py", "test_warehouse_migrate.py",
     "test_warehouse_query.py", "test_warehouse_spool.py",
 })  # fmt: skip

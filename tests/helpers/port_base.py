@@ -211,13 +211,6 @@ class Edit:
     def language(self) -> Language:
         return "en" if self.document.startswith("en/") else "zh"
 
-    @property
-    def changed_documents(self) -> frozenset[str]:
-        """Paths whose files differ between the versions because of this edit, those gone and those new too."""
-        if self.kind == "contradicted":
-            return frozenset({self.to})
-        return frozenset({self.document, self.to} - {""})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
