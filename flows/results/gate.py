@@ -45,6 +45,7 @@ from evalhouse.tasks.comparing.gate_checks import (
     count_outcomes,
     is_passed,
     lay_side_by_side,
+    list_unchanged,
     pick_nights,
 )
 from evalhouse.tasks.comparing.noise import describe_components
@@ -93,7 +94,8 @@ def decide(
     elif baseline.runs:
         metrics = list(limits.drops)
         laid = lay_side_by_side(warehouse, run, baseline.runs, metrics=metrics, cluster=settings.cluster)
-        comparison = compare_with_mean(laid, settings)
+        unchanged = list_unchanged(warehouse, run, baseline.runs, metrics)
+        comparison = compare_with_mean(laid, settings, unchanged)
     comparisons = {compared.metric: compared for compared in comparison.metrics} if comparison else {}
     rows: list[dict[str, Any]] = warehouse.fetch_rows("gate/costs", run_id=run.run_id)
     latencies: list[dict[str, Any]] = warehouse.fetch_rows("gate/latency", run_id=run.run_id)

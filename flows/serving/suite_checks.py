@@ -16,7 +16,7 @@ from evalhouse.flows.results.output import print_notice, write_count, write_doll
 from evalhouse.flows.serving.notify import find_webhook
 from evalhouse.flows.testsets.refresh import RefreshPlan, estimate_refresh, plan_refresh
 from evalhouse.prompts import PromptError
-from evalhouse.tasks.datasets.read import stage_of
+from evalhouse.tasks.datasets.read import StagedDataset, stage_of
 from evalhouse.tasks.judge.protocol import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import RefreshedTestset, SuiteGate, explain_low
@@ -123,9 +123,18 @@ def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
 
 def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
     """Return findings on the parts of a suite; `settings` are the ones of its next run."""
+    n_samples: int | None = None
+
+    def check_dataset() -> CheckResult:
+        nonlocal n_samples
+        staged = stage_of(settings)
+        staged.staging.discard()
+        n_samples = staged.n_samples
+        return _check_dataset(settings, staged)
+
     checks: dict[str, Callable[[], CheckResult]] = {
         f"suite {suite.name}": lambda: ("ok", f"{suite.path}, hash {suite.suite_hash[:12]}"),
-        "dataset": partial(_check_dataset, settings),
+        "dataset": check_dataset,
     }
     if (target := settings.target) is not None:
 
@@ -154,8 +163,17 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
     if (gate := settings.gate) is not None:
 
         def check_gate() -> CheckResult:
-            check_suite_gate(gate, make_plan(settings))
-            return "ok", count_limits(gate)
+            from evalhouse.tasks.comparing.gate_checks import Limits, list_shortages  # noqa: PLC0415  # statistics
+
+            plan = make_plan(settings)
+            check_suite_gate(gate, plan)
+            shortages: list[str] = []
+            # A sample budget estimates the means of all samples from some.
+            if n_samples is not None and settings.sample_budget is None:
+                limits = Limits(minimums=gate.min, maximums=gate.max, drops=gate.max_drop)
+                minimums = {metric.name: metric.minimum for metric in plan.metrics if not metric.is_own}
+                shortages = list_shortages(limits, minimums, n_samples)
+            return "note" if shortages else "ok", "; ".join([count_limits(gate), *shortages])
 
         checks["gate"] = check_gate
     if (notify := suite.notify) is not None:
@@ -168,9 +186,7 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
     return [make_finding(what, check) for what, check in checks.items()]
 
 
-def _check_dataset(settings: RunSettings) -> CheckResult:
-    staged = stage_of(settings)
-    staged.staging.discard()
+def _check_dataset(settings: RunSettings, staged: StagedDataset) -> CheckResult:
     check_history(settings, staged)
     detail = f"{settings.dataset}: {write_count(staged.n_samples, 'sample')}"
     if settings.target is None and settings.responses is None and not staged.n_answered:

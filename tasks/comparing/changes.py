@@ -49,6 +49,8 @@ Flags = NDArray[np.bool_]
 Cause = Literal["question", "answer", "contexts", "ground_truth", "judge", "formula"]
 CAUSES: Final[tuple[Cause, ...]] = ("question", "answer", "contexts", "ground_truth", "judge", "formula")
 NOISE, ADDED, REMOVED, NEWLY_SCORED, NO_LONGER_SCORED = "noise", "added", "removed", "newly_scored", "no_longer_scored"
+OF_ONE_RUN: Final = (ADDED, REMOVED, NEWLY_SCORED, NO_LONGER_SCORED)
+"""The parts of a difference by samples that only one run scored."""
 
 # The inputs of a sample that are judged, and the cause that each belongs to.
 INPUTS: Final[Mapping[str, Cause]] = {

@@ -18,14 +18,23 @@ is marked as such, metric by metric.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil, log, log1p
 from typing import Final, Literal
 
 import numpy as np
 import polars as pl
 
-from evalhouse.tasks.comparing.changes import PairedSamples, Part
+from evalhouse.tasks.comparing.changes import (
+    INPUTS,
+    METADATA_INPUTS,
+    NOISE,
+    PairedSamples,
+    Part,
+    find_graded,
+    list_inputs,
+)
 from evalhouse.tasks.comparing.intervals import ALPHA, Floats, Integers
 from evalhouse.tasks.comparing.noise import find_scale, is_judged_alike
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Drop, Paired, compare_paired, turn_to_drop
@@ -237,8 +246,9 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     `paired`. Passed when the whole interval keeps the limit. Failed when the whole interval is beyond the limit, and
     the sign-flip test's p, adjusted over the drops of this gate (`compare_runs` gets their names), is at most 0.05:
     where nothing changed, at most one gate in twenty then gives a false alarm, however many drops it checks. Also
-    failed when the baseline has scores and the run has none. All others are undecided, among them samples too few to
-    exclude a drop beyond the limit though all scores are equal, fewer than MIN_CLUSTERS independent samples, and a
+    failed when the baseline has scores and the run has none. Where nothing changed that the metric rests on, and no
+    score, the drop is 0 and passes, however few samples there are. All others are undecided, among them samples too few
+    to exclude a drop beyond the limit though all scores are equal, fewer than MIN_CLUSTERS independent samples, and a
     metric whose judge, prompt, settings or formula are not the baseline's.
 
     The judge's noise floor is shown and decides nothing: the interval is of differences with that noise in them.
@@ -295,6 +305,8 @@ def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Find
     if n_other["judge"]:
         judge = f"another judge, model, prompt or setting in {n_other['judge']} of {paired.n} common samples"
         return _Finding("undecided", "other_judge", judge)
+    if comparison.is_unchanged:
+        return _Finding("passed", None, f"nothing that it rests on changed in the {paired.n} common samples")
     low, high = drop.low, drop.high
     if low is None or high is None or p is None or paired.n_clusters < MIN_CLUSTERS:
         few = f"{paired.n_clusters} independent samples; a drop takes at least {MIN_CLUSTERS} to be significant"
@@ -315,6 +327,44 @@ def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Find
         chance = f"it can be chance: {write_p(p)}, adjusted over the drops checked"
         return _Finding("undecided", "not_beyond_chance", chance)
     return _Finding("failed", "beyond_limit", f"the whole interval is beyond the limit, {write_p(p)}")
+
+
+def count_needed(share: float) -> int | None:
+    """Return how many independent samples pass a limit when none of them moves, or all are perfect; None if no number.
+
+    `share` is how far the limit is from that, on a scale of 0 to 1: n samples leave open that a share of
+    1 - 0.025 ^ (1 / n) of the others differs (see `intervals.find_interval`).
+    """
+    if share <= 0:
+        return None
+    return max(MIN_CLUSTERS, ceil(log(ALPHA / 2) / log1p(-share) - ROUNDING)) if share < 1 else MIN_CLUSTERS
+
+
+def list_shortages(limits: Limits, minimums: Mapping[str, float], n_samples: int) -> list[str]:
+    """Return a sentence for each limit that so many samples cannot pass, unless nothing changed that its metric reads.
+
+    `minimums` has the lowest value of each metric from there to 1; limits of others are left out.
+    """
+    needed: dict[tuple[str, float], dict[str, int | None]] = {}
+    for kind, by_metric in (("max_drop", limits.drops), ("min", limits.minimums), ("max", limits.maximums)):
+        for name in by_metric.keys() & minimums.keys():
+            limit, lowest = by_metric[name], minimums[name]
+            share = {"max_drop": limit, "min": (1 - limit) / (1 - lowest), "max": (limit - lowest) / (1 - lowest)}[kind]
+            n = count_needed(share)
+            if n is None or n > n_samples:
+                needed.setdefault((kind, limit), {})[name] = n
+    sentences = []
+    for (kind, limit), by_name in needed.items():
+        even = "every score is the best possible"
+        if kind == "max_drop":
+            even = "no score differs, and passes only where nothing changed that the metric reads"
+        counts = [n for n in by_name.values() if n is not None]
+        enough = f"it takes {max(counts)}" if counts else "no number is enough"
+        sentences.append(
+            f"{n_samples} samples are too few for {kind} {limit:g} of {', '.join(sorted(by_name))}: it stays undecided "
+            f"even where {even}; {enough}"
+        )
+    return sentences
 
 
 def write_p(p: float) -> str:
@@ -479,10 +529,25 @@ def average_runs(values: Floats) -> Floats:
     return np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), np.nan)
 
 
-def compare_with_mean(laid: SideBySide, settings: ComparisonSettings) -> Comparison:
+def list_unchanged(
+    warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], metrics: Sequence[str]
+) -> frozenset[str]:
+    """Return the metrics that read nothing that differs between the run and an earlier one, in any common sample."""
+    changed: set[str] = set()
+    for night in earlier:
+        inputs = RunPair(warehouse, night, run).fetch_changed_inputs(METADATA_INPUTS)
+        changed |= {name for name in INPUTS if inputs[name].any()}
+    pair = RunPair(warehouse, run, run)
+    rubrics = pair.fetch_rubrics()
+    steps = find_graded(rubrics) | pair.fetch_metric_steps()
+    return frozenset(metric for metric in metrics if changed.isdisjoint(list_inputs(steps.get(metric, ()), rubrics)))
+
+
+def compare_with_mean(laid: SideBySide, settings: ComparisonSettings, unchanged: Collection[str]) -> Comparison:
     """Compare the last run with the mean of the others, paired by sample over the samples both have a score of.
 
-    Runs that were judged differently are left out, unless all were: then the change is put down to that.
+    Runs that were judged differently are left out, unless all were: then the change is put down to that. `unchanged`
+    are the metrics of which no input differs between the runs.
     """
     every = list(laid.nights.values())
     nights = []
@@ -501,8 +566,8 @@ def compare_with_mean(laid: SideBySide, settings: ComparisonSettings) -> Compari
     )
     metrics = []
     for of_metric, base, candidate, paired in zip(nights, bases, candidates, results, strict=True):
-        # The only part of the difference is what keeps the runs from being compared, where something does.
-        cause = next((cause for cause in of_metric.unlike if cause), None)
+        # The only part of the difference is what keeps the runs from being compared, or that nothing changed.
+        cause = next((cause for cause in of_metric.unlike if cause), NOISE if of_metric.metric in unchanged else None)
         n_moved, value = paired.n_higher + paired.n_lower, paired.difference or 0.0
         metrics.append(
             describe_metric(

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.changes import (
     INPUTS,
+    NOISE,
+    OF_ONE_RUN,
     Cause,
     Flags,
     MetricMoves,
@@ -100,6 +102,12 @@ class MetricComparison:
     def noise_floor(self) -> float | None:
         """The largest change that the judge's noise alone would reach in 95 of 100 comparisons; None if not known."""
         return None if self.noise is None else self.noise.floor
+
+    @property
+    def is_unchanged(self) -> bool:
+        """True if nothing that the metric rests on changed in any sample that both runs scored, nor their scores."""
+        common = [part for part in self.parts if part.name not in OF_ONE_RUN]
+        return bool(common) and all(part.name == NOISE and not part.n_moved for part in common)
 
     @property
     def is_real(self) -> bool:

@@ -86,7 +86,7 @@ def test_every_kind_of_limit_is_checked(store: Warehouse) -> None:
     assert summarise(document) == {
         ("min", "factual_f1"): "passed",
         ("max", "faithfulness"): "failed",
-        ("max_drop", "factual_f1"): "undecided",
+        ("max_drop", "factual_f1"): "passed",
         ("trend", "factual_f1"): "passed",
         ("min_coverage", "factual_f1"): "passed",
         ("min_coverage", "faithfulness"): "passed",
@@ -185,6 +185,44 @@ def test_the_mean_of_the_last_runs_that_passed_is_taken_sample_by_sample(store: 
     (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]
     # Ten samples have the first run's 0.4 alone, thirty the mean of 0.4 and 0.8.
     assert (drop["value"], drop["n"]) == (pytest.approx(0.1 * 30 / 40), 40)
+
+
+@pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
+@pytest.mark.parametrize(
+    ("changed", "value", "outcomes"),
+    [
+        ("", GOOD, ("passed", "passed")),
+        ("answer", GOOD, ("undecided", "undecided")),
+        ("contexts", GOOD, ("passed", "undecided")),
+        ("ground_truth", GOOD, ("undecided", "passed")),
+        ("question", GOOD, ("undecided", "undecided")),
+        # The same inputs, and the judge's replies are not the same: its noise is not ignored.
+        ("", "if(n = 3, 0, 0.9 + n % 3 * 0.01)", ("undecided", "undecided")),
+    ],
+)
+def test_a_drop_is_decided_however_few_the_samples_where_nothing_changed_that_the_metric_reads(
+    *, store: Warehouse, against: str, changed: str, value: str, outcomes: tuple[str, str]
+) -> None:
+    limits = {"max_drop": dict.fromkeys(METRICS, 0.02), "against": against, "trend": False}
+    for night, text in (("one", "a"), ("two", "a"), ("night", "b")):
+        run = add_night(store, night, len(night), GOOD if night != "night" else value, gate_limits=limits)
+        texts = {name: "a" for name in ("question", "answer", "ground_truth", "contexts")}
+        texts |= {changed: text} if changed else {}
+        with store.writing(patience_s=1.0) as connection:
+            # One sample of forty, in which one text may be another one.
+            connection.execute(
+                "insert into samples (sample_id, input_hash, question, answer, ground_truth, contexts) "
+                "select 's5', $hash, $question, $answer, $ground_truth, [$contexts] "
+                "where $hash not in (select input_hash from samples)",
+                {"hash": "".join(texts.values()), **texts},
+            )
+            connection.execute(
+                "update run_samples set input_hash = $hash where run_id = $run_id and sample_id = 's5'",
+                {"hash": "".join(texts.values()), "run_id": night},
+            )
+        document = decide(store, run)
+    found = summarise(document)
+    assert tuple(found["max_drop", metric] for metric in METRICS) == outcomes
 
 
 @pytest.mark.parametrize(

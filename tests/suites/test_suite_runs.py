@@ -214,7 +214,9 @@ def test_doctor_checks_a_suite_without_requests(harbour: Harbour) -> None:
     path = harbour.place.folder / "suites/questions.jsonl"
     assert findings["dataset"] == ("ok", f"{path}: 3 samples; columns: question, ground_truth, id")
     assert findings[f"target {harbour.bot.url}"][0] == "ok"
-    assert findings["gate"] == ("ok", "1 minimum, 1 drop limit against passed, 1 trend limit")
+    verdict, detail = findings["gate"]
+    assert (verdict, detail.split("; ")[0]) == ("note", "1 minimum, 1 drop limit against passed, 1 trend limit")
+    assert "; 3 samples are too few for max_drop 0.02 of factual_f1: it stays undecided" in detail
     assert findings["notify"][0] == "ok"
     assert findings["trigger kb"][1] == (
         "an update starts a run after 60 s without another, or 1800 s in any case; everything is asked"
