@@ -206,7 +206,7 @@ def test_a_drop_is_decided_however_few_the_samples_where_nothing_changed_that_th
     limits = {"max_drop": dict.fromkeys(METRICS, 0.02), "against": against, "trend": False}
     for night, text in (("one", "a"), ("two", "a"), ("night", "b")):
         run = add_night(store, night, len(night), GOOD if night != "night" else value, gate_limits=limits)
-        texts = {name: "a" for name in ("question", "answer", "ground_truth", "contexts")}
+        texts = dict.fromkeys(("question", "answer", "ground_truth", "contexts"), "a")
         texts |= {changed: text} if changed else {}
         with store.writing(patience_s=1.0) as connection:
             # One sample of forty, in which one text may be another one.
