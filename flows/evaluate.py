@@ -285,7 +285,8 @@ def _answer_call(request: dict[str, Any], send: "Callable[[dict[str, Any]], None
     import polars as pl
 
     from evalhouse.flows.preparing.request import RunRequest
-    from evalhouse.flows.results.progress import count_all_steps, count_steps, describe_progress, repeating, show_run
+    from evalhouse.flows.results.progress import count_all_steps, count_steps, describe_progress, repeating
+    from evalhouse.flows.run.outcome import show_run
     from evalhouse.tasks.datasets.formats import open_source
     from evalhouse.tasks.settings.run import RunSettings
 

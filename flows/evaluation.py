@@ -37,7 +37,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from evalhouse.flows.errors import explain
 from evalhouse.flows.preparing.request import RunRequest, Trigger, find_unfinished
 from evalhouse.flows.preparing.settings import Resolved, resolve_settings
-from evalhouse.flows.results.progress import count_all_steps, count_steps, describe_progress
 from evalhouse.flows.run.open_run import RunFlow, open_run
 from evalhouse.flows.run.outcome import explain_incomplete
 from evalhouse.flows.server.interrupts import take_signals_back, wait_for_warehouse
@@ -302,6 +301,11 @@ async def publish_progress(live_run: LiveRun) -> AsyncIterator[None]:
 
     A server that does not take them is logged, and the run is the same without.
     """
+    from evalhouse.flows.results.progress import (  # noqa: PLC0415  # most runs have a server that is not looked at
+        count_all_steps,
+        count_steps,
+        describe_progress,
+    )
 
     async def update(artifact_id: UUID, text: str) -> None:
         n_all = count_all_steps(live_run)

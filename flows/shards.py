@@ -1,4 +1,4 @@
-"""The table of the judging steps, and how a run takes them: a few shards at a time, all steps of a shard side by side.
+"""The tasks of the judging steps, and how a run takes them: a few shards at a time, all steps of a shard side by side.
 
 `evaluation.py` has collecting and judging in the order of a run; a worker of a pool judges the shards of one part.
 """
@@ -11,17 +11,8 @@ from typing import Any
 
 from prefect import Task
 
-from evalhouse.tasks.attribute import attribute, attribute_statements
-from evalhouse.tasks.classify import classify, classify_statements
-from evalhouse.tasks.extract import extract, extract_statements
-from evalhouse.tasks.fused import fused, judge_together
-from evalhouse.tasks.grade import grade, grade_sample
 from evalhouse.tasks.load import collect
-from evalhouse.tasks.measure import measure, measure_sample
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleStep, SampleWork, limit_time, write
-from evalhouse.tasks.rank import rank, rank_contexts
-from evalhouse.tasks.similarity import compare_meaning, regenerate_questions, relevancy, similarity
-from evalhouse.tasks.turns import judge_turns, turns
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
 from evalhouse.warehouse.steps import find_step, list_tasks
 
@@ -34,18 +25,51 @@ class StepTask:
     take: SampleStep
 
 
-STEP_TASKS = {
-    "extract": StepTask(task=extract, take=extract_statements),
-    "fused": StepTask(task=fused, take=judge_together),
-    "classify": StepTask(task=classify, take=classify_statements),
-    "attribute": StepTask(task=attribute, take=attribute_statements),
-    "rank": StepTask(task=rank, take=rank_contexts),
-    "turns": StepTask(task=turns, take=judge_turns),
-    "grade": StepTask(task=grade, take=grade_sample),
-    "similarity": StepTask(task=similarity, take=compare_meaning),
-    "relevancy": StepTask(task=relevancy, take=regenerate_questions),
-    "measure": StepTask(task=measure, take=measure_sample),
-}
+def load_step(name: str) -> StepTask:
+    """Return the task of a step. Each is imported when a run first takes it, because most runs take half of them."""
+    # ruff: noqa: PLC0415
+    match name:
+        case "extract":
+            from evalhouse.tasks.extract import extract, extract_statements
+
+            return StepTask(task=extract, take=extract_statements)
+        case "fused":
+            from evalhouse.tasks.fused import fused, judge_together
+
+            return StepTask(task=fused, take=judge_together)
+        case "classify":
+            from evalhouse.tasks.classify import classify, classify_statements
+
+            return StepTask(task=classify, take=classify_statements)
+        case "attribute":
+            from evalhouse.tasks.attribute import attribute, attribute_statements
+
+            return StepTask(task=attribute, take=attribute_statements)
+        case "rank":
+            from evalhouse.tasks.rank import rank, rank_contexts
+
+            return StepTask(task=rank, take=rank_contexts)
+        case "turns":
+            from evalhouse.tasks.turns import judge_turns, turns
+
+            return StepTask(task=turns, take=judge_turns)
+        case "grade":
+            from evalhouse.tasks.grade import grade, grade_sample
+
+            return StepTask(task=grade, take=grade_sample)
+        case "similarity":
+            from evalhouse.tasks.similarity import compare_meaning, similarity
+
+            return StepTask(task=similarity, take=compare_meaning)
+        case "relevancy":
+            from evalhouse.tasks.similarity import regenerate_questions, relevancy
+
+            return StepTask(task=relevancy, take=regenerate_questions)
+        case "measure":
+            from evalhouse.tasks.measure import measure, measure_sample
+
+            return StepTask(task=measure, take=measure_sample)
+    raise LookupError(f"no step is named {name!r}")
 
 
 async def collect_shards(live_run: LiveRun) -> None:
@@ -104,7 +128,7 @@ def count_turns(concurrency: int, live_run: LiveRun) -> int:
 async def judge_shard(live_run: LiveRun, number: int) -> None:
     """Run all steps of one shard side by side, and write the finished samples even when a step stops the run.
 
-    Of `STEP_TASKS` these are the steps that the run's metrics need, by `warehouse/steps.toml`.
+    These are the steps that the run's metrics need, by `warehouse/steps.toml`.
     """
     live_run.asker.raise_if_stopped()
     size, shared = live_run.settings.shard_size, live_run.shared_limits
@@ -126,7 +150,7 @@ async def take_step(live_run: LiveRun, name: str, number: int) -> None:
     assert waiting is not None
     try:
         try:
-            await limit_time(STEP_TASKS[name].task, live_run)(live_run.run_id, number)
+            await limit_time(load_step(name).task, live_run)(live_run.run_id, number)
         except asyncio.CancelledError:
             if waiting in live_run.retrying:
                 waiting.uncancel()
@@ -144,4 +168,4 @@ async def take_step(live_run: LiveRun, name: str, number: int) -> None:
 async def take_asking_steps(live_run: LiveRun, work: SampleWork) -> None:
     """Take the steps of one sample that send requests, side by side and without Prefect."""
     names = list_tasks([step for step in live_run.asking if find_step(step).calls])
-    await asyncio.gather(*(STEP_TASKS[name].take(live_run, work) for name in names))
+    await asyncio.gather(*(load_step(name).take(live_run, work) for name in names))

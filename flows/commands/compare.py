@@ -35,6 +35,7 @@ from evalhouse.flows.results.output import (
     write_interval,
 )
 from evalhouse.flows.results.run_facts import find_other_run
+from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.tasks.comparing.changes import find_flips
 from evalhouse.tasks.comparing.intervals import ALPHA
@@ -257,7 +258,6 @@ def replay(
     Stored answers are not asked for again, also after an interruption.
     """
     from evalhouse.flows.replay import ReplayOptions, make_replay  # noqa: PLC0415  # these import what runs
-    from evalhouse.flows.results.progress import show_run  # noqa: PLC0415
 
     base_run = find_run(warehouse, base)
     pair = RunPair(warehouse, base_run, find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE"))
@@ -510,7 +510,6 @@ def resume_preferences(run: "RunRow", *, warehouse_url: str, changes: Mapping[st
 def _carry_out(plan: "PreferPlan", *, top: int, as_json: bool) -> int:
     from evalhouse.flows.prefer import prefer as ask  # noqa: PLC0415
     from evalhouse.flows.results.comparison import describe_preferences, print_preferences  # noqa: PLC0415
-    from evalhouse.flows.results.progress import show_run  # noqa: PLC0415  # all that asks, as above
     from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
 
     with show_run() as watch:

@@ -21,7 +21,15 @@ from evalhouse.flows.commands.options import (
     temperature_option,
 )
 from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED, SettingsError
-from evalhouse.flows.results.output import make_table, print_json, print_line, print_notice, print_table, print_text
+from evalhouse.flows.results.output import (
+    make_table,
+    print_json,
+    print_line,
+    print_notice,
+    print_table,
+    print_text,
+)
+from evalhouse.flows.run.outcome import show_run
 from evalhouse.prompts import Prompt, Rubric, check_prompts, list_languages, load_prompts
 from evalhouse.warehouse.messages import suggest
 
@@ -312,7 +320,6 @@ def benchmark(
     """
     # Help must not import everything that asks.
     from evalhouse.flows.preparing.settings import resolve_settings  # noqa: PLC0415
-    from evalhouse.flows.results.progress import show_run  # noqa: PLC0415
     from evalhouse.flows.run.estimate import usage_table  # noqa: PLC0415
     from evalhouse.flows.trials import benchmark as trials  # noqa: PLC0415
     from evalhouse.tasks.asking.usage import Usage  # noqa: PLC0415

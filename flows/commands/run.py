@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
 import click
 
@@ -47,21 +46,7 @@ from evalhouse.flows.results.output import (
     write_count,
     write_dollars,
 )
-from evalhouse.flows.results.progress import show_run
-from evalhouse.flows.results.run_facts import (
-    describe_dropped,
-    describe_local,
-    describe_replies,
-    describe_responses,
-    explain_sampling,
-    explain_stand_in,
-    list_folded,
-    print_response_errors,
-    print_responses,
-    read_replies,
-    read_response_counts,
-    read_silent,
-)
+from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, show_run
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.judge.protocol import LEXICAL, parse_judges
@@ -72,10 +57,6 @@ from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run,
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_forgotten, find_run, list_runs, now_utc, update_run
 from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
-
-if TYPE_CHECKING:
-    from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome
-
 
 _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 _WITHOUT_SCORES: Mapping[RunKind, str] = {"testset": "made a test set", "prefer": "preferred one of two answers"}
@@ -152,8 +133,7 @@ def run(
             print_target_estimate(settings, as_json=as_json)
         return 0
 
-    from evalhouse.flows.evaluate import start_run  # noqa: PLC0415
-    from evalhouse.flows.run.outcome import SuiteOutcome  # noqa: PLC0415  # these import what runs
+    from evalhouse.flows.evaluate import start_run  # noqa: PLC0415  # imports what runs
     from evalhouse.tasks.judge.protocol import RunCancelled  # noqa: PLC0415
 
     with show_run(_introduce_judge(resolved)) as watch:
@@ -205,8 +185,10 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
     return report_outcome(suite_outcome, url, as_json=as_json)
 
 
-def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) -> int:
+def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool) -> int:
     """Print how a run ended, and its gate where it has one, and return the exit status."""
+    from evalhouse.flows.results import run_facts  # noqa: PLC0415  # read when the run has ended
+
     outcome, run, warehouse = suite_outcome.outcome, suite_outcome.outcome.run, Warehouse(url)
     with one_reader():
         of_run = {"run_id": run.run_id, "metrics": list(run.metrics)}
@@ -246,9 +228,9 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
             # A run that was stopped has scores of some samples only; `show` has them to look at.
             if outcome.status in ("completed", "incomplete"):
                 print_line()
-                silent = read_silent(warehouse, run)
-                print_scores(rows, run.metrics, silent.hidden, silent.line, list_folded(run, rows))
-                if note := explain_stand_in(run):
+                silent = run_facts.read_silent(warehouse, run)
+                print_scores(rows, run.metrics, silent.hidden, silent.line, run_facts.list_folded(run, rows))
+                if note := run_facts.explain_stand_in(run):
                     print_line(note)
                 print_line()
             counts = outcome.counts
@@ -260,18 +242,18 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
                 f"{counts.failed:,} failed; {counts.prompt_tokens:,}{cached} + {counts.completion_tokens:,} tokens, "
                 f"cost {cost}"
             )
-            if sampling := explain_sampling(warehouse, run):
+            if sampling := run_facts.explain_sampling(warehouse, run):
                 print_line(f"warning: {sampling.removeprefix('note: ')}")
             # Only models give replies that may deserve a warning.
             if run.judge != LEXICAL or run.embeddings not in (None, "hashing"):
                 identified = list(warehouse.fetch("served/identified", run_id=run.run_id)["model"])
                 for warning in (
-                    *describe_replies(read_replies(warehouse, run.run_id)),
-                    *describe_dropped(warehouse, run.run_id),
-                    *describe_local(counts, run.judge, identified),
+                    *run_facts.describe_replies(run_facts.read_replies(warehouse, run.run_id)),
+                    *run_facts.describe_dropped(warehouse, run.run_id),
+                    *run_facts.describe_local(counts, run.judge, identified),
                 ):
                     print_line(f"warning: {warning}")
-            print_responses(read_response_counts(warehouse, run))
+            run_facts.print_responses(run_facts.read_response_counts(warehouse, run))
             if outcome.noise is not None:
                 print_line(outcome.noise.describe())
             if outcome.repeats is not None:
@@ -320,7 +302,7 @@ def _introduce_judge(resolved: Resolved) -> str | None:
     )
 
 
-def _print_stop(outcome: "RunOutcome") -> None:
+def _print_stop(outcome: RunOutcome) -> None:
     if outcome.status == "cancelled":
         print_notice("The run was interrupted.")
     elif outcome.problem:
@@ -367,8 +349,10 @@ def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: obj
     return report_collection(outcome, settings.warehouse, as_json=as_json, suite_path=suite)
 
 
-def report_collection(outcome: "RunOutcome", url: str, *, as_json: bool, suite_path: str | None = None) -> int:
+def report_collection(outcome: RunOutcome, url: str, *, as_json: bool, suite_path: str | None = None) -> int:
     """Print how a run that only asked has ended, and return the exit status."""
+    from evalhouse.flows.results import run_facts  # noqa: PLC0415  # read when the run has ended
+
     warehouse = Warehouse(url)
     run = outcome.run
     counts, errors = (
@@ -392,10 +376,10 @@ def report_collection(outcome: "RunOutcome", url: str, *, as_json: bool, suite_p
         print_line(
             f"run {run.run_id} {outcome.status}: {write_count(run.n_samples, 'sample')}, nothing judged", bold=True
         )
-        print_line(describe_responses(counts))
+        print_line(run_facts.describe_responses(counts))
         _print_stop(outcome)
         if errors:
-            print_response_errors(errors)
+            run_facts.print_response_errors(errors)
             print_line()
         judge = f"evalhouse run {suite_path or 'SUITE.toml'} --responses {run.run_id}   (judges these responses)"
         if outcome.status == "completed":

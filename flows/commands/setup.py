@@ -39,8 +39,8 @@ from evalhouse.flows.results.output import (
     write_count,
     write_value,
 )
-from evalhouse.flows.results.progress import show_run
 from evalhouse.flows.results.run_facts import print_responses, read_response_counts
+from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.server.api import KEYLESS, check_prefect_server, is_keyless
 from evalhouse.tasks.judge.protocol import list_judges
 from evalhouse.tasks.models.providers import list_variables

@@ -15,10 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.prompts import Prompt, Prompts, load_prompts
-from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.embeddings import MAX_TOKENS, AskedEmbedder, Embedder, HashingEmbedder
-from evalhouse.tasks.asking.limits import EndpointLimit
-from evalhouse.tasks.asking.record import CallRecord, Record
 from evalhouse.tasks.asking.usage import find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_of
 from evalhouse.tasks.judge.protocol import (
@@ -69,6 +65,10 @@ from evalhouse.warehouse.steps import (
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
+    from evalhouse.tasks.asking.asker import Asker
+    from evalhouse.tasks.asking.embeddings import Embedder
+    from evalhouse.tasks.asking.limits import EndpointLimit
+    from evalhouse.tasks.asking.record import Record
     from evalhouse.tasks.pipeline.live_run import LiveRun
     from evalhouse.tasks.targets.collection import Collection, KnownResponses, ParentResponses, Pose
     from evalhouse.tasks.targets.protocol import Target
@@ -423,7 +423,7 @@ def make_live_run(
     judges: Judges,
     warehouse: Warehouse,
     *,
-    record: Record | None = None,
+    record: "Record | None" = None,
     since: datetime | None = None,
 ) -> "LiveRun":
     """Return the live run of a run, with all that can be refused checked; its calls go to `record`, else to the
@@ -451,6 +451,11 @@ def make_live_run(
         embedding_model = make_embedding_model(settings.embeddings)
 
     def open_clients() -> "Clients":
+        # Loaded when the first step begins, by which time Prefect's server is up.
+        from evalhouse.tasks.asking.asker import Asker  # noqa: PLC0415
+        from evalhouse.tasks.asking.embeddings import MAX_TOKENS, AskedEmbedder, HashingEmbedder  # noqa: PLC0415
+        from evalhouse.tasks.asking.record import CallRecord  # noqa: PLC0415
+
         prices = load_prices(settings.prices)
         asker = Asker(
             judge=judges.default,
@@ -465,7 +470,7 @@ def make_live_run(
         # One judge of several steps has one copy of the asker; an endpoint has one limit for all that is asked there.
         askers = {id(judges.default): asker}
 
-        def copy_asker(judge: Judge) -> Asker:
+        def copy_asker(judge: Judge) -> "Asker":
             limit, price = make_limit(settings, judge, beside=list(askers.values())), find_price(prices, judge.model)
             window = settings.context_window or find_window(judge)
             return replace(asker, judge=judge, limit=limit, price=price, window=window, of_tasks={})
@@ -522,8 +527,10 @@ def check_budget(run_id: str, settings: RunSettings, judges: Judges, warehouse: 
     return spent_usd
 
 
-def make_limit(settings: RunSettings, judge: Judge, *, beside: Sequence[Asker] = ()) -> EndpointLimit:
+def make_limit(settings: RunSettings, judge: Judge, *, beside: "Sequence[Asker]" = ()) -> "EndpointLimit":
     """Return the limit of a judge, or of embeddings; askers `beside` it at the same endpoint share one limit."""
+    from evalhouse.tasks.asking.limits import EndpointLimit  # noqa: PLC0415  # as above
+
     at_endpoint = [asker for asker in beside if judge.endpoint and asker.judge.endpoint == judge.endpoint]
     return EndpointLimit(
         concurrency=settings.concurrency,

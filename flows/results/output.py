@@ -399,3 +399,9 @@ def write_cell(value: object) -> str:
             return write_decimal(value)
         case _:
             return write_value(value)
+
+
+def is_watched() -> bool:
+    """Return whether a person watches standard error."""
+    # Rich takes FORCE_COLOR for a terminal as well; the log of a nightly job is not one.
+    return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown")

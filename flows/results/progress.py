@@ -1,23 +1,21 @@
-"""Progress on standard error while a run judges; silent when that is not a terminal."""
+"""Progress of a run that judges: on standard error at a terminal, below a cell of a notebook, and as numbers."""
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from evalhouse.flows.results.output import make_console, print_notice, write_dollars
+from evalhouse.flows.results.output import is_watched, make_console, write_dollars
 from evalhouse.warehouse.messages import shorten
 
 if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun
 
-_STARTING = "starting …"
 _EVERY_S = 0.2
 _BAR_WIDTH = 12
 _LONGEST_WAIT = 160
@@ -36,43 +34,8 @@ class _TimeLeft(TimeRemainingColumn):
 
 
 @contextmanager
-def show_run(notice: str | None = None) -> Iterator[Callable[["LiveRun"], AbstractContextManager[None]]]:
-    """Print at a terminal that a run is starting, and yield a context manager that shows it while it judges.
-
-    `notice` is printed when the judging begins: by then all checks have passed, so that an error is printed alone.
-    """
-    if _is_watched():
-        sys.stderr.write(_STARTING)
-        sys.stderr.flush()
-
-    notices = [notice] if notice else []
-
-    @contextmanager
-    def watch(live_run: "LiveRun") -> Iterator[None]:
-        _clear_line()
-        for text in (*notices, *live_run.notices):
-            print_notice(text)
-        notices.clear()  # printed once, though a run that measures noise is watched twice
-        with show_progress(live_run):
-            yield
-
-    try:
-        yield watch
-    except KeyboardInterrupt:
-        # A Ctrl-C during a run is its outcome; this one came before the run was stored.
-        _clear_line()
-        print_notice("Nothing was asked, and nothing was stored.")
-        raise
-    finally:
-        _clear_line()
-
-
-@contextmanager
 def show_progress(live_run: "LiveRun") -> Iterator[None]:
-    """Show samples, calls, reused, failures, tokens, dollars and time left as long as the block runs."""
-    if not _is_watched():
-        yield
-        return
+    """Show samples, calls, reused, failures, tokens, dollars and time left at a terminal as long as the block runs."""
     columns = (BarColumn(bar_width=_BAR_WIDTH), TextColumn("{task.description}"), _TimeLeft())
     with Progress(*columns, console=make_console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("", total=1)
@@ -120,7 +83,7 @@ class ProgressLine:
     def __init__(self) -> None:
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         is_notebook = hasattr(shell, "kernel")  # it shows standard error while it is written
-        self.is_watched = _is_watched() or is_notebook
+        self.is_watched = is_watched() or is_notebook
         self._width = 0
 
     def show(self, n_done: int, n_all: int | None, text: str) -> None:
@@ -140,17 +103,6 @@ class ProgressLine:
         if self._width:
             print(f"\r{' ' * self._width}\r", end="", file=sys.stderr, flush=True)
             self._width = 0
-
-
-def _is_watched() -> bool:
-    # Rich takes FORCE_COLOR for a terminal as well; the log of a nightly job is not one.
-    return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown")
-
-
-def _clear_line() -> None:
-    if _is_watched():
-        sys.stderr.write("\r\x1b[2K")
-        sys.stderr.flush()
 
 
 def count_steps(live_run: "LiveRun") -> int:

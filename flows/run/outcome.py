@@ -1,12 +1,13 @@
-"""The outcome of a run, of measuring its judge's noise and its bot's; the end of a run on Prefect's pages."""
+"""The end of a run: its outcome, with the noise of its judge and its bot; its display at a terminal and in Prefect."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from evalhouse.flows.results.output import print_notice, write_count, write_dollars
+from evalhouse.flows.results.output import is_watched, print_notice, write_count, write_dollars
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
@@ -18,6 +19,51 @@ if TYPE_CHECKING:
     from evalhouse.warehouse.store import Warehouse
 
 Watch = Callable[["LiveRun"], AbstractContextManager[None]]
+"""Gives a context manager that shows a run while it judges."""
+_STARTING = "starting …"
+
+
+@contextmanager
+def show_run(notice: str | None = None) -> Iterator[Watch]:
+    """Print at a terminal that a run is starting, and yield a context manager that shows it while it judges.
+
+    `notice` is printed when the judging begins: by then all checks have passed, so that an error is printed alone.
+    """
+    if is_watched():
+        sys.stderr.write(_STARTING)
+        sys.stderr.flush()
+
+    notices = [notice] if notice else []
+
+    @contextmanager
+    def watch(live_run: "LiveRun") -> Iterator[None]:
+        _clear_line()
+        for text in (*notices, *live_run.notices):
+            print_notice(text)
+        notices.clear()  # printed once, though a run that measures noise is watched twice
+        if not is_watched():
+            yield
+            return
+        from evalhouse.flows.results.progress import show_progress  # noqa: PLC0415  # a pipe does without
+
+        with show_progress(live_run):
+            yield
+
+    try:
+        yield watch
+    except KeyboardInterrupt:
+        # A Ctrl-C during a run is its outcome; this one came before the run was stored.
+        _clear_line()
+        print_notice("Nothing was asked, and nothing was stored.")
+        raise
+    finally:
+        _clear_line()
+
+
+def _clear_line() -> None:
+    if is_watched():
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from evalhouse.flows.results.output import (
     print_table,
     write_count,
 )
-from evalhouse.flows.results.progress import show_run
+from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.testsets.versions import (
     EXPECTED,
     PLAN,

@@ -26,7 +26,7 @@ from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.preparing.settings import Resolved, resolve_settings
 from evalhouse.flows.results.output import make_table, print_line, print_table, write_interval
 from evalhouse.flows.run.estimate import usage_table
-from evalhouse.flows.shards import STEP_TASKS, take_asking_steps
+from evalhouse.flows.shards import load_step, take_asking_steps
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.prompts import Item, Message, Prompt, load_prompts
 from evalhouse.tasks.asking.usage import Usage
@@ -293,7 +293,7 @@ async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Se
             items = tuple(Item(id=str(row["statement_id"]), text=str(row["text"])) for row in rows)
             work.hand_over(source, Extraction(items=items) if reason is None else Extraction(reason=reason))
         works.append(work)
-    await asyncio.gather(*(STEP_TASKS[step].take(live_run, work) for work in works for step in steps))
+    await asyncio.gather(*(load_step(step).take(live_run, work) for work in works for step in steps))
     verdicts: list[ItemVerdict] = []
     for work in works:
         labels = [("classify", row["statement_id"], row["label"]) for row in work.rows["classifications"]]

@@ -209,11 +209,15 @@ class EmbeddingQueue:
 
 
 class Embedder(Protocol):
-    """Compares texts. `name` is what users write after `--embeddings`."""
+    """Compares texts. `name` is what users write after `--embeddings`; `asker` asks a model, if it does."""
 
     @property
     def name(self) -> str:
         """The name, such as `hashing` or `openai:text-embedding-3-small`."""
+
+    @property
+    def asker(self) -> Asker | None:
+        """The asker of the embedding model."""
 
     async def compare(self, sample_id: str, text: str, other: str) -> float:
         """Return the cosine of the two texts' vectors, clipped to [0, 1]; raises JudgeFailed."""
@@ -231,6 +235,7 @@ class HashingEmbedder:
     """
 
     name = "hashing"
+    asker: Asker | None = None
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[str, str, asyncio.Future[float]]] = deque()  # two texts and their similarity

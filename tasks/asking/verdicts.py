@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, TypeVar
 import orjson
 
 from evalhouse.prompts import TURN_PREFIX, VERDICTS, BlockValue, Prompt, list_ids, name_support, unfold_row
-from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.splitting import shrink_room
 from evalhouse.tasks.judge.protocol import (
     COPIED,
@@ -38,6 +37,7 @@ from evalhouse.tasks.judge.protocol import (
 )
 
 if TYPE_CHECKING:
+    from evalhouse.tasks.asking.asker import Asker
     from evalhouse.tasks.asking.pairs import Form, Pair
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ def narrow_blocks(
 
 
 async def ask_in_parts(
-    asker: Asker, room: int, split: Callable[[int], Sequence[Inquiry]]
+    asker: "Asker", room: int, split: Callable[[int], Sequence[Inquiry]]
 ) -> dict[str, list[JudgedItem]]:
     """Ask the inquiries that `split` makes for requests of `room` tokens, or fewer where the model's window is smaller.
 
@@ -179,7 +179,7 @@ async def ask_in_parts(
     return judged
 
 
-async def ask_verdicts(asker: Asker, inquiry: Inquiry, *, vote: int | None = None) -> Poll:
+async def ask_verdicts(asker: "Asker", inquiry: Inquiry, *, vote: int | None = None) -> Poll:
     """Return the verdicts that came, with the failure that left others missing; `vote` is the number of one vote.
 
     The first request asks for all ids, later ones name the missing ids, half as many once a reply was cut off.
@@ -265,7 +265,7 @@ def _read_reply(
     return Verdicts(by_id=by_id, problems=(*verdicts.problems, problem), missing=(*verdicts.missing, *lost))
 
 
-async def _ask_by_pairs(asker: Asker, inquiry: Inquiry, form: "Form") -> Poll:
+async def _ask_by_pairs(asker: "Asker", inquiry: Inquiry, form: "Form") -> Poll:
     """Return the verdicts that follow from a yes or no on each pair, with the call of the pair that decided each."""
     from evalhouse.tasks.asking.pairs import Rules, Scored, begin_judging, locate  # noqa: PLC0415
 
@@ -295,7 +295,7 @@ async def _ask_by_pairs(asker: Asker, inquiry: Inquiry, form: "Form") -> Poll:
     )
 
 
-async def _ask_by_vote(asker: Asker, inquiry: Inquiry) -> Poll:
+async def _ask_by_vote(asker: "Asker", inquiry: Inquiry) -> Poll:
     """Return what the majority of votes decides. Some may fail, as long as the others are a majority of all."""
     numbers = range(1, inquiry.votes + 1)
     polls = await gather_all([ask_verdicts(asker, inquiry, vote=number) for number in numbers])

@@ -7,37 +7,13 @@ waits for the slowest of its neighbours. Rows are gathered per sample and writte
 
 import asyncio
 import secrets
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal
-
-from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item, Prompt
-from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.embeddings import AskedEmbedder, Embedder
-from evalhouse.tasks.asking.limits import SharedLimits
-from evalhouse.tasks.asking.splitting import leave_room
-from evalhouse.tasks.asking.usage import Usage, estimate_items
-from evalhouse.tasks.asking.verdicts import JudgedItem, write_verdict
-from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled
-from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.metric_files import MetricFile
-from evalhouse.warehouse.rows.samples import StoredSample, fetch_samples_between
-from evalhouse.warehouse.steps import arrange_steps, find_extract_prompt, list_tasks
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import VERDICT_TABLES, Batch, build_verdict_frames
-
-if TYPE_CHECKING:
-    from evalhouse.tasks.asking.batches import BatchQueue
-    from evalhouse.tasks.datasets.read import StagedDataset
-    from evalhouse.tasks.targets.collection import Collection
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Final, TypeVar
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -47,10 +23,25 @@ from prefect.runtime import flow_run, task_run
 from prefect.settings import get_current_settings
 from prefect.tasks import Task
 
-from evalhouse.tasks.asking.asker import LAST_CHANCE
-from evalhouse.tasks.asking.record import ORIGIN, Origin
-from evalhouse.tasks.asking.verdicts import gather_all
-from evalhouse.tasks.judge.protocol import EndpointDown
+from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item, Prompt
+from evalhouse.tasks.asking.splitting import leave_room
+from evalhouse.tasks.asking.usage import Usage, estimate_items
+from evalhouse.tasks.asking.verdicts import JudgedItem, gather_all, write_verdict
+from evalhouse.tasks.judge.protocol import EndpointDown, FatalJudgeError, RunCancelled
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.metric_files import MetricFile
+from evalhouse.warehouse.rows.samples import StoredSample, fetch_samples_between
+from evalhouse.warehouse.steps import arrange_steps, find_extract_prompt, list_tasks
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.tables import VERDICT_TABLES, Batch, build_verdict_frames
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.asking.asker import Asker
+    from evalhouse.tasks.asking.batches import BatchQueue
+    from evalhouse.tasks.asking.embeddings import Embedder
+    from evalhouse.tasks.asking.limits import SharedLimits
+    from evalhouse.tasks.datasets.read import StagedDataset
+    from evalhouse.tasks.targets.collection import Collection
 
 Source = Literal["answer", "ground_truth"]
 ID_PREFIXES: dict[Source, str] = {"answer": "A", "ground_truth": "G"}
@@ -227,8 +218,8 @@ class Progress:
 class Clients:
     """The clients of a run: the judge's asker, and embeddings where a metric compares meaning."""
 
-    asker: Asker
-    embedder: Embedder | None
+    asker: "Asker"
+    embedder: "Embedder | None"
 
 
 @dataclass(kw_only=True)
@@ -256,7 +247,7 @@ class LiveRun:
     judge_elsewhere: Callable[[Sequence[int]], Awaitable[None]] | None = None
     watch: Callable[["LiveRun"], AbstractContextManager[None]] = field(default=lambda _: nullcontext())
     across_machines: bool = False
-    shared_limits: SharedLimits | None = None
+    shared_limits: "SharedLimits | None" = None
     notices: list[str] = field(default_factory=list)
     resumed: bool = False
     flow_run_id: str | None = None
@@ -283,20 +274,20 @@ class LiveRun:
         return "_clients" in self.__dict__
 
     @cached_property
-    def asker(self) -> Asker:
+    def asker(self) -> "Asker":
         """The asker of the default judge, which holds the askers of steps with another judge."""
         return self._clients.asker
 
     @cached_property
-    def embedder(self) -> Embedder | None:
+    def embedder(self) -> "Embedder | None":
         """The embeddings that compare meaning; None where no metric rests on that."""
         return self._clients.embedder
 
     @property
-    def askers(self) -> tuple[Asker, ...]:
+    def askers(self) -> "tuple[Asker, ...]":
         """All askers that send requests in this run."""
-        embedding = [self.embedder.asker] if isinstance(self.embedder, AskedEmbedder) else []
-        return (*self.asker.all, *embedding)
+        of_embeddings = None if self.embedder is None else self.embedder.asker
+        return (*self.asker.all, *([] if of_embeddings is None else [of_embeddings]))
 
     @property
     def batch_queues(self) -> "tuple[BatchQueue, ...]":
@@ -331,6 +322,8 @@ class LiveRun:
 
     def share_limits(self, shards_at_once: int) -> None:
         """Share the limits with all runs that use the same Prefect server; each shard then waits for its slots."""
+        from evalhouse.tasks.asking.limits import SharedLimits  # noqa: PLC0415  # few runs share a Prefect server
+
         judged = ((asker.judge, asker.limit) for asker in self.askers)
         limits = {f"{judge.endpoint} {judge.model}": limit for judge, limit in judged if judge.endpoint is not None}
         concurrency = self.settings.concurrency
@@ -410,28 +403,19 @@ def limit_time(timed: Task[[str, int], T], live_run: LiveRun) -> Task[[str, int]
 
 
 async def take_shard(run_id: str, number: int, take: SampleStep, *, gives_statements: bool = False) -> None:
-    """Take a step for a shard, as the body of the step's task; other steps wait for one that `gives_statements`."""
-    live_run = find_live_run(run_id)
-    shard = live_run.shards[number]
-    live_run.retrying.discard(asyncio.current_task())
-    try:
-        await run_step(live_run, shard, take)
-    except EndpointDown:  # Prefect waits and tries again, and other steps keep waiting
-        live_run.retrying.add(asyncio.current_task())
-        raise
-    except BaseException as error:  # also a cancellation: a step that waits for statements would wait for ever
-        if gives_statements:
-            for work in shard.works:
-                work.release_waiting(error)
-        raise
+    """Take a step for all samples of a shard at once, as the body of the step's task; raises the first error when all
+    have ended.
 
-
-async def run_step(live_run: LiveRun, shard: Shard, take: SampleStep) -> None:
-    """Take a step for all samples of a shard at once; raises the first error when all have ended.
-
-    EndpointDown is raised only where it is the only kind of error and another try is left.
+    EndpointDown is raised only where it is the only kind of error and another try is left. Other steps wait for the
+    statements of a step that `gives_statements`.
     """
-    name = take.__name__
+    # Loaded when the first step begins, by which time Prefect's server is up.
+    from evalhouse.tasks.asking.asker import LAST_CHANCE  # noqa: PLC0415
+    from evalhouse.tasks.asking.record import ORIGIN, Origin  # noqa: PLC0415
+
+    live_run = find_live_run(run_id)
+    shard, name = live_run.shards[number], take.__name__
+    live_run.retrying.discard(asyncio.current_task())
     shard.tries[name] += 1
     # Outside of a flow run, as in a rehearsal, Prefect has no ids.
     ids = [None if runtime_id is None else str(runtime_id) for runtime_id in (flow_run.id, task_run.id)]
@@ -446,16 +430,26 @@ async def run_step(live_run: LiveRun, shard: Shard, take: SampleStep) -> None:
             live_run.progress.n_done += 1
 
     try:
-        await gather_all([take_sample(work) for work in shard.works if name not in work.done])
-    finally:
-        if live_run.across_machines:  # a server that ends with the run is not looked at
-            n_done, usage = sum(name in work.done for work in shard.works), live_run.usage
-            again = f", try {shard.tries[name]}" if shard.tries[name] > 1 else ""
-            get_run_logger().info(
-                f"{task_run.name}{again}: {n_done} of {len(shard.works)} samples in {time.monotonic() - began_at:.1f} "
-                f"s; the run so far: {usage.requests:,} requests, {usage.reused:,} reused, {usage.failed:,} failed"
-            )
-        live_run.asker.raise_if_stopped()
+        try:
+            await gather_all([take_sample(work) for work in shard.works if name not in work.done])
+        finally:
+            if live_run.across_machines:  # a server that ends with the run is not looked at
+                n_done, usage = sum(name in work.done for work in shard.works), live_run.usage
+                again = f", try {shard.tries[name]}" if shard.tries[name] > 1 else ""
+                get_run_logger().info(
+                    f"{task_run.name}{again}: {n_done} of {len(shard.works)} samples in "
+                    f"{time.monotonic() - began_at:.1f} s; the run so far: {usage.requests:,} requests, "
+                    f"{usage.reused:,} reused, {usage.failed:,} failed"
+                )
+            live_run.asker.raise_if_stopped()
+    except EndpointDown:  # Prefect waits and tries again, and other steps keep waiting
+        live_run.retrying.add(asyncio.current_task())
+        raise
+    except BaseException as error:  # also a cancellation: a step that waits for statements would wait for ever
+        if gives_statements:
+            for work in shard.works:
+                work.release_waiting(error)
+        raise
 
 
 @task(name="write", task_run_name="write shard {shard}", **UNCACHED)

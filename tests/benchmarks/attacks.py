@@ -32,7 +32,7 @@ from evalhouse.flows.results.output import (
     write_dollars,
     write_interval,
 )
-from evalhouse.flows.results.progress import show_run
+from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.prompts import BlockValue
 from evalhouse.tasks.asking.usage import Usage

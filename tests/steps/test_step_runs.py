@@ -22,7 +22,8 @@ from live_runs import (
     say_good,
 )
 
-from evalhouse.flows.shards import STEP_TASKS, take_step
+from evalhouse.flows import shards
+from evalhouse.flows.shards import load_step, take_step
 from evalhouse.tasks.attribute import attribute, attribute_statements
 from evalhouse.tasks.classify import classify
 from evalhouse.tasks.extract import extract
@@ -45,6 +46,7 @@ from evalhouse.tasks.pipeline.live_run import (
 )
 from evalhouse.tasks.rank import rank
 from evalhouse.tasks.similarity import similarity
+from evalhouse.warehouse import steps
 
 # The functions under the tasks, as Prefect calls them.
 TASKS = tuple(task.fn for task in (extract, classify, attribute, rank, similarity))
@@ -88,9 +90,9 @@ async def test_a_run_is_found_while_it_lasts(tmp_path: Path) -> None:
         find_live_run("run-1")
 
 
-@pytest.mark.parametrize("name", STEP_TASKS)
+@pytest.mark.parametrize("name", steps.TASKS)
 def test_each_step_is_a_task_that_is_tried_again(name: str) -> None:
-    task = STEP_TASKS[name].task
+    task = load_step(name).task
     assert (task.name, task.task_run_name) == (name, f"{name} shard {{shard}}")
     assert (task.retries, task.retry_delay_seconds) == (RETRIES, [5, 30])
     assert task.retry_condition_fn is STEP_OPTIONS["retry_condition_fn"]
@@ -250,14 +252,15 @@ async def test_stopping_ends_prefects_wait_before_a_retry(tmp_path: Path, monkey
     def says(question: Question) -> str | Exception:
         return TransientJudgeError("status 503") if question.step == "extract_answer" else say_good(question)
 
-    monkeypatch.setitem(STEP_TASKS, "extract", replace(STEP_TASKS["extract"], task=extract_with_retries))
+    extracting = replace(load_step("extract"), task=extract_with_retries)
+    monkeypatch.setattr(shards, "load_step", {"extract": extracting}.__getitem__)
     async with lay_shard(tmp_path, says, attempts=1) as (live_run, _):
-        steps = [asyncio.create_task(one) for one in (take_step(live_run, "extract", 0), classify.fn("run-1", 0))]
+        begun = [asyncio.create_task(one) for one in (take_step(live_run, "extract", 0), classify.fn("run-1", 0))]
         await asyncio.sleep(0.2)
         assert waits == [5]
         live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=1.0)
         async with asyncio.timeout(1):
-            ended = await asyncio.gather(*steps, return_exceptions=True)
+            ended = await asyncio.gather(*begun, return_exceptions=True)
     assert [type(error) for error in ended] == [RunCancelled, RunCancelled]
     assert not live_run.retrying
 

@@ -38,7 +38,7 @@ from evalhouse.tasks.judge.protocol import (
     RunCancelled,
     TransientJudgeError,
 )
-from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work, registered, run_step
+from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work, registered, take_shard
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.similarity import compare_meaning
 from evalhouse.warehouse.tables import VERDICT_TABLES
@@ -179,7 +179,10 @@ async def test_a_run_that_is_stopped_lets_no_step_wait(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_good, latency_s=60)
     async with lay_shard(tmp_path, judge) as (live_run, shard):
         extraction = asyncio.create_task(take_extraction(live_run, shard))
-        others = [asyncio.create_task(run_step(live_run, shard, step)) for step in (classify_statements, rank_contexts)]
+        others = [
+            asyncio.create_task(take_shard(live_run.run_id, shard.number, step))
+            for step in (classify_statements, rank_contexts)
+        ]
         async with asyncio.timeout(5):
             while not judge.asked:
                 await asyncio.sleep(0.01)
@@ -200,7 +203,7 @@ async def test_a_second_try_resumes_where_the_first_one_ended(tmp_path: Path) ->
     is_down = True
     judge = ScriptedJudge(break_when(lambda question: is_down and question.sample_id == "s2"))
     async with lay_shard(tmp_path, judge) as (live_run, shard):
-        waiting = asyncio.create_task(run_step(live_run, shard, classify_statements))
+        waiting = asyncio.create_task(take_shard(live_run.run_id, shard.number, classify_statements))
         async with asyncio.timeout(10):
             with pytest.raises(EndpointDown, match="status 503: down"):
                 await take_extraction(live_run, shard)
@@ -226,10 +229,10 @@ async def test_no_row_is_doubled_by_a_try_that_failed_halfway(tmp_path: Path, st
     async with lay_shard(tmp_path, judge) as (live_run, shard):
         await take_extraction(live_run, shard)
         with pytest.raises(EndpointDown):
-            await run_step(live_run, shard, step)
+            await take_shard(live_run.run_id, shard.number, step)
         is_down = False
         for again in SAMPLE_STEPS[1:]:
-            await run_step(live_run, shard, again)
+            await take_shard(live_run.run_id, shard.number, again)
         assert live_run.progress.n_done == 3
     for work in shard.works:
         assert Counter(str(row["step"]) for row in work.rows["outcomes"]).most_common(1)[0][1] == 1
@@ -249,10 +252,10 @@ async def test_one_text_attributed_while_the_endpoint_was_down_for_the_other_is_
     async with lay_shard(tmp_path, judge, n_samples=1) as (live_run, shard):
         await take_extraction(live_run, shard)
         with pytest.raises(EndpointDown):
-            await run_step(live_run, shard, attribute_statements)
+            await take_shard(live_run.run_id, shard.number, attribute_statements)
         is_down = False
         judge.asked.clear()
-        await run_step(live_run, shard, attribute_statements)
+        await take_shard(live_run.run_id, shard.number, attribute_statements)
     assert {question.step for question in judge.asked} == {down}
     (work,) = shard.works
     assert sorted(str(row["statement_id"]) for row in work.rows["attributions"]) == ["A1", "A2", "G1", "G2"]
@@ -266,8 +269,8 @@ async def test_after_the_last_try_the_samples_have_failed_and_the_run_continues(
         await take_extraction(live_run, shard)
         for _ in range(2):
             with pytest.raises(EndpointDown):
-                await run_step(live_run, shard, rank_contexts)
-        await run_step(live_run, shard, rank_contexts)
+                await take_shard(live_run.run_id, shard.number, rank_contexts)
+        await take_shard(live_run.run_id, shard.number, rank_contexts)
     assert [read_outcomes(work)["rank"] for work in shard.works] == [None, "judge_failed", None]
     assert [len(read_useful(work)) for work in shard.works] == [3, 0, 3]
     assert shard.tries == {"extract_statements": 1, "rank_contexts": 3}
@@ -286,7 +289,7 @@ async def test_a_bug_in_one_sample_is_raised_when_the_others_have_ended(tmp_path
     async with lay_shard(tmp_path, ScriptedJudge(says)) as (live_run, shard):
         await take_extraction(live_run, shard)
         with pytest.raises(ValueError, match="a bug"):
-            await run_step(live_run, shard, rank_contexts)
+            await take_shard(live_run.run_id, shard.number, rank_contexts)
     assert ["rank" in read_outcomes(work) for work in shard.works] == [False, False, True]
 
 
@@ -294,7 +297,7 @@ async def test_a_step_without_requests_is_not_done_in_a_stopped_run(tmp_path: Pa
     async with lay_shard(tmp_path, ScriptedJudge(say_good)) as (live_run, shard):
         live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=0.0)
         with pytest.raises(RunCancelled, match="SIGTERM"):
-            await run_step(live_run, shard, compare_meaning)
+            await take_shard(live_run.run_id, shard.number, compare_meaning)
 
 
 # What the judge failed at, and what is kept
@@ -311,7 +314,7 @@ async def test_a_ground_truth_that_cannot_be_split_leaves_the_answer_its_verdict
 async def test_a_batch_holds_all_rows_of_a_shard_under_its_run(tmp_path: Path) -> None:
     async with lay_shard(tmp_path, ScriptedJudge(say_good), n_samples=2) as (live_run, shard):
         await take_extraction(live_run, shard)
-        await run_step(live_run, shard, rank_contexts)
+        await take_shard(live_run.run_id, shard.number, rank_contexts)
         batch = shard.to_batch("run-1", key="k", replaces=True)
     assert {name: len(frame) for name, frame in batch.tables.items()} == count_rows(shard)
     assert set(batch.tables["statements"]["run_id"]) == {"run-1"}
