@@ -30,13 +30,7 @@ from live_runs import lay_out_run, make_sample, make_settings, point_to  # noqa:
 from provider_cases import point_provider  # noqa: E402
 
 from evalhouse.tasks.models.make import make_judge  # noqa: E402
-from evalhouse.tasks.pipeline.live_run import (  # noqa: E402  # noqa: E402
-    LiveRun,
-    Shard,
-    make_work,
-    registered,
-    run_step,
-)
+from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work, registered, take_shard  # noqa: E402
 from evalhouse.warehouse.rows.samples import StoredSample  # noqa: E402
 
 SHARD = 128
@@ -72,7 +66,7 @@ async def judge_shards(live_run: LiveRun, samples: list[StoredSample]) -> None:
         async with turns:
             part = samples[number * SHARD : (number + 1) * SHARD]
             live_run.shards[number] = Shard(number=number, first=0, last=0, works=[make_work(item) for item in part])
-            await asyncio.gather(*(run_step(live_run, live_run.shards[number], step) for step in SAMPLE_STEPS))
+            await asyncio.gather(*(take_shard(live_run.run_id, number, step) for step in SAMPLE_STEPS))
 
     await asyncio.gather(*(judge_shard(number) for number in range(-(-len(samples) // SHARD))))
 
