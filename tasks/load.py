@@ -15,7 +15,7 @@ from evalhouse.prompts import Prompt
 from evalhouse.tasks.pipeline.live_run import UNCACHED, LiveRun, find_live_run
 from evalhouse.warehouse.rows.samples import Staging, renew_samples, take_in_samples
 from evalhouse.warehouse.steps import list_prompts
-from evalhouse.warehouse.tables import Batch, build_frame
+from evalhouse.warehouse.store import Batch, build_frame
 
 if TYPE_CHECKING:
     from evalhouse.tasks.targets.collection import Collection

@@ -14,7 +14,7 @@ from prefect.tasks import Task
 from evalhouse.tasks.pipeline.live_run import UNCACHED, LiveRun, find_live_run
 from evalhouse.tasks.settings.suite import name_scores
 from evalhouse.warehouse.rows.runs import find_run
-from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.rows.samples import score_run
 
 # Characters that a key must not have.
 _RESTRICTED = re.compile(r"[\s#?&%\"'<>\[\]{}|\\^`]")

@@ -2,7 +2,7 @@
 
 Secrets of this process are not stored, no matter which text repeats them: a judge's reply, an error, an answer of
 the application under test. What is known to be one is noted where it is read (`note_secret`); keys, tokens and
-passwords of the environment are found by the names of their variables. Rows lose them where rows are made (`tables`,
+passwords of the environment are found by the names of their variables. Rows lose them where rows are made (`store`,
 `mover`). A secret is found in plain form and as JSON, an address, a page or base64 would spell it.
 """
 

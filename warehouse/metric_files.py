@@ -3,7 +3,7 @@
 The header of a metric file has its name, the version of its formula, the steps it rests on, its parameters, which
 direction is better, whether a run that names no metric computes it, whether labels can correct its mean, and a meaning
 for a reader who does not know it; its body is one SELECT over the views of `warehouse/views`. This module only reads
-text: `warehouse/rows/scores.py` and `warehouse/engine/migrate.py` have the connections that run it.
+text: `warehouse/rows/samples.py` and `warehouse/engine/migrate.py` have the connections that run it.
 """
 
 import math
@@ -32,7 +32,7 @@ Embeddings = Literal["model", "hashing"]
 HEADER_KEYS: Final = (
     "metric", "version", "needs", "parameter", "better", "minimum", "embeddings", "default", "correctable", "meaning",
 )  # fmt: skip
-_RESERVED: Final = ("run_id", "metric_name", "metric_version")  # kept for warehouse/rows/scores.py
+_RESERVED: Final = ("run_id", "metric_name", "metric_version")  # kept for warehouse/rows/samples.py
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION: Final = re.compile(r"[1-9][0-9]*")
 _KEY_LINE: Final = re.compile(r"--\s*([A-Za-z_]+):\s+(.*)")

@@ -27,8 +27,7 @@ from filelock import FileLock, Timeout
 from evalhouse.warehouse import messages
 from evalhouse.warehouse.errors import RowsRefused, WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
-from evalhouse.warehouse.tables import Batch, build_frame
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Batch, Warehouse, build_frame
 
 logger = logging.getLogger(__name__)
 

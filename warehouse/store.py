@@ -1,5 +1,9 @@
 """The warehouse: append a batch of rows atomically, read, migrate. Everything else is built on these three.
 
+A batch is rows that are written together or not at all. The migrations define its tables; `tables.toml`, which a test
+keeps equal to them, and the steps that write verdicts (`steps`) give the types of their columns, so that a batch has
+them before any DuckDB file is open, even when a column is all NULL or the batch goes to the spool.
+
 A batch is written by one transaction on a short-lived connection. When another program keeps the file for longer than a
 few seconds the batch goes to the spool and is taken in by the next write, so that a run continues to judge beside an
 analyst's open notebook; all other reads and writes of a run wait until the file is free (`engine/locks`).
@@ -22,14 +26,18 @@ import os
 import shutil
 import tempfile
 import time
+import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import duckdb
 import polars as pl
 
+from evalhouse.warehouse import messages, steps
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations, migrate
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
@@ -37,7 +45,61 @@ from evalhouse.warehouse.location import Location, parse_location
 from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.metric_files import read_stored
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.tables import VERDICT_TABLES, Batch, build_frame
+from evalhouse.warehouse.steps import ColumnType
+
+_TYPES: Mapping[ColumnType, pl.DataType | type[pl.DataType]] = {
+    "text": pl.String, "integer": pl.Int32, "long": pl.Int64, "hash": pl.UInt64, "number": pl.Float64,
+    "boolean": pl.Boolean, "integers": pl.List(pl.Int32), "texts": pl.List(pl.String), "time": pl.Datetime("us"),
+}  # fmt: skip
+_COLUMNS = tomllib.loads(files("evalhouse.warehouse").joinpath("tables.toml").read_text(encoding="utf-8"))
+TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
+    table: {name: _TYPES[kind] for name, kind in columns.items()} for table, columns in _COLUMNS.items()
+}
+for _table in steps.VERDICT_TABLES:
+    _columns = {name: _TYPES[kind] for name, kind in _table.columns.items()}
+    TABLES[_table.name] = {"run_id": pl.String, "sample_id": pl.String, **_columns, "call_id": pl.String}
+VERDICT_TABLES = (*(table.name for table in steps.VERDICT_TABLES), "outcomes")
+"""The tables that the steps write, a shard's rows at a time."""
+
+
+Frames = Mapping[str, pl.DataFrame]
+"""Rows by table."""
+
+
+def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
+    """Return rows as a frame with the table's columns, without secrets; raises KeyError for an unknown column."""
+    columns = TABLES[table]
+    if rows and messages.noted:
+        rows = messages.hide_in_rows(rows)
+    for row in rows:
+        if not row.keys() <= columns.keys():
+            raise KeyError(f"{table} has no column {', '.join(sorted(row.keys() - columns.keys()))}")
+    return pl.DataFrame(
+        {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
+    )
+
+
+def build_verdict_frames(run_id: str, rows: Sequence[Mapping[str, Sequence[Mapping[str, object]]]]) -> Frames:
+    """Return a frame for each of VERDICT_TABLES; `rows` has the rows of each sample by table."""
+    return {
+        table: build_frame(table, [{"run_id": run_id, **row} for of_sample in rows for row in of_sample[table]])
+        for table in VERDICT_TABLES
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Frames by table name under a key that makes a second writing harmless.
+
+    `run_id` is None for rows of no run. `replaces` names samples of the run whose rows in these tables are deleted in
+    the same transaction, for a run that is resumed.
+    """
+
+    key: str
+    run_id: str | None
+    tables: Frames = field(default_factory=dict)
+    replaces: tuple[str, ...] = ()
+
 
 Part = Literal["scores", "causes", "costs"]
 RESTS_ON: Final[Mapping[Part, frozenset[str]]] = {

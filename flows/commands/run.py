@@ -55,7 +55,7 @@ from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_forgotten, find_run, list_runs, now_utc, update_run
-from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.rows.samples import score_run
 from evalhouse.warehouse.store import Warehouse
 
 _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}

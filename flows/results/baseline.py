@@ -16,7 +16,7 @@ from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.gates import Acceptance, Decision, Night, Origin, list_acceptances
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_run, list_runs
-from evalhouse.warehouse.rows.scores import fetch_shared_with
+from evalhouse.warehouse.rows.samples import fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 NAMES = (PASSED, MEAN_OF_PASSED, PREVIOUS_ANY)

@@ -19,8 +19,7 @@ from evalhouse.tasks.judge.protocol import COPIED, LATE, NOT_TAKEN, list_judges
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.runs import RunRow, find_run
-from evalhouse.warehouse.rows.samples import FAILURE_REASONS
-from evalhouse.warehouse.rows.scores import fetch_derived
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS, fetch_derived
 from evalhouse.warehouse.steps import PLANS
 from evalhouse.warehouse.store import Warehouse
 

@@ -39,7 +39,7 @@ from evalhouse.warehouse.rows.runs import (
     list_runs,
     update_run,
 )
-from evalhouse.warehouse.rows.scores import copy_samples, find_previous, write_no_noise
+from evalhouse.warehouse.rows.samples import copy_samples, find_previous, write_no_noise
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from evalhouse.tasks.settings.suite import (
 )
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.scores import fetch_shared_with
+from evalhouse.warehouse.rows.samples import fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 Message = dict[str, Any]

@@ -25,7 +25,7 @@ from evalhouse.warehouse.messages import clean_text, suggest
 from evalhouse.warehouse.rows.pages import Row, Rows, fetch_series, fetch_summary, find_runs, find_series
 from evalhouse.warehouse.rows.progress import RunProgress, fetch_means_so_far, fetch_progress, list_metric_files
 from evalhouse.warehouse.rows.runs import RunRow, find_run, now_utc
-from evalhouse.warehouse.rows.scores import fetch_derived, fetch_histories
+from evalhouse.warehouse.rows.samples import fetch_derived, fetch_histories
 from evalhouse.warehouse.store import Warehouse
 
 router = APIRouter()

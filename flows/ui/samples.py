@@ -35,7 +35,7 @@ from evalhouse.warehouse.rows.pages import (
     find_samples,
 )
 from evalhouse.warehouse.rows.runs import RunRow, find_run
-from evalhouse.warehouse.rows.scores import find_previous
+from evalhouse.warehouse.rows.samples import find_previous
 from evalhouse.warehouse.store import Warehouse
 
 SORTS: Final = {"score": "its score", "change": "its change", "order": "order of the dataset", "id": "id"}

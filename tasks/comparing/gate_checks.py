@@ -49,7 +49,7 @@ from evalhouse.tasks.comparing.runs import (
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.scores import fetch_asked
+from evalhouse.warehouse.rows.samples import fetch_asked
 from evalhouse.warehouse.store import Warehouse
 
 Kind = Literal["min", "max", "max_drop", "trend", "min_coverage", "max_cost", "max_latency_p95_ms"]

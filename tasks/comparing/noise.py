@@ -52,7 +52,7 @@ from evalhouse.tasks.comparing.paired import compare_paired
 from evalhouse.tasks.judge.protocol import is_fixed, list_judges
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
-from evalhouse.warehouse.rows.scores import fetch_asked
+from evalhouse.warehouse.rows.samples import fetch_asked
 
 _RESAMPLES: Final = 2000
 _PLACE: Final = "#place"  # a metric never has this name

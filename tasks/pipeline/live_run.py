@@ -32,8 +32,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.samples import StoredSample, fetch_samples_between
 from evalhouse.warehouse.steps import arrange_steps, find_extract_prompt, list_tasks
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import VERDICT_TABLES, Batch, build_verdict_frames
+from evalhouse.warehouse.store import VERDICT_TABLES, Batch, Warehouse, build_verdict_frames
 
 if TYPE_CHECKING:
     from evalhouse.tasks.asking.asker import Asker

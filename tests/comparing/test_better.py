@@ -18,7 +18,7 @@ from evalhouse.prompts.rubric import Criterion, Rubric
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics
 from evalhouse.warehouse.rows.runs import insert_run
-from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.rows.samples import score_run
 from evalhouse.warehouse.store import Warehouse
 
 N = 12

@@ -16,7 +16,7 @@ from scipy import stats
 from evalhouse.tasks.comparing.noise import POOLED_RUNS
 from evalhouse.tasks.comparing.runs import AllAnswers, ComparisonSettings, compare_all_answers
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.scores import score_run, write_no_noise
+from evalhouse.warehouse.rows.samples import score_run, write_no_noise
 
 HALF = [0.5] * 40
 AGAIN = [0.25, -0.25, 0.5, -0.5, 0.25, 0.5, *[0.0] * 14]

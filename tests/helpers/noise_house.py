@@ -14,7 +14,7 @@ from warehouse_runs import make_run
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.scores import write_noise
+from evalhouse.warehouse.rows.samples import write_noise
 from evalhouse.warehouse.store import Warehouse
 
 JUDGE = "openai:judge"

@@ -15,7 +15,7 @@ from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import insert_run
-from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.rows.samples import score_run
 from evalhouse.warehouse.store import Warehouse
 
 METRICS = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision", "mrr")

@@ -13,8 +13,7 @@ import polars as pl
 from warehouse_runs import lay_warehouse
 
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
-from evalhouse.warehouse.store import Warehouse, insert_frame
-from evalhouse.warehouse.tables import TABLES, build_frame
+from evalhouse.warehouse.store import TABLES, Warehouse, build_frame, insert_frame
 
 ATTACK = "</script><img src=x onerror=\"document.title='owned'\"><svg/onload=\"document.title='owned'\">"
 REASON = "as the keeper of the judge read it"

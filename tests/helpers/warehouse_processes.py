@@ -21,16 +21,15 @@ import polars as pl
 from kept_open import let_go
 from warehouse_runs import lay_warehouse
 
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import Batch, build_frame
+from evalhouse.warehouse.store import Batch, Warehouse, build_frame
 
 ROOT = Path(__file__).parents[2]
 
 _HEAD = """
 import os, signal, sys, time
-from evalhouse.warehouse.tables import Batch
+from evalhouse.warehouse.store import Batch
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.store import build_frame
 from warehouse_processes import make_batch
 PATH = sys.argv[1]
 def kill_self(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)

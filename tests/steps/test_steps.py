@@ -41,7 +41,7 @@ from evalhouse.tasks.judge.protocol import (
 from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work, registered, take_shard
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.similarity import compare_meaning
-from evalhouse.warehouse.tables import VERDICT_TABLES
+from evalhouse.warehouse.store import VERDICT_TABLES
 
 DOWN = TransientJudgeError("status 503: down")
 BY_IDS = ("precision_at_k", "mrr", "ndcg_at_k")

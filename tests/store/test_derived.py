@@ -18,9 +18,8 @@ from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.warehouse.metric_files import load_metrics, view_scripts
 from evalhouse.warehouse.rows.runs import insert_run, update_run
-from evalhouse.warehouse.rows.scores import score_run
-from evalhouse.warehouse.store import RESTS_ON, Warehouse, derive, derive_again, list_later
-from evalhouse.warehouse.tables import Batch, build_frame
+from evalhouse.warehouse.rows.samples import score_run
+from evalhouse.warehouse.store import RESTS_ON, Batch, Warehouse, build_frame, derive, derive_again, list_later
 
 VIEWS = ("run_scores", "sample_causes", "run_causes", "run_costs")
 RANKS = st.lists(st.integers(1, 3), unique=True, max_size=2)

@@ -25,8 +25,7 @@ from evalhouse.warehouse.rows.calls import find_replies
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import find_forgotten, find_run, hash_text, list_runs, parse_mark
 from evalhouse.warehouse.rows.samples import Staging, fetch_samples_between, take_in_samples
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.store import Warehouse, build_frame
 from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse
 from evalhouse.warehouse.upkeep.copies import move_warehouse
 from evalhouse.warehouse.upkeep.forget import KEPT, SHARED, TEXTS, Rule, forget

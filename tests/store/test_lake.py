@@ -37,8 +37,7 @@ from evalhouse.warehouse.errors import (
 from evalhouse.warehouse.location import Lake, Location, parse_location
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import insert_run, update_run
-from evalhouse.warehouse.rows.samples import Staging, renew_samples, take_in_samples
-from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.rows.samples import Staging, renew_samples, score_run, take_in_samples
 from evalhouse.warehouse.sandbox.query import read_catalog, run_query
 from evalhouse.warehouse.store import Warehouse
 

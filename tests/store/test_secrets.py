@@ -18,8 +18,7 @@ from evalhouse.tasks.judge.protocol import JudgeFailed
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse import messages
 from evalhouse.warehouse.messages import hide_in, hide_secrets, note_environment, note_secret, redact
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.store import Warehouse, build_frame
 
 KEY = 'Zq7/"odd&ü-key+0123456789='
 SPELLINGS = {

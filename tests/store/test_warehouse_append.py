@@ -15,8 +15,7 @@ from warehouse_processes import (
 )
 
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import TABLES, Batch, build_frame
+from evalhouse.warehouse.store import TABLES, Batch, Warehouse, build_frame
 
 # One process that forks its writers: so each begins within a millisecond, and 20 of them fit into a test.
 _FORKING = """

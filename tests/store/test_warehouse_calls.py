@@ -10,8 +10,7 @@ from warehouse_processes import make_warehouse
 
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.rows.calls import StoredReply, find_replies, make_request_key
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import Batch, build_frame
+from evalhouse.warehouse.store import Batch, Warehouse, build_frame
 
 
 def keep_calls(warehouse: Warehouse, *rows: dict[str, object]) -> None:

@@ -15,8 +15,7 @@ from evalhouse.warehouse.engine.migrate import Migration, apply_migrations, load
 from evalhouse.warehouse.errors import MigrationError
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import view_scripts
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import TABLES, VERDICT_TABLES
+from evalhouse.warehouse.store import TABLES, VERDICT_TABLES, Warehouse
 
 MIGRATIONS = load_migrations()
 NEXT = Migration(

@@ -18,8 +18,7 @@ from evalhouse.warehouse.rows.samples import (
     list_unfinished_shards,
     take_in_samples,
 )
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import Batch, build_frame
+from evalhouse.warehouse.store import Batch, Warehouse, build_frame
 
 Row = dict[str, object]
 

@@ -9,11 +9,10 @@ from warehouse_processes import count_rows, make_warehouse, run_script
 
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, parse_metric, view_scripts
-from evalhouse.warehouse.rows.scores import VIEWS_OF_METRICS, score_run
+from evalhouse.warehouse.rows.samples import VIEWS_OF_METRICS, score_run
 from evalhouse.warehouse.sandbox import query_process as own_metrics
 from evalhouse.warehouse.sandbox.query_process import try_metrics
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import Batch, build_frame
+from evalhouse.warehouse.store import Batch, Warehouse, build_frame
 
 _HALF = (
     "select run_id, sample_id, $weight / 2 as value, null as unscored_reason from run_samples where run_id = $run_id"
@@ -224,7 +223,7 @@ def test_scoring_of_many_samples_has_bounded_memory(tmp_path: Path) -> None:
         connection.execute("delete from stored_causes")
     ended = run_script(
         "import resource\nfrom evalhouse.warehouse.metric_files import load_metrics, plan_run\n"
-        "from evalhouse.warehouse.rows.scores import score_run\n"
+        "from evalhouse.warehouse.rows.samples import score_run\n"
         "warehouse = Warehouse(PATH)\nrun_id = warehouse.read('select run_id from run_samples limit 1').item()\n"
         "score_run(warehouse, run_id, plan_run([], load_metrics(), embeddings='openai:model').metrics, {})\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)",

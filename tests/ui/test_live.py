@@ -21,7 +21,7 @@ from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Shard
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.rows.progress import JournalReader
 from evalhouse.warehouse.rows.runs import insert_run, now_utc, update_run
-from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.rows.samples import score_run
 from evalhouse.warehouse.store import Warehouse
 
 RUN = "20260101-000000-live"

@@ -18,7 +18,7 @@ from warehouse_runs import make_run
 from evalhouse.flows.ui.pair import list_differences, mark_changes
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import find_run, insert_run
-from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.rows.samples import score_run
 
 pytestmark = pytest.mark.usefixtures("opened_once")
 

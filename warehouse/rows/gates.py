@@ -12,8 +12,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from evalhouse.warehouse.rows.runs import RunRow, list_runs, make_run_id, now_utc
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, build_frame, insert_frame
 
 Origin = Literal["suite", "hand"]
 

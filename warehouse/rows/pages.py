@@ -21,7 +21,7 @@ from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.scores import fetch_derived, fetch_score_history, fetch_shared_with
+from evalhouse.warehouse.rows.samples import fetch_derived, fetch_score_history, fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]

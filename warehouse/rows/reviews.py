@@ -13,10 +13,8 @@ from typing import Any
 import polars as pl
 
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.samples import StoredSample
-from evalhouse.warehouse.rows.scores import find_previous
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, enter_batch, insert_frame
-from evalhouse.warehouse.tables import Batch, build_frame
+from evalhouse.warehouse.rows.samples import StoredSample, find_previous
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Batch, Warehouse, build_frame, enter_batch, insert_frame
 
 Rows = list[dict[str, Any]]
 

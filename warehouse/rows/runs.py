@@ -17,8 +17,7 @@ from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import SEPARATE
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, derive, insert_frame
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, build_frame, derive, insert_frame
 
 WORDS: Final = ("latest", "previous", "latest-completed", "previous-completed")
 """Words that name a run; each may have `:SUITE` behind it."""

@@ -19,8 +19,7 @@ from evalhouse.warehouse.errors import WarehouseError, first_line
 from evalhouse.warehouse.messages import Finding
 from evalhouse.warehouse.mover import FLUSH_POLICIES, count_refused, find_journal, find_orphans
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, list_spooled
-from evalhouse.warehouse.tables import VERDICT_TABLES
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, VERDICT_TABLES, Warehouse, list_spooled
 
 
 @dataclass(frozen=True, kw_only=True)

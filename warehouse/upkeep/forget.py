@@ -28,8 +28,7 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import find_user
 from evalhouse.warehouse.rows.progress import JournalReader
 from evalhouse.warehouse.rows.runs import make_run_id, now_utc
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, derive, insert_frame, list_later
-from evalhouse.warehouse.tables import TABLES, build_frame
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, TABLES, Warehouse, build_frame, derive, insert_frame, list_later
 
 Kind = Literal["text", "texts", "statement", "words", "members", "json", "nothing"]
 _VERDICT_TEXTS: Final[Mapping[str, Kind]] = {
