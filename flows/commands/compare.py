@@ -72,7 +72,7 @@ _RUN_COLUMNS = (
     "--cluster",
     metavar="COLUMN",
     help="Metadata column whose values group samples that are not independent, such as samples of one conversation; "
-    f"`{NO_CLUSTER}` for none. Default: the first of {', '.join(CLUSTER_COLUMNS)} that all samples have.",
+    f"`{NO_CLUSTER}` for none. Default: the first of {', '.join(CLUSTER_COLUMNS)} of which some samples share a value.",
 )
 @click.option("--sample", metavar="ID", help="Show this sample alone, with its texts.")
 @count_option("--top", default=3, text="Samples to show whose scores moved most; --json has all.")
@@ -405,7 +405,7 @@ _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "
     "--cluster",
     metavar="COLUMN",
     help=f"Metadata column whose values group samples that are not independent; `{NO_CLUSTER}` for none. Default: the "
-    f"first of {', '.join(CLUSTER_COLUMNS)} that all samples have.",
+    f"first of {', '.join(CLUSTER_COLUMNS)} of which some samples share a value.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N samples.")
 @click.option(

@@ -229,15 +229,12 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
         for note in filter(None, (explain_stand_in(run), document["sampling"])):
             print_line(note)
         # The groups that intervals count, if they do not count single samples.
-        grouped = {
-            row["cluster"]: row["n_clusters"]
-            for row in sorted(document["metrics"], key=lambda row: row["n_clusters"] or 0)
-        }
-        for cluster, n in grouped.items():
+        grouped = {row["cluster"]: row for row in sorted(document["metrics"], key=lambda row: row["n_clusters"] or 0)}
+        for cluster, row in grouped.items():
             if cluster is not None:
-                print_line(
-                    f"intervals count groups of samples by {cluster}, up to {n} a metric, and not single samples"
-                )
+                grouped_by = f"intervals count groups of samples by {cluster}, up to {row['n_clusters']} a metric"
+                without = f"; {row['n_without_cluster']:,} samples without one count singly"
+                print_line(f"{grouped_by}, and not single samples{without if row['n_without_cluster'] else ''}")
         rows = [
             [
                 row["metric"],

@@ -491,7 +491,7 @@ def lay_side_by_side(
     run_ids = [night.run_id for night in runs]
     pair = RunPair(warehouse, run, run)
     samples = PairedSamples(pair.fetch("samples"))
-    column, clusters = find_clusters(pair, samples, cluster)
+    clusters = find_clusters(pair, samples, cluster)
     frame = warehouse.fetch("gate/values", {"run_id": run_ids}, metrics=list(metrics))
     by_metric = {str(key[0]): rows for key, rows in frame.partition_by("metric", as_dict=True).items()}
     asked = fetch_asked(warehouse, run_ids)
@@ -516,11 +516,11 @@ def lay_side_by_side(
             metric=metric,
             runs=runs,
             values=values,
-            clusters=clusters,
+            clusters=clusters.places,
             unlike=tuple(unlike),
             better="low" if "low" in rows["better"] else "high",
         )
-    return SideBySide(nights=nights, cluster=column)
+    return SideBySide(nights=nights, cluster=clusters.column)
 
 
 def average_runs(values: Floats) -> Floats:

@@ -10,8 +10,11 @@ ones of the same mean do, so that they count for more of them: with v the varian
 n = m·(1 - m) / v (the effective number of Korn and Graubard 1998, Survey Methodology 24, 193-201). As v is estimated,
 Student's quantile replaces the normal one, for zeros and ones as well: with few the normal one makes Wilson's interval
 miss a true mean near an end too often (of 20 values and a mean of 0.95 it holds 0.925, this one 0.984).
-Samples of a group (a document, a conversation) are not independent: v is then that of the groups' sums about the mean,
-Student's degrees of freedom are the groups less one. The view `run_scores` has the same interval in SQL.
+Samples of a group (a document, a conversation) are not independent: v is then the jackknife's, by what the mean would
+be without each group (Efron and Stein 1981, Annals of Statistics 9(3)), so that a group which makes up most of the mean
+does not hide how far others are from it. Student's degrees of freedom are the groups of equal size that would be worth
+as much (Kish 1965, Survey Sampling), less one: one large document and twenty questions beside it are worth fewer than
+two. For groups of one size both are the plain ones. The view `run_scores` has the same interval in SQL.
 
 A difference is the gains less the losses. Both are means of values from 0 to 1 with an interval each, and the interval
 of the difference follows from these (MOVER: Zou and Donner 2008, Statistics in Medicine 27, 1693-1702; with their
@@ -201,9 +204,11 @@ class GroupSums:
     counts: Floats
 
     @property
-    def n(self) -> Floats:
-        """The number of groups that have a value."""
-        return np.asarray((self.counts > 0).sum(axis=0), dtype=np.float64)
+    def n_equal(self) -> Floats:
+        """The number of groups of equal size that would be worth as much, at least 2 where there are two or more."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            worth = self.counts.sum(axis=0) ** 2 / (self.counts**2).sum(axis=0)
+        return np.nan_to_num(np.maximum(worth, np.minimum((self.counts > 0).sum(axis=0), 2.0)))
 
     @property
     def mean(self) -> Floats:
@@ -212,11 +217,17 @@ class GroupSums:
             return np.asarray(self.totals.sum(axis=0) / self.counts.sum(axis=0), dtype=np.float64)
 
     def covary(self, other: "GroupSums") -> Floats:
-        """Return the covariance of the two means, by what each group adds to them; NaN for a single group."""
-        products = (self.totals - self.counts * self.mean) * (other.totals - other.counts * other.mean)
+        """Return the jackknife covariance of the two means, over the same groups; NaN for a single group.
+
+        Without a group a mean moves by what the group's values are off it, by the number of values that are left.
+        """
+        n = (self.counts > 0).sum(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            spread = products.sum(axis=0) / self.counts.sum(axis=0) ** 2
-            return np.asarray(spread * self.n / (self.n - 1), dtype=np.float64)
+            moves = [
+                (sums.totals - sums.counts * sums.mean) / (sums.counts.sum(axis=0) - sums.counts)
+                for sums in (self, other)
+            ]
+            return np.asarray((moves[0] * moves[1]).sum(axis=0) * (n - 1) / n, dtype=np.float64)
 
 
 def find_interval(values: Floats, places: NDArray[np.int64]) -> Interval:
@@ -229,7 +240,7 @@ def find_interval(values: Floats, places: NDArray[np.int64]) -> Interval:
     are off it, though not at the other end: a single loss of 0.05 does not show that others are as small.
     """
     sums = sum_groups(values, places)
-    mean, variance, n = sums.mean, sums.covary(sums), sums.n
+    mean, variance, n = sums.mean, sums.covary(sums), sums.n_equal
     n_at_ends = np.maximum((values == 0).sum(axis=0), (values == 1).sum(axis=0))
     is_binary = (np.isnan(values) | (values == 0) | (values == 1)).all(axis=0) & (sums.counts <= 1).all(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -258,7 +269,7 @@ def find_mean_interval(values: Floats, places: NDArray[np.int64], *, minimum: fl
         low, high = (minimum + (1 - minimum) * float(end[0]) for end in (found.low, found.high))
         return low, high
     sums = sum_groups(column, places)
-    mean, variance, n = (float(figure[0]) for figure in (sums.mean, sums.covary(sums), sums.n))
+    mean, variance, n = (float(figure[0]) for figure in (sums.mean, sums.covary(sums), sums.n_equal))
     if n < 2 or variance < _NO_VARIANCE:
         return None
     half = -float(stdtrit(n - 1, ALPHA / 2)) * float(np.sqrt(variance))

@@ -153,6 +153,23 @@ class GroupedMean:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Clusters:
+    """The cluster of each sample, and the column they rest on; None where each sample is one.
+
+    Each of the `n_without` samples that have no value in that column is a separate cluster.
+    """
+
+    column: str | None
+    places: Integers
+    n_without: int = 0
+
+    def warn(self) -> Iterator[str]:
+        """Yield a warning of samples that are in no group."""
+        if self.n_without:
+            yield f"{self.n_without:,} samples have no {self.column}: each of them counts as a separate group"
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Column:
     """One metric by sample, in the order of the samples; `steps`, `rests_on` and `version` are of the metric itself."""
 
@@ -175,7 +192,8 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     other_judges = pair.fetch("changed_judges")
     inputs = find_changed_inputs(pair, samples)
     columns = list(_build_columns(pair, samples, scores, other_judges, inputs))
-    cluster, clusters = find_clusters(pair, samples, settings.cluster)
+    grouped = find_clusters(pair, samples, settings.cluster)
+    clusters = grouped.places
     changed = join_inputs(inputs)
     scales = [find_scale(np.concatenate([column.base, column.candidate])) for column in columns]
     results = compare_paired(
@@ -251,9 +269,9 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         n_base=int(samples.in_base.sum()),
         n_candidate=int(samples.in_candidate.sum()),
         n_common=int(samples.common.sum()),
-        cluster=cluster,
+        cluster=grouped.column,
         metrics=tuple(metrics),
-        warnings=(*_list_warnings(pair, scores, other_judges, metrics), *describe_shifts(shifts)),
+        warnings=(*grouped.warn(), *_list_warnings(pair, scores, other_judges, metrics), *describe_shifts(shifts)),
         moves=pl.concat(frames),
         noise_run_ids=tuple(noise.run_ids),
         shifts=tuple(shifts),
@@ -349,11 +367,11 @@ def _compare_column(
     )
 
 
-def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> tuple[str | None, Integers]:
-    """Return the column that clusters rest on, and the cluster of each sample; without a column each is one."""
-    alone: Integers = np.arange(len(samples.ids), dtype=np.int64)
+def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> Clusters:
+    """Return the clusters by a column: the wanted one, or one that is found; raises as `choose_cluster`."""
+    alone = Clusters(column=None, places=np.arange(len(samples.ids), dtype=np.int64))
     if wanted == NO_CLUSTER:
-        return None, alone
+        return alone
     metadata: dict[str, dict[str, Any]] = {
         sample_id: orjson.loads(text) if text else {}
         for sample_id, text in pair.fetch("metadata").select("sample_id", "metadata").iter_rows()
@@ -361,15 +379,16 @@ def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> 
     common = [sample_id for sample_id, is_common in zip(samples.ids, samples.common, strict=True) if is_common]
     column = choose_cluster([metadata[sample_id] for sample_id in common], wanted)
     if column is None:
-        return None, alone
+        return alone
     numbers: dict[bytes, int] = {}
-    clusters = []
+    places = []
     for sample_id in samples.ids:
         value = metadata[sample_id].get(column)
         # A sample without a value is a separate cluster.
         key = sample_id.encode() if value is None else b"\0" + orjson.dumps(value)
-        clusters.append(numbers.setdefault(key, len(numbers)))
-    return column, np.array(clusters, dtype=np.int64)
+        places.append(numbers.setdefault(key, len(numbers)))
+    n_without = sum(metadata[sample_id].get(column) is None for sample_id in common)
+    return Clusters(column=column, places=np.array(places, dtype=np.int64), n_without=n_without)
 
 
 def group_means(warehouse: Warehouse, run: RunRow, cluster: str, minimums: Mapping[str, float]) -> list[GroupedMean]:
@@ -379,21 +398,21 @@ def group_means(warehouse: Warehouse, run: RunRow, cluster: str, minimums: Mappi
     """
     pair = RunPair(warehouse, run, run)
     samples = PairedSamples(pair.fetch("samples"))
-    column, places = find_clusters(pair, samples, cluster)
+    clusters = find_clusters(pair, samples, cluster)
     means = []
     for key, rows in pair.fetch("scores").drop_nulls("candidate").partition_by("metric", as_dict=True).items():
         values = samples.place_values(rows["sample_id"].to_list(), rows["candidate"])
         is_scored = ~np.isnan(values)
-        groups = np.unique(places[is_scored], return_inverse=True)[1].astype(np.int64)
+        groups = np.unique(clusters.places[is_scored], return_inverse=True)[1].astype(np.int64)
         ends = find_mean_interval(values[is_scored], groups, minimum=minimums[str(key[0])])
         low, high = ends or (None, None)
-        n = int(groups.max()) + 1 if column else None
-        means.append(GroupedMean(metric=str(key[0]), ci_low=low, ci_high=high, cluster=column, n_clusters=n))
+        n = int(groups.max()) + 1 if clusters.column else None
+        means.append(GroupedMean(metric=str(key[0]), ci_low=low, ci_high=high, cluster=clusters.column, n_clusters=n))
     return means
 
 
 def choose_cluster(metadata: Sequence[Mapping[str, Any]], wanted: str | None) -> str | None:
-    """Return the column that groups samples: the wanted one, else the first known one that all have and some share.
+    """Return the column that groups samples: the wanted one, else the first known one of which some share a value.
 
     Raises ComparisonError for a wanted column that no sample has.
     """
@@ -405,8 +424,8 @@ def choose_cluster(metadata: Sequence[Mapping[str, Any]], wanted: str | None) ->
     if wanted:
         return wanted
     for column in CLUSTER_COLUMNS:
-        values = [members.get(column) for members in metadata]
-        if None not in values and 1 < len({orjson.dumps(value) for value in values}) < len(values):
+        values = [members[column] for members in metadata if members.get(column) is not None]
+        if 1 < len({orjson.dumps(value) for value in values}) < len(values):
             return column
     return None
 
@@ -528,7 +547,7 @@ def compare_all_answers(pair: RunPair, settings: ComparisonSettings) -> list[All
     if frame.filter(is_repeated).is_empty():
         return []
     samples = PairedSamples(pair.fetch("samples"))
-    _, clusters = find_clusters(pair, samples, settings.cluster)
+    clusters = find_clusters(pair, samples, settings.cluster).places
     by_metric = {str(key[0]): rows for key, rows in frame.partition_by("metric", as_dict=True).items()}
     columns: list[Floats] = []
     for rows in by_metric.values():

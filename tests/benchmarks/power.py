@@ -128,16 +128,31 @@ Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores as some metric has them, samples × runs at a time, and their true mean."""
+    """Scores as some metric has them, samples × runs at a time, their true mean, and how many share a document."""
 
     mean: float
     draw: Draw
+    size: Callable[[int, int], int] = lambda _place, _n: 1
 
 
-def draw_documents(generator: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    """Right or wrong, 0.7 in all, five questions a document with an intraclass correlation of 0.5."""
-    of_document = generator.beta(0.7, 0.3, (shape[0] // 5, shape[1]))
-    return (generator.random(shape) < np.repeat(of_document, 5, axis=0)).astype(np.float64)
+def number_documents(n: int, size: Callable[[int, int], int]) -> NDArray[np.int64]:
+    """Return the document of each of n samples; `size` is by the document's place and n."""
+    places: list[int] = []
+    while len(places) < n:
+        document = places[-1] + 1 if places else 0
+        places += [document] * max(1, min(size(document, n), n - len(places)))
+    return np.array(places)
+
+
+def in_documents(size: Callable[[int, int], int]) -> Scores:
+    """Right or wrong, 0.7 in all, in documents with an intraclass correlation of 0.5."""
+
+    def draw(generator: np.random.Generator, shape: tuple[int, int]) -> Floats:
+        places = number_documents(shape[0], size)
+        of_document = generator.beta(0.7, 0.3, (places[-1] + 1, shape[1]))
+        return (generator.random(shape) < of_document[places]).astype(np.float64)
+
+    return Scores(0.7, draw, size)
 
 
 MEANS = {
@@ -147,7 +162,9 @@ MEANS = {
     "94 % zeros": Scores(0.02, lambda rng, shape: np.where(rng.random(shape) < 0.94, 0.0, rng.beta(1, 2, shape))),
     "similarity": Scores(12 / 17, lambda rng, shape: rng.beta(12, 5, shape)),
     "90 % ones": Scores(0.95, lambda rng, shape: np.where(rng.random(shape) < 0.9, 1.0, rng.beta(2, 2, shape))),
-    "5 questions a document": Scores(0.7, draw_documents),
+    "5 questions a document": in_documents(lambda _place, _n: 5),
+    "documents by Zipf": in_documents(lambda place, n: n // (4 * (place + 1))),
+    "half in one document": in_documents(lambda place, n: 1 if place else n // 2),
 }
 
 
@@ -155,8 +172,7 @@ def measure_mean(name: str, n: int, n_runs: int) -> list[str]:
     """One row: how often the interval of a mean holds the truth, and how wide it is."""
     truth = MEANS[name].mean
     values = MEANS[name].draw(np.random.default_rng([n, len(name)]), (n, n_runs))
-    places = np.arange(n) // (5 if "document" in name else 1)
-    found = find_interval(values, places)
+    found = find_interval(values, number_documents(n, MEANS[name].size))
     ends = Ends(found.low, found.high)
     shares = [float(holds(ends, truth).mean()), float((ends.high - ends.low).mean())]
     return [name, f"{n}", *(f"{share:.3f}" for share in shares)]

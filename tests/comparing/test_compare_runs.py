@@ -361,14 +361,16 @@ def test_clusters_by_a_named_column_leave_few_observations(make: Make) -> None:
     assert alone.difference == clustered.difference
 
 
-def test_a_known_column_is_taken_only_when_all_have_it(make: Make) -> None:
+def test_a_known_column_groups_samples_of_which_some_have_no_value(make: Make) -> None:
     nights = make_talks(make, "conversation_id")
-    assert nights.compare_pair().cluster is None
+    comparison = nights.compare_pair()
+    assert (comparison.cluster, get(comparison, "m").paired.n_clusters) == ("conversation_id", 4)
+    assert "1 samples have no conversation_id: each of them counts as a separate group" in comparison.warnings
     with open_writer(nights.warehouse.location, patience_s=5.0) as connection:
         connection.execute("""update samples set metadata = '{"conversation_id": 9}' where metadata::varchar = '{}'""")
     comparison = nights.compare_pair()
-    assert comparison.cluster == "conversation_id"
-    assert get(comparison, "m").paired.n_clusters == 4
+    assert (comparison.cluster, get(comparison, "m").paired.n_clusters) == ("conversation_id", 4)
+    assert not [warning for warning in comparison.warnings if "conversation_id" in warning]
     assert nights.compare_pair(cluster="none").cluster is None
 
 

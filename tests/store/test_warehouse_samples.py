@@ -81,8 +81,11 @@ GROUPED: dict[str, tuple[list[Row | None], str | None, list[str | None]]] = {
     ),
     "a column that all share is useless": ([{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 1}], None, [None] * 3),
     "nor does one that none share": ([{"doc_id": 1}, {"doc_id": 2}, {"doc_id": 3}], None, [None] * 3),
-    "nor one that a sample lacks": ([{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 2}, {"doc_id": None}], None, [None] * 4),
-    "nor one that is not known": ([{"page": 1}, {"page": 1}, {"page": 2}], None, [None] * 3),
+    "samples without a value are groups of one": (
+        [{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 2}, {"doc_id": None}, {}], None,
+        ["doc_id=1", "doc_id=1", "doc_id=2", "doc_id=@s3", "doc_id=@s4"],
+    ),
+    "no cluster by a column that is not known": ([{"page": 1}, {"page": 1}, {"page": 2}], None, [None] * 3),
     "one that is named may be lacking": (
         [{"a/b~c": 1}, {"a/b~c": 1}, {"a/b~c": 2}, {"doc_id": 1}, None], "a/b~c",
         ["a/b~c=1", "a/b~c=1", "a/b~c=2", "a/b~c=@s3", "a/b~c=@s4"],

@@ -111,7 +111,7 @@ comment on column run_samples.sample_id is 'Sample.';
 comment on column run_samples.input_hash is 'Content of the sample in this run, as in samples.';
 comment on column run_samples.ordinal is 'Place of the sample in the dataset.';
 comment on column run_samples.metadata is 'Metadata in this run; NULL where it equals that of the samples row.';
-comment on column run_samples.cluster is 'Column of the metadata and its value, such as document_id="d1", that samples of one group share; NULL where a run has no groups. In a run with groups a sample that is of none has its own. The column is the first known one that all samples of the run have and some share, or the one that the suite''s gate names.';
+comment on column run_samples.cluster is 'Column of the metadata and its value, such as document_id="d1", that samples of one group share; NULL where a run has no groups. In a run with groups a sample that is of none has its own. The column is the first known one of which some samples of the run share a value, or the one that the suite''s gate names.';
 
 -- One row per request to a model, successful, failed or answered from the record.
 create table llm_calls (

@@ -232,7 +232,7 @@ def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: 
     connection.execute("drop table staged_ids")
     if cluster != NO_CLUSTER:
         columns = list(CLUSTER_COLUMNS) if cluster is None else [cluster]
-        parameters = {"run_id": run_id, "columns": columns, "is_named": cluster is not None}
+        parameters = {"run_id": run_id, "columns": columns}
         connection.execute(read_query("samples/clusters"), parameters)
 
 

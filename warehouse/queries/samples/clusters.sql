@@ -1,5 +1,5 @@
--- Say of each sample of a run which group it is of: by the first of the columns that every sample has a value in and some
--- share; by a column that was named, wherever there is a value. A sample without one is a separate group.
+-- Say of each sample of a run which group it is of: by the first of the columns in which some samples share a value and
+-- some do not. A sample without a value is a separate group.
 update run_samples
 set cluster = grouped.cluster
 from (
@@ -32,7 +32,6 @@ from (
         from valued
         group by place, name
         having count(distinct value) between 2 and count(*) - 1
-            and ($is_named or count(*) = (select count(*) from members))
         order by place
         limit 1
     )

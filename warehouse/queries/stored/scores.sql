@@ -4,8 +4,9 @@
 -- number of values n = m * (1 - m) / v, where v is the variance of their mean m (Korn and Graubard 1998, Survey Methodology
 -- 24, 193-201): values that vary less than zeros and ones of the same mean say as much as more of those would. It keeps to
 -- 0 and 1. Zeros and ones have v = m * (1 - m) / n and count in full. Student's quantile takes the place of the
--- normal one. Where samples share a cluster v is that of the clusters' sums about the mean, and Student's degrees of
--- freedom are the clusters less one. Ratings whose least is above 0 are moved to 0 to 1 and back.
+-- normal one. Where samples share a cluster v is the jackknife's over clusters (Efron and Stein 1981, Annals of Statistics
+-- 9(3)), and Student's degrees of freedom are the clusters of equal size that are worth as much (Kish 1965, Survey
+-- Sampling), less one. Ratings whose least is above 0 are moved to 0 to 1 and back.
 --
 -- Where all values are equal, at most a share 1 - 0.025 ^ (1 / n) of further ones differ, as n equal ones show (Clopper and
 -- Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1; as much is left open where most values are at an end
@@ -66,7 +67,8 @@ clusters as (
 centred as (
     select
         *,
-        sum(total) over of_metric / sum(size) over of_metric as mean
+        sum(total) over of_metric / sum(size) over of_metric as mean,
+        sum(size) over of_metric - size as n_others
     from clusters
     window of_metric as (partition by run_id, metric)
 ),
@@ -77,7 +79,8 @@ clustered as (
         metric,
         count(*) as n_clusters,
         any_value(regexp_extract(cluster, '^[^=]*')) as cluster,
-        sum(pow(total - size * mean, 2)) / pow(sum(size), 2) * count(*) / nullif(count(*) - 1, 0) as variance
+        greatest(pow(sum(size), 2) / sum(pow(size, 2)), least(count(*), 2)) as n_equal,
+        sum(pow((total - size * mean) / nullif(n_others, 0), 2)) * (count(*) - 1) / count(*) as variance
     from centred
     group by run_id, metric
     having max(size) > 1
@@ -89,7 +92,7 @@ shares as (
         sums.*,
         if(sums.is_sampled, null, clustered.n_clusters) as n_clusters,
         if(sums.is_sampled, null, clustered.cluster) as cluster,
-        coalesce(if(sums.is_sampled, null, clustered.n_clusters), sums.n_scored) as n,
+        coalesce(if(sums.is_sampled, null, clustered.n_equal), sums.n_scored) as n,
         coalesce(sums.sampled_variance, clustered.variance, sums.spread / sums.n_scored) as variance,
         sums.n_lowest + sums.n_highest = sums.n_scored and clustered.n_clusters is null and not sums.is_sampled
             as is_binary,
@@ -103,21 +106,24 @@ shares as (
         and clustered.metric = sums.metric
 ),
 
--- Student's 97.5 % point: exact to 4 degrees of freedom, then the expansion of Fisher and Cornish (1960), Technometrics 2,
--- which is too small by at most 0.011 %.
+degrees as (
+    select *, 1 / nullif(n - 1, 0) as x
+    from shares
+),
+
+-- Student's 97.5 % point by a polynomial in one over the degrees of freedom (least squares over 1 and more), which is off
+-- by at most 0.0002 %; degrees need not be whole.
 quantiles as (
     select
         *,
-        case
-            when n <= 5 then [12.706205, 4.302653, 3.182446, 2.776445][n - 1]
-            else 1.959964 + 2.372271 / (n - 1) + 2.822499 / pow(n - 1, 2) + 2.555850 / pow(n - 1, 3)
-                + 1.589534 / pow(n - 1, 4)
-        end as quantile,
+        1.959964 + x * (2.372503 + x * (2.815818 + x * (2.620135 + x * (
+            1.295995 + x * (1.468763 + x * (x * 0.593851 - 0.420842))
+        )))) as quantile,
         n < 2 or share_variance < 1e-20 as is_level,
         not is_binary
             and n_scored - greatest(n_lowest, n_highest) < least(greatest(n_lowest, n_highest), 6) as is_few,
         1 - pow(0.025, 1 / nullif(n, 0)) as unseen
-    from shares
+    from degrees
 ),
 
 pulled as (
