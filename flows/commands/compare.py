@@ -23,7 +23,13 @@ from evalhouse.flows.commands.options import (
     temperature_option,
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
-from evalhouse.flows.results.comparison import corrected_pair_table, print_comparison, read_noise_components
+from evalhouse.flows.results.comparison import (
+    corrected_pair_table,
+    print_comparison,
+    print_summary,
+    read_noise_components,
+)
+from evalhouse.flows.results.headline import describe_causes, lay_against, write_headline
 from evalhouse.flows.results.output import (
     print_json,
     print_line,
@@ -75,7 +81,9 @@ _RUN_COLUMNS = (
     f"`{NO_CLUSTER}` for none. Default: the first of {', '.join(CLUSTER_COLUMNS)} of which some samples share a value.",
 )
 @click.option("--sample", metavar="ID", help="Show this sample alone, with its texts.")
-@count_option("--top", default=3, text="Samples to show whose scores moved most; --json has all.")
+@click.option("--all", "shows_all", is_flag=True, help="Show all metrics, why each mean moved, noise, and samples.")
+@click.option("--top", type=click.IntRange(min=0), metavar="N", help="Show so many samples whose scores moved most. "
+    "Default: 3 with --all or --by; --json has all.")  # fmt: skip
 @click.option("--by", metavar="METRIC", help="The metric that says which samples moved most. Default: all together.")
 @SEED_OPTION
 @WAREHOUSE_OPTION
@@ -86,7 +94,8 @@ def compare(
     candidate: str,
     cluster: str | None,
     sample: str | None,
-    top: int,
+    shows_all: bool,
+    top: int | None,
     by: str | None,
     seed: int,
     warehouse: Warehouse,
@@ -96,6 +105,9 @@ def compare(
 
     Both are run ids, unique prefixes of one, labels, `latest`, `previous`, `latest-completed`, or one of these words of
     a suite, such as `latest:SUITE`. Without them `previous` is compared with `latest`.
+
+    The first sentence names the stage of the bot that is clearly worse or better, and the causes of bad answers that
+    grew or shrank. Below are the causes and main metrics that moved; --all shows the rest.
 
     Means, differences and tests are over the samples that both runs scored: a 95 % interval, and a sign-flip test
     whose p is adjusted over all metrics. The whole change of a mean is then split by what changed in its samples:
@@ -112,6 +124,7 @@ def compare(
     pair = RunPair(warehouse, base_run, find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE"))
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     comparison = compare_runs(pair, settings)
+    headline = write_headline(lay_against(pair, "the base", lambda _: comparison))
     metrics = [compared.metric for compared in comparison.metrics]
     if by is not None and by not in metrics:
         raise SettingsError(f"--by: neither run has a metric {by!r}; {suggest(by, metrics)}")
@@ -126,7 +139,8 @@ def compare(
             )
         shown = [sample]
     else:
-        shown = common if as_json else ranked[:top]
+        shows_all = shows_all or top is not None or by is not None
+        shown = common if as_json else ranked[: 3 if top is None else top]
     flips = find_flips(**pair.fetch_verdicts(shown))
     scores: dict[str, dict[str, Any]] = {}
     for row in comparison.moves.filter(pl.col("sample_id").is_in(shown)).to_dicts():
@@ -159,6 +173,10 @@ def compare(
         "seed": settings.seed,
         "resamples": settings.resamples,
         "warnings": list(comparison.warnings),
+        "headline": asdict(headline),
+        "n_judged": comparison.causes.n,
+        "stages": dict(comparison.causes.stages),
+        "causes": describe_causes(comparison),
         "metrics": [_flatten(compared) for compared in comparison.metrics],
         "retrieval": [{**asdict(finding), "text": finding.describe()} for finding in comparison.retrieval],
         "noise": {
@@ -179,6 +197,8 @@ def compare(
     }
     if as_json:
         print_json(document)
+    elif not shows_all and sample is None:
+        print_summary(document)
     else:
         print_comparison(document)
         if corrected:

@@ -26,18 +26,16 @@ from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_
 from evalhouse.flows.report.samples import SampleRecord, build_samples
 from evalhouse.flows.report.sections import (
     Addresses,
-    Compare,
     build_head,
-    compare_plainly,
     describe_run,
     draw_charts,
     explain_metrics,
-    lay_against,
     rank_causes,
     sort_headline,
     write_share,
 )
 from evalhouse.flows.results.baseline import Difference, list_differences
+from evalhouse.flows.results.headline import Compare, compare_plainly, lay_against
 from evalhouse.flows.results.output import (
     sort_by_metric,
     write_count,

@@ -3,7 +3,7 @@
 The report shows them, and so does the run's page of `evalhouse ui`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final, Literal
@@ -29,6 +29,14 @@ from evalhouse.flows.results.comparison import (
     write_p,
     write_result,
 )
+from evalhouse.flows.results.headline import (
+    Against,
+    Compare,
+    compare_plainly,
+    is_measured_otherwise,
+    lay_against,
+    write_headline,
+)
 from evalhouse.flows.results.output import (
     sort_by_metric,
     write_cost,
@@ -44,29 +52,24 @@ from evalhouse.flows.results.run_facts import (
     explain_stand_in,
     load_advice,
 )
-from evalhouse.tasks.comparing.changes import describe_retrieval_moves
+from evalhouse.tasks.comparing.causes import FINE
 from evalhouse.tasks.comparing.paired import ROUNDING
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
+from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics
 from evalhouse.warehouse.rows.pages import Row, RunSummary
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import YARDSTICKS, ForgottenTexts, RunRow, find_forgotten, find_run
+from evalhouse.warehouse.rows.runs import ForgottenTexts, RunRow, find_forgotten, find_run
 from evalhouse.warehouse.store import Warehouse
 
-FINE: Final = ("fine", "refused_rightly")
-"""Causes of samples in which nothing is wrong."""
 _UNJUDGED: Final = "not_judged"
 _FEW: Final = 20
 """The page warns of few answers if fewer are judged."""
 _MAX_NAMED: Final = 3
 _SAYS: Final = "One row per sample of the run: "
 _CLEAR: Final = ("worse", "better")
-_MEASURING: Final = ("judge", "formula")
-"""Parts of a change that come from the measurement."""
 
 
 Tone = Literal["good", "bad", "unclear"]
-Compare = Callable[[RunPair], Comparison]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +79,6 @@ class Head:
     tone: Tone
     result: str
     further: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Against:
-    """The run that another is compared with: a short name, one with its id, and the comparison or why it is missing."""
-
-    called: str
-    name: str
-    comparison: Comparison | None = None
-    otherwise: str = ""
 
 
 def build_head(
@@ -102,6 +95,7 @@ def build_head(
     gate decided; `forgotten` are the texts that were deleted.
     """
     moves = _sort_moves(against)
+    headline = write_headline(against) if against and against.comparison else None
     outcome = gate[0]["gate"] if gate else None
     n_judged = next((int(row["n_of"]) for row in causes if row["cause"] != _UNJUDGED), 0)
     n_wrong = sum(row["n_samples"] for row in causes if _place_cause(row) == 0)
@@ -118,6 +112,10 @@ def build_head(
         for name in sort_headline(list(scored))[:1]:
             n_scored = write_count(scored[name]["n_scored"], "sample")
             result = f"{name} is {write_value(scored[name]['mean'])} over {n_scored}"
+    if headline:
+        # Without a sample that was judged in both runs the headline counts none.
+        has_counts = against and against.comparison and against.comparison.causes.n
+        result = headline.sentence if has_counts or not n_judged else f"{headline.sentence}; {result}"
     further = [f"{forgotten.words[:1].upper()}{forgotten.words[1:]}."] if forgotten else []
     if outcome is not None:
         failed = [check for check in gate if check["outcome"] == "failed"] or [check for check in gate if check["kind"]]
@@ -125,8 +123,11 @@ def build_head(
         more = f"; and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
         why = f": {'; '.join(named[:_MAX_NAMED])}{more}" if outcome != "passed" and named else ""
         further.append(f"The gate {outcome}{why}.")
-    for row in rank_causes([row for row in causes if _place_cause(row) == 0], ())[:1]:
-        further.append(f"Most often, in {write_count(row['n_samples'], 'sample')}: {row['name']}. {row['meaning']}")
+    if headline:
+        further.extend(headline.further)
+    else:
+        for row in rank_causes([row for row in causes if _place_cause(row) == 0], ())[:1]:
+            further.append(f"Most often, in {write_count(row['n_samples'], 'sample')}: {row['name']}. {row['meaning']}")
     further.extend(_describe_moves(moves, against))
     # How far the result can be relied on.
     if 0 < n_judged < _FEW:
@@ -134,38 +135,15 @@ def build_head(
     if n_unjudged := sum(row["n_samples"] for row in causes if row["cause"] == _UNJUDGED):
         lack = "lacks" if n_unjudged == 1 else "lack"
         further.append(f"{write_count(n_unjudged, 'sample')} {lack} verdicts that a cause rests on.")
-    result = f"{result}{_sum_up_moves(moves, against)}."
-    return Head(tone=_find_tone(moves, outcome), result=result, further=tuple(further))
+    return Head(tone=_find_tone(moves, outcome), result=f"{result}.", further=tuple(further))
 
 
 def build_pair_head(against: Against) -> Head:
-    """Build the head of two runs side by side: changes of the retrieval first, since answers follow it."""
+    """Build the head of two runs side by side."""
     moves = _sort_moves(against)
-    retrieval = describe_retrieval_moves(against.comparison.retrieval_moves) if against.comparison else None
-    found = [retrieval[0] if retrieval else "", _sum_up_moves(moves, against).removeprefix("; ")]
-    result = (
-        "; ".join(filter(None, found)) or f"Compared with {against.called}: {against.otherwise or _join_moves(moves)}"
-    )
-    further = (*([f"{retrieval[1]}."] if retrieval else ()), *_describe_moves(moves, against))
-    return Head(tone=_find_tone(moves, None), result=f"{result[:1].upper()}{result[1:]}.", further=further)
-
-
-def compare_plainly(pair: RunPair) -> Comparison:
-    """Compare two runs as `evalhouse compare` does."""
-    return compare_runs(pair, ComparisonSettings())
-
-
-def lay_against(pair: RunPair, called: str, compare: Compare = compare_plainly) -> Against:
-    """Compare the second run of a pair with the first by `compare`, unless they were measured differently."""
-    label = f" ({pair.base.label})" if pair.base.label else ""
-    name = f"{called}, {pair.base.run_id}{label}"
-    # The differences of the measurement, in half a sentence; empty without any.
-    pairs = ((name, getattr(pair.base, name), getattr(pair.candidate, name)) for name in YARDSTICKS)
-    changed = ", ".join(f"{name} {old or 'none'} → {new or 'none'}" for name, old, new in pairs if old != new)
-    if changed:
-        otherwise = f"measured differently ({changed}), so a difference may not be a change of the bot"
-        return Against(called=called, name=name, otherwise=otherwise)
-    return Against(called=called, name=name, comparison=compare(pair))
+    headline = write_headline(against)
+    further = (*headline.further, *_describe_moves(moves, against))
+    return Head(tone=_find_tone(moves, None), result=f"{headline.sentence}.", further=further)
 
 
 def rank_causes(counted: Sequence[Row], before: Sequence[Row]) -> list[dict[str, Any]]:
@@ -224,26 +202,13 @@ def _sort_moves(against: Against | None) -> dict[str, list[MetricComparison]]:
     """Return the metrics of a comparison by verdict, the main ones first."""
     found: dict[str, list[MetricComparison]] = {}
     for compared in against.comparison.metrics if against and against.comparison else ():
-        is_otherwise = any(part.name in _MEASURING and part.n_moved for part in compared.parts)
         if compared.paired.n:
-            found.setdefault("otherwise" if is_otherwise else compared.paired.verdict, []).append(compared)
+            way = "otherwise" if is_measured_otherwise(compared) else compared.paired.verdict
+            found.setdefault(way, []).append(compared)
     for of_verdict in found.values():
         places = {name: place for place, name in enumerate(sort_headline([one.metric for one in of_verdict]))}
         of_verdict.sort(key=lambda compared: places[compared.metric])
     return found
-
-
-def _sum_up_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Against | None) -> str:
-    """Return the number of better or worse metrics, for the end of the result; empty if it is unknown."""
-    if against is None or not any(way in moves for way in (*_CLEAR, "same", "undecided")):
-        return ""
-    n = write_count(sum(map(len, moves.values())), "score")
-    ways = [way for way in _CLEAR if way in moves]
-    if not ways:
-        return f"; no score is clearly better or worse than in {against.called}"
-    n_first = len(moves[ways[0]])
-    also = f", and {len(moves[ways[1]])} {ways[1]}" if len(ways) > 1 else ""
-    return f"; {n_first} of {n} {'is' if n_first == 1 else 'are'} {ways[0]} than in {against.called}{also}"
 
 
 def _describe_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Against | None) -> Iterator[str]:

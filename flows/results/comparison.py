@@ -27,6 +27,7 @@ from evalhouse.flows.results.output import (
     write_number,
     write_value,
 )
+from evalhouse.flows.results.run_facts import FIRST
 from evalhouse.tasks.comparing import POWER
 from evalhouse.tasks.judge.protocol import LEXICAL
 from evalhouse.tasks.reviews.export import CorrectedMean, CorrectedPair
@@ -58,8 +59,12 @@ _PARTS = {
 }
 _KINDS = {"answer": "answer says", "ground_truth": "truth says", "context": "context", "rating": "rating"}
 _MAX_SCORES = 6
-# What a narrow terminal does without, in this order.
-_DROPPED = (("#scored in base", "#in candidate"), ("#base", "#candidate"), ("#common",), ("#p",))
+# What a narrow terminal does without, in this order; a line below the table names it.
+_DROPPED = (("#scored in base", "#in candidate"), ("#common",), ("#noise floor",), ("#p",), ("95 % interval",))
+_MAX_CAUSES = 6
+_MAX_METRICS = 8
+_MAX_WARNINGS = 3
+_MAX_WARNING = 240
 # Letters of a text among several samples; a sample shown by itself has its texts whole.
 _SHORT = 160
 _SHORT_CONTEXT = 60
@@ -141,21 +146,66 @@ def list_plans(rows: Sequence[Row]) -> list[str]:
     return [row["plan"]["text"] for row in rows if row["plan"]]
 
 
+def print_summary(document: Row) -> None:
+    """Print what fits a screen: the sentence, the causes and the main metrics that moved, and where the rest is."""
+    _print_runs(document, max_warnings=_MAX_WARNINGS)
+    moved = [row for row in document["causes"] if row["n_base"] != row["n_candidate"]]
+    moved.sort(key=lambda row: -abs(row["n_candidate"] - row["n_base"]))
+    print_section(
+        "What is wrong with the answers, and moved most",
+        ["cause", "#base", "#candidate", "verdict"],
+        [[row["name"], row["n_base"], row["n_candidate"], row["verdict"]] for row in moved[:_MAX_CAUSES]],
+    )
+    metrics = [metric for metric in document["metrics"] if metric["n_common"] and metric["verdict"] != "same"]
+    # The main metrics first, then metrics that are clearly better or worse.
+    places = {name: place for place, name in enumerate(FIRST)}
+    metrics.sort(
+        key=lambda metric: (places.get(metric["metric"], len(FIRST)), metric["verdict"] not in ("worse", "better"))
+    )
+    shown = [metric for metric in metrics if metric["metric"] in FIRST or metric["is_real"]] or metrics
+    rows = [
+        [metric["metric"], metric["common_base"], metric["common_candidate"], _write_difference(metric["difference"]),
+         write_interval(metric["ci_low"], metric["ci_high"]), metric["verdict"]]
+        for metric in shown[:_MAX_METRICS]
+    ]  # fmt: skip
+    print_section("Scores", ["metric", "#base", "#candidate", "#difference", "95 % interval", "verdict"], rows)
+    runs = f"{document['base']['run_id']} {document['candidate']['run_id']}"
+    print_line()
+    n_more, n_same = len(metrics) - len(rows), len(document["metrics"]) - len(metrics)
+    print_line(f"next: evalhouse compare {runs} --all   ({n_more} more metrics that moved, {n_same} that did not, why)")
+    if document["moved"]:
+        # To be pasted: an id is the dataset's own, so it is quoted.
+        print_line(
+            f"next: evalhouse compare {runs} --sample {shlex.quote(clean_text(document['moved'][0]['sample_id']))}"
+        )
+
+
+def _print_runs(document: Row, *, max_warnings: int | None = None) -> None:
+    """Print the sentence on top, both runs, and the warnings; of many the first ones, shortened."""
+    headline, n = document["headline"], document["n_samples"]
+    print_line(f"{headline['sentence']}.", bold=True)
+    for sentence in headline["further"]:
+        print_line(sentence)
+    print_line()
+    for name in ("base", "candidate"):
+        run = document[name]
+        label = f" ({run['label']})" if run["label"] else ""
+        print_line(f"{name}: run {run['run_id']}{label}, {write_count(n[name], 'sample')} of {run['dataset']}")
+    if document["cluster"] or n["common"] < max(n["base"], n["candidate"]):
+        cluster = f"; clustered by {document['cluster']}" if document["cluster"] else ""
+        print_line(f"{write_count(n['common'], 'sample')} in both{cluster}")
+    for warning in document["warnings"][:max_warnings]:
+        print_line(f"warning: {warning if max_warnings is None else shorten(warning, _MAX_WARNING)}")
+    if max_warnings is not None and len(document["warnings"]) > max_warnings:
+        print_line(f"{len(document['warnings']) - max_warnings} more warnings with --all")
+
+
 def print_comparison(document: Row) -> None:
     """Print everything: the runs, warnings, differences, why they are there, and the samples that moved most.
 
     A sample that was named by its id, which is the one with texts, is printed alone.
     """
-    base, candidate, n = document["base"], document["candidate"], document["n_samples"]
-    for name, run in (("base", base), ("candidate", candidate)):
-        label = f" ({run['label']})" if run["label"] else ""
-        print_line(
-            f"{name}: run {run['run_id']}{label}, {write_count(n[name], 'sample')} of {run['dataset']}", bold=True
-        )
-    cluster = f"; clustered by {document['cluster']}" if document["cluster"] else ""
-    print_line(f"{write_count(n['common'], 'sample')} in both{cluster}")
-    for warning in document["warnings"]:
-        print_line(f"warning: {warning}")
+    _print_runs(document)
     if not document["metrics"]:
         print_line("Neither run has scores yet.")
         return
@@ -183,14 +233,18 @@ def print_comparison(document: Row) -> None:
         # The columns that fit side by side; `--json` has all.
         available = make_console().width
         # Without samples judged again or measured noise a column of zeros or dashes is left out.
-        has_floor = any(row["#noise floor"] for row in differences)
-        columns = [column for column in differences[0] if column != "#noise floor" or has_floor]
+        if not any(row["#noise floor"] for row in differences):
+            for row in differences:
+                del row["#noise floor"]
+        columns = list(differences[0])
         for dropped in ((), *_DROPPED):
             columns = [column for column in columns if column not in dropped]
             table = make_table(columns, [[row[column] for column in columns] for row in differences], title=title)
             if table.width <= available:
                 break
         print_table(table)
+        if left_out := [column.removeprefix("#") for column in differences[0] if column not in columns]:
+            print_line(f"note: no room for {', '.join(left_out)}; a wider terminal or --json has them")
         if scored and len(scored) < len(document["metrics"]):
             neither = [metric["metric"] for metric in document["metrics"] if metric not in scored]
             print_line(f"note: scored in neither run: {', '.join(neither)}")

@@ -19,8 +19,9 @@ from rapidfuzz.distance import LCSseq
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import write_change
-from evalhouse.flows.report.sections import build_pair_head, describe_parts, explain_metrics, lay_against, sort_headline
+from evalhouse.flows.report.sections import build_pair_head, describe_parts, explain_metrics, sort_headline
 from evalhouse.flows.results.comparison import name_part, write_p
+from evalhouse.flows.results.headline import lay_against
 from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
 from evalhouse.flows.results.run_facts import HEADLINE
 from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render, use_cached

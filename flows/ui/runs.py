@@ -14,12 +14,13 @@ from fastapi.responses import JSONResponse, Response
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import draw_amounts, draw_spark, write_change
 from evalhouse.flows.report.page import describe_series
-from evalhouse.flows.report.sections import FINE, Addresses, describe_about, describe_run, draw_charts, write_share
+from evalhouse.flows.report.sections import Addresses, describe_about, describe_run, draw_charts, write_share
 from evalhouse.flows.results.comparison import name_check, write_amount
 from evalhouse.flows.results.output import write_count, write_dollars, write_json, write_shared, write_value
 from evalhouse.flows.results.run_facts import HEADLINE, explain_joint_split
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render, use_cached
 from evalhouse.flows.ui.pair import compare_cached
+from evalhouse.tasks.comparing.causes import FINE
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import clean_text, suggest
 from evalhouse.warehouse.rows.pages import Row, Rows, fetch_series, fetch_summary, find_runs, find_series

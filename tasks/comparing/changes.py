@@ -38,6 +38,7 @@ from evalhouse.prompts import list_rubric_columns, list_rubric_metrics
 from evalhouse.tasks.comparing.intervals import Floats
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.judge.protocol import find_judge
+from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, hash_text, parse_mark
 from evalhouse.warehouse.steps import JUDGE_SETTINGS, LEXICAL_SETTINGS, PLANS, find_step, list_possible_calls, reaches
@@ -298,7 +299,6 @@ def find_changed_judges(
 _MIN_SHARE: Final = 0.5
 """The share of a mean's move that samples with other contexts must account for."""
 _CLEAR: Final = ("worse", "better")
-_MAX_NAMED: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,6 +313,12 @@ class MetricMoves:
     rests_on: frozenset[Cause]
     moves: Floats
     verdict: str
+    better: Better = "high"
+
+    @property
+    def gains(self) -> Floats:
+        """The moves, above 0 where the candidate is better."""
+        return -self.moves if self.better == "low" else self.moves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,24 +402,6 @@ def list_retrieval_moves(metrics: Sequence[MetricMoves], *, contexts: Flags) -> 
                 n_contexts=int((scored & contexts).sum()),
                 difference=difference / int(scored.sum()),
             )
-
-
-def describe_retrieval_moves(moves: Sequence[RetrievalMove]) -> tuple[str, str] | None:
-    """Return how the retrieval changed in half a sentence, and in which metrics; None where it did not."""
-    if not moves:
-        return None
-    ways = [way for way in _CLEAR if any(move.verdict == way for move in moves)]
-    by_way = []
-    for way in ways:
-        # The metrics that moved furthest, and how many more there are.
-        named = sorted((move for move in moves if move.verdict == way), key=lambda move: -abs(move.difference))
-        names = ", ".join(f"{move.metric} ({move.difference:+.3f})" for move in named[:_MAX_NAMED])
-        by_way.append(f"{way} in {names}" + (f" and {len(named) - _MAX_NAMED} more" * (len(named) > _MAX_NAMED)))
-    most = max(moves, key=lambda move: move.n_contexts)
-    return (
-        f"The retrieval is {ways[0] if len(ways) == 1 else 'worse in some ways and better in others'}",
-        f"Retrieval is {'; '.join(by_way)}; {most.n_contexts:,} of {most.n:,} samples have other contexts",
-    )
 
 
 Item = Mapping[str, Any]

@@ -13,6 +13,7 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
+from evalhouse.tasks.comparing.causes import CauseChanges, find_cause_changes
 from evalhouse.tasks.comparing.changes import (
     INPUTS,
     NOISE,
@@ -122,8 +123,8 @@ class Comparison:
     `cluster` is the column that was used; `moves` has one row per sample of both runs and metric (sample_id, metric,
     base, candidate, changed) where the values differ or only one run has one. `noise_run_ids` are the noise runs that
     floors rest on, `shifts` the metrics in which they show that the judge has shifted, `retrieval` the changes of
-    answers that look like retrieval, `retrieval_moves` the changes of retrieval itself. `changed` counts, by cause, the
-    samples of both runs in which it changed.
+    answers that look like retrieval, `retrieval_moves` the changes of retrieval itself, `causes` the changes of what is
+    wrong with the answers. `changed` counts, by what changed, the samples of both runs.
     """
 
     n_base: int
@@ -137,6 +138,7 @@ class Comparison:
     shifts: tuple[Shift, ...] = ()
     retrieval: tuple[RetrievalFinding, ...] = ()
     retrieval_moves: tuple[RetrievalMove, ...] = ()
+    causes: CauseChanges = field(default_factory=CauseChanges)
     changed: Mapping[Cause, int] = field(default_factory=dict)
 
 
@@ -262,9 +264,16 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         frames.append(pl.DataFrame(values, schema=schema).with_columns(pl.col("base", "candidate").fill_nan(None)))
     shifts = noise.find_shifts()
     moves = [
-        MetricMoves(metric=column.metric, rests_on=column.rests_on, moves=column.moves, verdict=compared.paired.verdict)
+        MetricMoves(
+            metric=column.metric,
+            rests_on=column.rests_on,
+            moves=column.moves,
+            verdict=compared.paired.verdict,
+            better=column.better,
+        )
         for column, compared in zip(columns, metrics, strict=True)
     ]
+    retrieval_moves = tuple(list_retrieval_moves(moves, contexts=changed["contexts"]))
     return Comparison(
         n_base=int(samples.in_base.sum()),
         n_candidate=int(samples.in_candidate.sum()),
@@ -276,7 +285,17 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         noise_run_ids=tuple(noise.run_ids),
         shifts=tuple(shifts),
         retrieval=tuple(find_retrieval(moves, answers=changed["answer"], contexts=changed["contexts"])),
-        retrieval_moves=tuple(list_retrieval_moves(moves, contexts=changed["contexts"])),
+        retrieval_moves=retrieval_moves,
+        causes=find_cause_changes(
+            pair.fetch("causes"),
+            samples,
+            moves,
+            retrieval_moves,
+            changed=changed,
+            clusters=clusters,
+            seed=settings.seed,
+            resamples=settings.resamples,
+        ),
         changed={cause: int((flags & samples.common).sum()) for cause, flags in changed.items()},
     )
 

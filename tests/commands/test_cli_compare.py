@@ -131,8 +131,9 @@ def test_two_equal_runs_are_the_same_in_every_metric(house: House, equal: dict[s
 def test_json_has_what_the_readme_says(equal: dict[str, Any]) -> None:
     document = equal
     assert document.keys() == {
-        "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "metrics", "retrieval",
-        "noise", "moved", "corrected", "components", "components_of", "all_answers",
+        "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "headline", "n_judged",
+        "stages", "causes", "metrics", "retrieval", "noise", "moved", "corrected", "components", "components_of",
+        "all_answers",
     }  # fmt: skip
     assert document["metrics"][0].keys() == {
         "metric", "n_base", "n_candidate", "coverage_base", "coverage_candidate", "mean_base", "mean_candidate",
@@ -278,10 +279,10 @@ def test_a_night_with_changes_of_every_kind(moved: str, ask: Ask) -> None:
 
 
 def test_the_tables_say_what_moved_why_and_where(moved: str, ask: Ask) -> None:
-    finished = ask("compare", "first night", "moved", "--warehouse", moved)
+    finished = ask("compare", "first night", "moved", "--warehouse", moved, "--all")
     assert finished.status == 0
     text = finished.stdout
-    assert re.match(r"base: run \S+ \(first night\), 4 samples of harbour\.jsonl\n", text)
+    assert re.search(r"^base: run \S+ \(first night\), 4 samples of harbour\.jsonl$", text, re.MULTILINE)
     assert "3 samples in both" in text
     assert re.search(r"^factual_f1 +\d\.\d{3} +\d\.\d{3} +-0\.\d{3} .* undecided$", text, re.MULTILINE)
     assert re.search(r"^factual_f1 +-0\.\d{3} +answer changed +1 +1 +-0\.\d{3}$", text, re.MULTILINE)

@@ -33,7 +33,7 @@ def make_document(*metrics: dict[str, Any], **columns: object) -> dict[str, Any]
         "base": {"run_id": "b", **run}, "candidate": {"run_id": "c", **run, "label": "v2"},
         "n_samples": {"base": 10, "candidate": 10, "common": 9}, "cluster": None, "warnings": [],
         "metrics": list(metrics), "noise": {"run_ids": [], "steps": []}, "moved": [], "retrieval": [],
-        "components": [], "all_answers": [],
+        "components": [], "all_answers": [], "headline": {"sentence": "Nothing moved", "further": ["Really."]},
         **columns,
     }  # fmt: skip
 
@@ -81,6 +81,9 @@ def test_parts_have_words(name: str, words: str) -> None:
 def test_the_head_names_runs_clusters_and_warnings(show: Any) -> None:  # noqa: ANN401
     lines = show(make_document(cluster="talk", warnings=["the runs differ in judge: a and b"]))
     assert lines == [
+        "Nothing moved.",
+        "Really.",
+        "",
         "base: run b, 10 samples of data.jsonl",
         "candidate: run c (v2), 10 samples of data.jsonl",
         "9 samples in both; clustered by talk",
@@ -128,26 +131,37 @@ def test_a_part_names_what_else_changed_and_retrieval_is_listed_below(show: Any)
     assert rows[-1] == "it looks like retrieval"
 
 
-def test_a_narrow_terminal_keeps_what_decides(show: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401
-    def narrow(width: int) -> None:
-        def make() -> Any:  # noqa: ANN401
-            console = make_console()
-            console.width = width
-            return console
+@pytest.mark.parametrize(
+    ("width", "missing"),
+    [
+        (200, []),
+        (110, ["scored in base", "in candidate"]),
+        (95, ["common", "scored in base", "in candidate"]),
+        (88, ["p", "common", "scored in base", "in candidate"]),
+        (75, ["95 % interval", "p", "common", "scored in base", "in candidate"]),
+    ],
+)
+def test_a_narrow_terminal_keeps_both_means_and_names_what_it_leaves_out(
+    width: int,
+    missing: list[str],
+    show: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make() -> Any:  # noqa: ANN401
+        console = make_console()
+        console.width = width
+        return console
 
-        monkeypatch.setattr(compare_tables, "make_console", make)
-
+    monkeypatch.setattr(compare_tables, "make_console", make)
     wide = make_metric("noise_sensitivity_irrelevant", ci_low=-0.2, ci_high=-0.1, verdict="undecided", parts=[])
-    document = make_document(wide)
-    headers = {}
-    for width in (200, 110, 90, 80):
-        narrow(width)
-        headers[width] = show(document)[5]
-    assert "scored in base" in headers[200]
-    assert "scored in base" not in headers[110]
-    assert "candidate" in headers[110]
-    assert headers[90].split() == ["metric", "difference", "95", "%", "interval", "p", "common", "verdict"]
-    assert headers[80].split() == ["metric", "difference", "95", "%", "interval", "p", "verdict"]
+    lines = show(make_document(wide))
+    header = next(line for line in lines if line.startswith("metric"))
+    assert "base  candidate  difference" in header
+    assert not any(column in header for column in missing)
+    notes = [line for line in lines if line.startswith("note: no room for")]
+    assert notes == (
+        [f"note: no room for {', '.join(missing)}; a wider terminal or --json has them"] if missing else []
+    )
 
 
 def make_noise(**columns: object) -> dict[str, Any]:
@@ -210,7 +224,7 @@ def test_flips_stand_side_by_side_with_their_reasons(show: Any) -> None:  # noqa
     assert "context flipped C2 not useful: One. no use C2 useful: One. no use" in squeezed
     assert "rating flipped accuracy: accuracy 7 of 10 good accuracy: accuracy 3 of 10 good" in squeezed
     assert "truth says vanished Gone. it is there / C1 states it – –" in squeezed
-    assert "moved" not in text
+    assert "  moved  " not in text
     assert lines[-1] == "next: evalhouse compare b c --sample 's 1'"
 
 

@@ -14,7 +14,8 @@ from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
 from evalhouse.warehouse.metric_files import load_metrics, parse_metric
 
 N: Final = 40
-UNCLEAR: Final = "; no score is clearly better or worse than in the run before."
+UNCLEAR: Final = "Nothing is clearly better or worse than in the run before; "
+UNKNOWN: Final = "No sample has a score here and in the run before, so better or worse is unknown; "
 PAIRED: Final = Paired(
     n=N, n_clusters=N, n_higher=1, n_lower=9, difference=-0.25, ci_low=-0.4, ci_high=-0.1, p=0.001, p_adjusted=0.002,
     is_exact=False, verdict="worse",
@@ -96,29 +97,29 @@ def test_without_verdicts_the_result_claims_nothing(causes: Any, metrics: Any, r
 
 
 @pytest.mark.parametrize(
-    ("moves", "tail", "sentence", "tone"),
+    ("moves", "first", "sentence", "tone"),
     [
         (
             [move("mrr", "worse"), move("faithfulness", "worse"), move("chrf", "undecided")],
-            "; 2 of 3 scores are worse than in the run before.",
+            "Some scores are worse than in the run before; ",
             "worse in faithfulness (-0.250), mrr (-0.250); better in none.",
             "bad",
         ),
         (
             [move("faithfulness", "better"), move("mrr", "worse")],
-            "; 1 of 2 scores is worse than in the run before, and 1 better.",
+            "Some scores are worse than in the run before; others are better; ",
             "worse in mrr (-0.250); better in faithfulness (+0.250).",
             "good",
         ),
-        ([move("mrr", "better")], "; 1 of 1 score is better than in the run before.", "none; better in mrr", "good"),
+        ([move("mrr", "better")], "Some scores are better than in the run before; ", "none; better in mrr", "good"),
         (
             [move("mrr", "undecided"), move("chrf", "same")],
             UNCLEAR,
             "no metric is better or worse beyond chance.",
             "unclear",
         ),
-        ([move("mrr", "same")], UNCLEAR, "no score differs.", "unclear"),
-        ([move("mrr", "undecided", n=0)], ".", "no sample has a score in both", "unclear"),
+        ([move("mrr", "same")], "No score differs from the run before; ", "no score differs.", "unclear"),
+        ([move("mrr", "undecided", n=0)], UNKNOWN, "no sample has a score in both", "unclear"),
         (
             [move("mrr", "worse", "formula"), move("chrf", "same")],
             UNCLEAR,
@@ -127,17 +128,17 @@ def test_without_verdicts_the_result_claims_nothing(causes: Any, metrics: Any, r
         ),
         (
             [move(name, "worse") for name in ("bleu", "chrf", "mrr", "rouge_l", "token_f1")],
-            "; 5 of 5 scores are worse than in the run before.",
+            "Some scores are worse than in the run before; ",
             "mrr (-0.250) and 2 more metrics; better in none.",
             "bad",
         ),
     ],
 )  # fmt: skip
 def test_better_or_worse_is_reported_only_beyond_chance(
-    moves: list[MetricComparison], tail: str, sentence: str, tone: str
+    moves: list[MetricComparison], first: str, sentence: str, tone: str
 ) -> None:
     head = build_head(count(hallucinated=4), metrics=(), against=compare(*moves), gate=())
-    assert head.result == f"4 of 40 judged answers have a problem (10 %){tail}"
+    assert head.result == f"{first}4 of 40 judged answers have a problem (10 %)."
     (compared,) = [text for text in head.further if text.startswith("Compared with the run before, r1: ")]
     assert sentence in compared
     assert head.tone == tone

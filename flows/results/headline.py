@@ -1,0 +1,160 @@
+"""The sentence on top of two runs: what changed, in words that need no knowledge of metrics.
+
+`evalhouse compare`, the report, the pages, JSON and notifications all open with it. It names the stage of the bot that
+is worse or better and the causes of bad answers that grew or shrank, beside the share of answers with a problem in both
+runs. The counts are over the samples that were judged in both.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from evalhouse.flows.results.comparison import name_part
+from evalhouse.flows.results.output import write_count
+from evalhouse.flows.results.run_facts import Cause, load_advice
+from evalhouse.tasks.comparing.causes import OF_RETRIEVAL, WAYS, CauseMove
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import YARDSTICKS
+
+Compare = Callable[[RunPair], Comparison]
+_MEASURING: Final = ("judge", "formula")
+"""Parts of a change that come from the measurement."""
+_STAGES: Final = {"retrieval": "retrieval", "generation": "generation", "answer": "what the bot answers"}
+_MAX_CLEAR: Final = 3
+_MAX_UNCLEAR: Final = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against:
+    """The run that another is compared with: a short name, one with its id, and the comparison or why it is missing."""
+
+    called: str
+    name: str
+    comparison: Comparison | None = None
+    otherwise: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """`sentence` says what changed, without a full stop; `further` are whole sentences about what it rests on."""
+
+    sentence: str
+    further: tuple[str, ...] = ()
+
+
+def compare_plainly(pair: RunPair) -> Comparison:
+    """Compare two runs as `evalhouse compare` does."""
+    return compare_runs(pair, ComparisonSettings())
+
+
+def lay_against(pair: RunPair, called: str, compare: Compare = compare_plainly) -> Against:
+    """Compare the second run of a pair with the first by `compare`, unless they were measured differently."""
+    label = f" ({pair.base.label})" if pair.base.label else ""
+    name = f"{called}, {pair.base.run_id}{label}"
+    # The differences of the measurement, in half a sentence; empty without any.
+    pairs = ((name, getattr(pair.base, name), getattr(pair.candidate, name)) for name in YARDSTICKS)
+    changed = ", ".join(f"{name} {old or 'none'} → {new or 'none'}" for name, old, new in pairs if old != new)
+    if changed:
+        otherwise = f"measured differently ({changed}), so a difference may not be a change of the bot"
+        return Against(called=called, name=name, otherwise=otherwise)
+    return Against(called=called, name=name, comparison=compare(pair))
+
+
+def is_measured_otherwise(compared: MetricComparison) -> bool:
+    """Return True if another judge, prompt or formula moved a score of this metric."""
+    return any(part.name in _MEASURING and part.n_moved for part in compared.parts)
+
+
+def write_headline(against: Against, *, slices: Sequence[str] = ()) -> Headline:
+    """Write what changed since the run that another is compared with.
+
+    `slices` are half sentences about parts of the samples that changed while the whole did not.
+    """
+    if against.comparison is None:
+        return Headline(sentence=f"{_capitalise(against.called)} was {against.otherwise}")
+    comparison, called = against.comparison, against.called
+    causes = comparison.causes
+    scored = [compared for compared in comparison.metrics if compared.paired.n]
+    if not scored and not causes.n:
+        return Headline(sentence=f"No sample has a score here and in {called}, so better or worse is unknown")
+    alike = [compared for compared in scored if not is_measured_otherwise(compared)]
+    clear = {way: [compared for compared in alike if compared.paired.verdict == way] for way in WAYS}
+    is_same_bot = bool(comparison.changed) and not comparison.changed["answer"] and not comparison.changed["contexts"]
+    clauses, explained = [], []
+    if len(alike) * 2 < len(scored):
+        clauses.append(
+            f"{called} was judged by another prompt, model or formula, so whether the bot is better or worse is unknown"
+        )
+    elif is_same_bot and any(clear.values()):
+        parts: dict[str, float] = {}
+        for part in (part for compared in scored for part in compared.parts):
+            parts[part.name] = parts.get(part.name, 0.0) + abs(part.value)
+        clauses.append(
+            f"answers and contexts are the same as in {called}; the scores moved because of: "
+            f"{name_part(max(parts, key=lambda name: parts[name]))}"
+        )
+    else:
+        for way in WAYS:
+            stages = [stage for stage, moved_to in causes.stages.items() if moved_to == way]
+            if not stages and not clear[way]:
+                continue
+            moved = causes.list_moved(way)
+            if "retrieval" in stages:
+                moved.sort(key=lambda move: (move.verdict != way, move.cause not in OF_RETRIEVAL))
+            n_clear = sum(move.verdict == way for move in moved)
+            moved = moved[: min(n_clear, _MAX_CLEAR) or _MAX_UNCLEAR]
+            explained += moved[:1]
+            subject = " and ".join(_STAGES[stage] for stage in stages)
+            verb = "are" if len(stages) > 1 else "is"
+            if not stages:  # such as other ground truths
+                subject, verb = "others" if clauses else "some scores", "are"
+            same = ", with the same contexts" if "generation" in stages and not comparison.changed["contexts"] else ""
+            than = "" if clauses else f" than in {called}"
+            clauses.append(f"{subject} {verb} {way}{than}{same}{_count_moves(moved)}")
+    if not clauses:
+        moved = [move for way in WAYS for move in causes.list_moved(way)[:_MAX_UNCLEAR]]
+        if moved or any(compared.paired.verdict != "same" for compared in scored):
+            may_be = ", which may be chance" if moved else ""
+            clauses.append(
+                f"nothing is clearly better or worse than in {called}{_count_moves(moved[:_MAX_UNCLEAR])}{may_be}"
+            )
+        else:
+            clauses.append(f"no score differs from {called}")
+    clauses += slices
+    if causes.n:
+        before, now = (f"{n / causes.n:.0%}".replace("%", " %") for n in (causes.n_base, causes.n_candidate))
+        share = "as before" if causes.n_base == causes.n_candidate else f"{before} before"
+        clauses.append(f"{now} of {write_count(causes.n, 'answer')} have a problem, {share}")
+    further = [f"{_capitalise(_name(move.cause))} means: {_explain(move.cause)}" for move in explained]
+    if comparison.changed:
+        n_answers, n_contexts = comparison.changed["answer"], comparison.changed["contexts"]
+        further.append(
+            f"Of the {write_count(comparison.n_common, 'sample')} in both runs {n_answers:,} have another answer and "
+            f"{n_contexts:,} other contexts."
+        )
+    return Headline(sentence=_capitalise("; ".join(clauses)), further=tuple(further))
+
+
+def describe_causes(comparison: Comparison) -> list[dict[str, object]]:
+    """Return the causes of bad answers in both runs with their names, as in JSON, the largest growth first."""
+    moves = sorted(comparison.causes.moves, key=lambda move: move.n_base - move.n_candidate)
+    return [{**vars(move), "name": _name(move.cause)} for move in moves]
+
+
+def _count_moves(moves: Sequence[CauseMove]) -> str:
+    counts = ", ".join(f"{_name(move.cause)}: {move.n_base:,} → {move.n_candidate:,}" for move in moves)
+    return f" ({counts})" if counts else ""
+
+
+def _name(cause: str) -> str:
+    return load_advice("en")[cast(Cause, cause)].name
+
+
+def _explain(cause: str) -> str:
+    meaning = load_advice("en")[cast(Cause, cause)].meaning
+    return f"{meaning[:1].lower()}{meaning[1:]}"
+
+
+def _capitalise(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
