@@ -193,7 +193,7 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
     run of which only some samples failed is returned, with status `incomplete`.
     """
     from evalhouse.flows.errors import SettingsError
-    from evalhouse.flows.preparing.settings import resolve_settings, split_list
+    from evalhouse.flows.preparing.request import resolve_settings, split_list
     from evalhouse.flows.results.progress import ProgressLine
     from evalhouse.flows.run.call_process import RunnerGone, run_apart
     from evalhouse.tasks.settings.run import RunSettings

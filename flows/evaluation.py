@@ -35,8 +35,7 @@ from prefect.states import Cancelled, Completed, Failed
 from pydantic import BaseModel, ConfigDict, Field
 
 from evalhouse.flows.errors import explain
-from evalhouse.flows.preparing.request import RunRequest, Trigger, find_unfinished
-from evalhouse.flows.preparing.settings import Resolved, resolve_settings
+from evalhouse.flows.preparing.request import Resolved, RunRequest, Trigger, find_unfinished, resolve_settings
 from evalhouse.flows.run.open_run import RunFlow, open_run
 from evalhouse.flows.run.outcome import explain_incomplete
 from evalhouse.flows.server.interrupts import take_signals_back, wait_for_warehouse

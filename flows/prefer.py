@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.request import begin_run
-from evalhouse.flows.preparing.settings import parse_pairs, resolve_settings
+from evalhouse.flows.preparing.request import begin_run, parse_pairs, resolve_settings
 from evalhouse.flows.results.run_facts import find_other_run
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.prompts import derive_settings

@@ -520,7 +520,7 @@ def prefer(
 def resume_preferences(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, Any], as_json: bool) -> int:
     """Resume a run of kind prefer, and return the exit status."""
     from evalhouse.flows.prefer import plan_again  # noqa: PLC0415  # all that asks
-    from evalhouse.flows.preparing.settings import check_resumable  # noqa: PLC0415  # imports the settings of a run
+    from evalhouse.flows.preparing.request import check_resumable  # noqa: PLC0415  # imports the settings of a run
 
     check_resumable(run, changes, {parameter.name for parameter in prefer.params})
     with ExitStack() as held:

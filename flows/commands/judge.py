@@ -116,7 +116,7 @@ def show(
     prompt = loaded[name]
     if sample_id is not None or dataset is not None:
         # Imports everything that a run needs, which the list of prompts does not.
-        from evalhouse.flows.preparing.settings import parse_pairs, resolve_settings  # noqa: PLC0415
+        from evalhouse.flows.preparing.request import parse_pairs, resolve_settings  # noqa: PLC0415
         from evalhouse.flows.trials.prompts import preview_prompt  # noqa: PLC0415
 
         flags = {"dataset": dataset, "language": language, "prompts": str(folder) if folder else None}
@@ -319,7 +319,7 @@ def benchmark(
     without a verdict. `--plan fused` asks about every row by both plans and shows their difference with its interval.
     """
     # Help must not import everything that asks.
-    from evalhouse.flows.preparing.settings import resolve_settings  # noqa: PLC0415
+    from evalhouse.flows.preparing.request import resolve_settings  # noqa: PLC0415
     from evalhouse.flows.run.estimate import usage_table  # noqa: PLC0415
     from evalhouse.flows.trials import benchmark as trials  # noqa: PLC0415
     from evalhouse.tasks.asking.usage import Usage  # noqa: PLC0415

@@ -24,9 +24,12 @@ from evalhouse.flows.commands.options import (
     run_options,
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
-from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, Update
-from evalhouse.flows.preparing.settings import (
+from evalhouse.flows.preparing.request import (
+    BY_HAND,
     Resolved,
+    RunRequest,
+    Trigger,
+    Update,
     find_unknown_variables,
     is_suite,
     parse_metric_settings,

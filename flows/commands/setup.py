@@ -18,7 +18,7 @@ import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION
 from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, SettingsError
-from evalhouse.flows.preparing.settings import (
+from evalhouse.flows.preparing.request import (
     SUITE_ORIGIN,
     CheckResult,
     find_unknown_variables,

@@ -261,7 +261,7 @@ def check(
     contradicts, references that are gone, and documents without a question. Exit status 1 when something was found, 3
     when not all could be checked.
     """
-    from evalhouse.flows.preparing.settings import parse_pairs  # noqa: PLC0415  # imports all that asks
+    from evalhouse.flows.preparing.request import parse_pairs  # noqa: PLC0415  # imports all that asks
     from evalhouse.flows.testsets.check import CheckedSet, plan_check  # noqa: PLC0415
 
     plan = plan_check(
@@ -293,7 +293,7 @@ def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse
     A and B are files of questions, or hashes (or their beginnings) of stored versions. Questions are the same by
     their ids.
     """
-    from evalhouse.flows.preparing.settings import parse_pairs  # noqa: PLC0415  # imports all settings
+    from evalhouse.flows.preparing.request import parse_pairs  # noqa: PLC0415  # imports all settings
     from evalhouse.flows.testsets.versions import find_version  # noqa: PLC0415  # these import all that asks
     from evalhouse.tasks.testsets.questions import compare_sets  # noqa: PLC0415
 

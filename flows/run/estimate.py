@@ -24,8 +24,7 @@ from evalhouse.flows.preparing.live_run import (
     make_plan,
     refuse_budget_of_answers,
 )
-from evalhouse.flows.preparing.request import count_judged
-from evalhouse.flows.preparing.settings import show_target
+from evalhouse.flows.preparing.request import count_judged, show_target
 from evalhouse.flows.results.output import (
     Table,
     make_table,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import check_history, describe_columns, make_plan
-from evalhouse.flows.preparing.settings import CheckResult, count_limits, make_finding, show_target
+from evalhouse.flows.preparing.request import CheckResult, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import LivingSet, Suite, list_fires
 from evalhouse.flows.results.output import print_notice, write_count, write_dollars
 from evalhouse.flows.serving.notify import find_webhook

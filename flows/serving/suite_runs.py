@@ -11,8 +11,15 @@ from functools import partial
 from typing import Any
 
 from evalhouse.flows.evaluate import start_run
-from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, find_unfinished
-from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
+from evalhouse.flows.preparing.request import (
+    BY_HAND,
+    SUITE_ORIGIN,
+    Resolved,
+    RunRequest,
+    Trigger,
+    find_unfinished,
+    resolve_settings,
+)
 from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.results.baseline import Baseline, find_baseline, make_decision
 from evalhouse.flows.results.output import print_notice, write_count

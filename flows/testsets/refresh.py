@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evalhouse.flows.errors import INCOMPLETE, SettingsError
-from evalhouse.flows.preparing.request import NO_JUDGE
-from evalhouse.flows.preparing.settings import find_variable
+from evalhouse.flows.preparing.request import NO_JUDGE, find_variable
 from evalhouse.flows.results.output import (
     make_table,
     print_json,

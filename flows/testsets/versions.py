@@ -15,8 +15,7 @@ import orjson
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_prompts
-from evalhouse.flows.preparing.request import NO_JUDGE, begin_run
-from evalhouse.flows.preparing.settings import check_resumable, resolve_settings
+from evalhouse.flows.preparing.request import NO_JUDGE, begin_run, check_resumable, resolve_settings
 from evalhouse.flows.results.output import print_line, write_dollars
 from evalhouse.flows.trials.session import Session
 from evalhouse.tasks.asking.usage import Usage

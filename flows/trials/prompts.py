@@ -22,8 +22,7 @@ import polars as pl
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
-from evalhouse.flows.preparing.request import begin_run
-from evalhouse.flows.preparing.settings import Resolved, resolve_settings
+from evalhouse.flows.preparing.request import Resolved, begin_run, resolve_settings
 from evalhouse.flows.results.output import make_table, print_line, print_table, write_interval
 from evalhouse.flows.run.estimate import usage_table
 from evalhouse.flows.shards import load_step, take_asking_steps

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 from attack_set import Data, Trial, list_items, load_attacks, make_trials
 
-from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.preparing.request import resolve_settings
 from evalhouse.flows.results.output import (
     make_table,
     print_line,

@@ -12,7 +12,7 @@ from cli_house import make_rows, place_at, write_dataset
 from cli_process import Place
 from endpoint import Endpoint, running_endpoint
 
-from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.preparing.request import resolve_settings
 from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.warehouse.messages import name_setting, settings_as_arguments
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,19 @@ def test_no_module_before_the_run_imports_prefect(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.slow
+def test_a_one_row_run_loads_at_most_sixty_files_of_which_fifty_before_its_flow() -> None:
+    shape = Path(__file__).parents[1] / "benchmarks" / "shape.py"
+    counting = (
+        "import json, sys; sys.path.insert(0, sys.argv[1]); import shape; print(json.dumps(shape.count_imports()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", counting, str(shape.parent)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stdout)
+    assert len(loaded["all"]) <= 60, loaded["all"]
+    assert len(loaded["before"]) <= 50, loaded["before"]
+    assert "evalhouse.flows.evaluation" in loaded["before"], "the flow itself is counted before it begins"

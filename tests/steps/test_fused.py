@@ -36,8 +36,7 @@ from prompt_files import read_content, write_prompt
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import prepare_run
-from evalhouse.flows.preparing.request import RunRequest
-from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.preparing.request import RunRequest, resolve_settings
 from evalhouse.prompts import list_ids
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.datasets.read import stage_dataset

@@ -16,7 +16,7 @@ from grades import rate, read_row, spread
 from live_runs import PROMPTS, lay_out_run, make_sample, make_settings, point_to, read_calls
 from token_replies import RATED, SEVEN, SEVEN_MEAN, build_body
 
-from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.preparing.request import resolve_settings
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.protocol import ModelReply, Question, hash_canonical
 from evalhouse.tasks.models import chat as chat_model

@@ -38,7 +38,7 @@ from rows import fill, open_rows, read
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
-from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.preparing.request import resolve_settings
 from evalhouse.tasks.judge.protocol import (
     FatalJudgeError,
     Question,

@@ -11,7 +11,7 @@ from cli_process import ROOT
 
 from evalhouse.flows.commands.options import find_warehouse
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.settings import (
+from evalhouse.flows.preparing.request import (
     find_flag,
     find_unknown_variables,
     find_variable,

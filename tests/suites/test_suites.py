@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.settings import is_suite, resolve_settings
+from evalhouse.flows.preparing.request import is_suite, resolve_settings
 from evalhouse.flows.preparing.suites import Suite, explain_bad_cron, list_fires, load_suite
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import SuiteGate
