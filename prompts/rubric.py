@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Need = Literal["answer", "ground_truth", "contexts"]
 CriterionKind = Literal["rating", "spread", "flag", "preference"]
-Better = Literal["high", "low"]
+Better = Literal["high", "low", "neutral"]
 
 SAMPLE_COLUMNS: Mapping[str, str] = {
     name: name for name in ("question", "answer", "ground_truth", "contexts", "contexts_role", "schema")

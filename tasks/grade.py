@@ -59,7 +59,7 @@ async def grade_by_rubric(live_run: LiveRun, work: SampleWork, prompt: Prompt) -
         # The worst ratings, which a retrieval that found nothing gets where contexts are rated.
         reason = "no context was retrieved" if rated["contexts"] == "contexts" else "the answer is empty"
         worst = {
-            name: Rating(reason=reason, rating=float(criterion.min if criterion.better == "high" else criterion.max))
+            name: Rating(reason=reason, rating=float(criterion.min if criterion.better != "low" else criterion.max))
             for name, criterion in rubric.criteria.items()
         }
         for grade in rubric.settle(worst, has_contexts=False, judged_totals={}):

@@ -23,7 +23,9 @@ from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 
 OPTIONAL_STEPS: Final = tuple(step.name for step in STEPS.values() if step.optional)
 
-Better = Literal["high", "low"]
+Better = Literal["high", "low", "neutral"]
+SIGNS: Final[Mapping[Better, int]] = {"high": 1, "low": -1, "neutral": 0}
+"""What a rise of a metric is worth: of a neutral one neither a rise nor a fall is better."""
 """The direction in which a metric is better."""
 
 Embeddings = Literal["model", "hashing"]
@@ -40,7 +42,7 @@ _DEFAULT: Final = re.compile(r"no|yes(?:, place ([1-9][0-9]*))?")
 _LAST_PLACE: Final = 1000
 _CHOICES: Final = {
     "embeddings": ("model", "hashing"),
-    "better": ("high", "low"),
+    "better": ("high", "low", "neutral"),
     "correctable": ("yes", "no, ratio", "no, joined", "no, ranks"),
 }
 _PARAMETER: Final = re.compile(r"(\S+)\s*=\s*(\S+)")
@@ -178,7 +180,7 @@ def parse_metric(text: str, *, name: str, place: str, is_own: bool = True) -> Me
         sql=sql,
         place=place,
         embeddings=embeddings,
-        better="low" if values.get("better") == "low" else "high",
+        better=next((way for way in SIGNS if way == values.get("better")), "high"),
         minimum=minimum,
         default_place=None if default[0] == "no" else int(default[1] or _LAST_PLACE),
         correctable=values.get("correctable"),
@@ -237,7 +239,7 @@ def write_rubric_metric(
     `stand_in` is a sentence on the rating where a text is missing. The built-in rubrics have such files; for
     users' rubrics they are made while a run is planned.
     """
-    further = ("-- better: low\n" if better == "low" else "") + (f"-- minimum: {minimum!r}\n" if minimum else "")
+    further = (f"-- better: {better}\n" if better != "high" else "") + (f"-- minimum: {minimum!r}\n" if minimum else "")
     text = read_query("rubric_metric")
     says = f" {stand_in}" if stand_in else ""
     return text.format(metric=metric, rubric=rubric, criterion=criterion, further=further, stand_in=says)

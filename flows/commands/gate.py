@@ -234,6 +234,11 @@ def gate(
     for metric in limits.minimums:
         if scores[metric].better == "low":
             raise SettingsError(f"--min {metric}: this metric is better when low; use --max")
+    for option, by_metric in (("--max-drop", limits.drops), ("--trend", limits.trends)):
+        if neutral := [metric for metric in by_metric if scores[metric].better == "neutral"]:
+            raise SettingsError(
+                f"{option} {', '.join(neutral)}: neither a drop nor a rise of it is worse; use --min or --max"
+            )
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     nights = list_nights(warehouse, checked_run) if against in NAMES or limits.trends else []
     if against is None:

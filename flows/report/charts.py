@@ -143,8 +143,11 @@ def draw_shares(rows: Sequence[Row], shares: Mapping[str, Sequence[float]], *, l
     return Chart(kind="shares", label=f"Causes of {len(rows)} runs as shares: {', '.join(shares)}", data=data)
 
 
-def draw_parts(parts: Sequence[Part], *, low_is_good: bool) -> Chart:
-    """Draw why a mean moved: a bar for each part, which begins where the one above ends, and one for the sum."""
+def draw_parts(parts: Sequence[Part], *, sign: int) -> Chart:
+    """Draw why a mean moved: a bar for each part, which begins where the one above ends, and one for the sum.
+
+    `sign` is what a rise of the metric is worth, as in SIGNS.
+    """
     ends = [0.0]
     for part in parts:
         ends.append(ends[-1] + part.value)
@@ -155,7 +158,7 @@ def draw_parts(parts: Sequence[Part], *, low_is_good: bool) -> Chart:
     step = next(times * power for times in (1, 2, 5, 10) if times * power >= size * (1 - ROUNDING))
     first, last = math.floor(min(ends) / step + ROUNDING), math.ceil(max(ends) / step - ROUNDING)
     low, high = round(first * step, 12), round(max(last, first + 1) * step, 12)
-    gains = [-part.value if low_is_good else part.value for part in parts]
+    gains = [sign * part.value for part in parts]
     ways = ["even" if abs(gain) <= ROUNDING else "up" if gain > 0 else "down" for gain in gains]
     texts = [f"{write_change(part.value)}, {part.n_moved} of {part.n} samples moved" for part in parts]
     data = {

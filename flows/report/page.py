@@ -51,7 +51,7 @@ from evalhouse.tasks.testsets.decisions import LABELS, AskedQuestions
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import Span
 from evalhouse.warehouse.messages import clean_text, shorten
-from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.metric_files import SIGNS, load_metrics
 from evalhouse.warehouse.rows.pages import (
     CAUSE_RUNS,
     FLAKY_RUNS,
@@ -86,7 +86,7 @@ class _Index:
     """The table of all samples by column, in the run's order; the script reads it by these names."""
 
     metrics: list[str]
-    low_is_good: list[bool]
+    signs: list[int]
     scores: list[list[float | None]]
     reasons: list[list[str | None]]
     base: list[list[float | None]] | None
@@ -146,7 +146,7 @@ def build_page(
     columns = {name: column for column, name in enumerate(names)}
     index = _Index(
         metrics=names,
-        low_is_good=[row["better"] == "low" for row in metrics],
+        signs=[SIGNS[row["better"]] for row in metrics],
         scores=[[None] * len(places) for _ in names],
         reasons=[[None] * len(places) for _ in names],
         base=None if base is None else [[None] * len(places) for _ in names],

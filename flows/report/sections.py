@@ -55,7 +55,7 @@ from evalhouse.flows.results.run_facts import (
 from evalhouse.tasks.comparing.causes import FINE
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
-from evalhouse.warehouse.metric_files import MetricFile, load_metrics
+from evalhouse.warehouse.metric_files import SIGNS, MetricFile, load_metrics
 from evalhouse.warehouse.rows.pages import Row, RunSummary
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import ForgottenTexts, RunRow, find_forgotten, find_run
@@ -435,7 +435,7 @@ def describe_parts(comparison: Comparison, names: Sequence[str]) -> list[dict[st
                 "candidate": write_value(compared.mean_candidate),
                 "change": write_change(compared.change),
                 "floor": write_value(compared.noise_floor) if (compared.noise_floor or 0) >= _MIN_SHOWN else None,
-                "chart": draw_parts(parts, low_is_good=compared.better == "low"),
+                "chart": draw_parts(parts, sign=SIGNS[compared.better]),
                 "rows": [*rows, total],
             }
         )

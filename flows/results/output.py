@@ -276,8 +276,8 @@ def print_scores(
 ) -> None:
     """Print rows of `run_scores` as a table in the given order of metrics, without the `hidden` and `folded` ones.
 
-    `note` explains the hidden ones, a line says how to see the folded ones, and another names the metrics that are
-    better when low.
+    `note` explains the hidden ones, a line says how to see the folded ones, and others name the metrics that are
+    better when low, and those that are neither.
     """
     visible = [row for row in sort_by_metric(rows, order) if row["metric"] not in hidden]
     shown = [row for row in visible if row["metric"] not in folded]
@@ -292,6 +292,8 @@ def print_scores(
         print_line(f"{n_folded} more metrics are in `evalhouse show --all`")
     if low := [row["metric"] for row in shown if row["better"] == "low"]:
         print_line(f"note: better when low: {', '.join(low)}")
+    if neutral := [row["metric"] for row in shown if row["better"] == "neutral"]:
+        print_line(f"note: neither high nor low is better: {', '.join(neutral)}")
     if note:
         print_line(note)
 

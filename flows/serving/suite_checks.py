@@ -19,7 +19,7 @@ from evalhouse.prompts import PromptError
 from evalhouse.tasks.datasets.read import StagedDataset, stage_of
 from evalhouse.tasks.judge.protocol import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_settings
-from evalhouse.tasks.settings.suite import RefreshedTestset, SuiteGate, explain_low
+from evalhouse.tasks.settings.suite import RefreshedTestset, SuiteGate, explain_direction
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.testsets import TestsetError
 from evalhouse.tasks.testsets.questions import load_set
@@ -116,9 +116,10 @@ def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
             f"[gate] has limits of {', '.join(missing)}, which the run does not score; it scores: "
             f"{', '.join(sorted(scored))}"
         )
-    problem = explain_low(gate.min, {metric.name: metric for metric in plan.metrics})
-    if problem:
-        raise SettingsError(f"[gate.min] {problem}")
+    metrics = {metric.name: metric for metric in plan.metrics}
+    for kind, limits in (("min", gate.min), ("max_drop", gate.max_drop), ("trend", gate.trends)):
+        if problem := explain_direction(kind, limits, metrics):
+            raise SettingsError(f"[gate.{kind}] {problem}")
 
 
 def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:

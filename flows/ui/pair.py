@@ -29,7 +29,7 @@ from evalhouse.tasks.comparing.changes import WAYS, find_graded, list_verdict_fl
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, rank_samples
 from evalhouse.tasks.reviews.export import CorrectedPair, explain_uncorrected, pair_corrected
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.metric_files import SIGNS, load_metrics
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import WORDS, RunRow, list_runs, pick_run
 
@@ -533,7 +533,7 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
         if row["base"] is not None and row["candidate"] is not None:
             change = row["candidate"] - row["base"]
             if abs(change) >= _MIN_CHANGE:
-                tone = "worse" if (change < 0) != (row["better"] == "low") else "better"
+                tone = ("", "better", "worse")[SIGNS[row["better"]] * (1 if change > 0 else -1)]
         scores.append(
             {
                 "metric": name,

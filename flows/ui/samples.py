@@ -25,6 +25,7 @@ from evalhouse.flows.results.run_facts import CAUSES, HEADLINE, load_advice
 from evalhouse.flows.ui.judge import list_items
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render
 from evalhouse.warehouse.messages import shorten, suggest
+from evalhouse.warehouse.metric_files import SIGNS
 from evalhouse.warehouse.rows.pages import (
     Condition,
     Scores,
@@ -231,8 +232,8 @@ class SampleList:
 
     run: RunRow
     wanted: Filters
-    metrics: Mapping[str, bool]
-    """True by name for metrics that are better when low; the main ones come first."""
+    metrics: Mapping[str, int]
+    """What a rise is worth by metric, as in SIGNS; the main ones come first."""
     metric: str | None
     base: str | None
     is_descending: bool
@@ -255,14 +256,14 @@ class SampleList:
 def find_list(warehouse: Warehouse, run: RunRow, given: Sequence[tuple[str, str]]) -> SampleList:
     """Find the samples that fit the parameters of an address; raises HTTPException 400 for values it does not allow."""
     rows = {str(row["metric"]): row for row in warehouse.fetch_rows("ui/run_metrics", run_id=run.run_id)}
-    metrics = {name: rows[name]["better"] == "low" for name in sort_headline(sorted(rows))}
+    metrics = {name: SIGNS[rows[name]["better"]] for name in sort_headline(sorted(rows))}
     wanted = parse_filters(given, list(metrics), CAUSES)
     scored = (name for name in metrics if rows[name]["n_scored"])
     metric = wanted.metric or next(scored, None)
     base = find_run(warehouse, wanted.base).run_id if wanted.base else find_previous(warehouse, run.run_id)
     if base is None and (wanted.sort == "change" or any(condition.is_change for condition in wanted.where)):
         raise HTTPException(400, "no run of this series is before this one; name a run to count changes from: base=RUN")
-    is_worst_high = wanted.sort in ("score", "change") and metrics.get(metric or "", False)
+    is_worst_high = wanted.sort in ("score", "change") and metrics.get(metric or "", 1) < 0
     is_descending = is_worst_high if wanted.descending is None else wanted.descending
     search = Search(
         metric=metric, sort=wanted.sort, descending=is_descending, conditions=wanted.where, cause=wanted.cause,
@@ -301,7 +302,7 @@ def show_samples(request: Request, run: str) -> Response:
         cells = []
         for name in found.columns:
             score = scores.get((row["sample_id"], name), _NOT_SCORED)
-            gain = (score["change"] or 0) * (-1 if found.metrics[name] else 1)
+            gain = (score["change"] or 0) * found.metrics[name]
             cells.append(
                 {
                     "value": write_value(score["value"]),

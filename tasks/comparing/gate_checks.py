@@ -46,7 +46,7 @@ from evalhouse.tasks.comparing.runs import (
     find_clusters,
     warn_of_status,
 )
-from evalhouse.warehouse.metric_files import Better
+from evalhouse.warehouse.metric_files import SIGNS, Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.samples import fetch_asked
@@ -518,7 +518,7 @@ def lay_side_by_side(
             values=values,
             clusters=clusters.places,
             unlike=tuple(unlike),
-            better="low" if "low" in rows["better"] else "high",
+            better=next((way for way in SIGNS if way in rows["better"]), "high"),
         )
     return SideBySide(nights=nights, cluster=clusters.column)
 

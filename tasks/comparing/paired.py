@@ -50,7 +50,8 @@ from evalhouse.tasks.comparing.intervals import (
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.rows.runs import RunRow
 
-Verdict = Literal["better", "worse", "same", "undecided"]
+Verdict = Literal["better", "worse", "changed", "same", "undecided"]
+"""`changed` is a significant difference of a metric of which neither more nor less is better."""
 
 RESAMPLES: Final = 10_000
 ROUNDING: Final = 1e-12

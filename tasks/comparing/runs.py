@@ -50,7 +50,7 @@ from evalhouse.tasks.comparing.paired import (
 )
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.messages import suggest
-from evalhouse.warehouse.metric_files import Better
+from evalhouse.warehouse.metric_files import SIGNS, Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
@@ -228,6 +228,12 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         )
         estimated = dict(zip(estimated, adjusted, strict=True))
         results = [estimated.get(column.metric, paired) for column, paired in zip(columns, results, strict=True)]
+    results = [
+        replace(paired, verdict="changed")
+        if column.better == "neutral" and paired.verdict in ("better", "worse")
+        else paired
+        for column, paired in zip(columns, results, strict=True)
+    ]
     noise = PairNoise(pair)
     metrics = []
     for column, paired in zip(columns, results, strict=True):
@@ -338,7 +344,7 @@ def _build_columns(
             steps=of_metric,
             rests_on=frozenset(INPUTS[name] for name in list_inputs(of_metric, rubrics)),
             version=next((version for version in frame["candidate_version"].to_list() if version is not None), None),
-            better="low" if "low" in frame["better"].to_list() else "high",
+            better=next((way for way in SIGNS if way in frame["better"]), "high"),
         )
 
 

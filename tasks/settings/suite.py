@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from evalhouse.warehouse.messages import cut, note_secret, suggest
@@ -332,10 +332,15 @@ def name_scores(suite: str) -> str:
     return f"evalhouse://suite/{suite}/scores"
 
 
-def explain_low(minimums: Iterable[str], metrics: Mapping[str, MetricFile]) -> str | None:
-    """Return the problem of smallest means of metrics that are better when low, else None."""
-    low = [name for name in minimums if name in metrics and metrics[name].better == "low"]
-    return f"{', '.join(low)}: better when low; put a limit into [gate.max]" if low else None
+def explain_direction(kind: str, names: Iterable[str], metrics: Mapping[str, MetricFile]) -> str | None:
+    """Return the problem of limits of a kind for metrics with another direction, else None: smallest means of metrics
+    that are better when low, drops and trends of metrics that are neither better when high nor when low."""
+    wrong, advice = {
+        "min": ("low", "better when low; put a limit into [gate.max]"),
+        "max_drop": ("neutral", "neither a drop nor a rise is worse; put a limit into [gate.min] or [gate.max]"),
+    }["min" if kind == "min" else "max_drop"]
+    found = [name for name in names if name in metrics and metrics[name].better == wrong]
+    return f"{', '.join(found)}: {advice}" if found else None
 
 
 class SuiteGate(_Table):
@@ -363,12 +368,14 @@ class SuiteGate(_Table):
     )
     coverage: dict[str, Share] = Field(default={}, description="least shares scored by metric")
 
-    @field_validator("min")
+    @field_validator("min", "max_drop", "trend")
     @classmethod
-    def check_min(cls, limits: dict[str, float]) -> dict[str, float]:
-        problem = explain_low(limits, load_metrics())
+    def check_directions(
+        cls, limits: dict[str, float] | Literal[False], info: ValidationInfo
+    ) -> dict[str, float] | Literal[False]:
+        problem = explain_direction(str(info.field_name), limits or (), load_metrics())
         if problem:
-            raise PydanticCustomError("better_low", "{problem}", {"problem": problem})
+            raise PydanticCustomError("wrong_direction", "{problem}", {"problem": problem})
         return limits
 
     @field_validator("against")

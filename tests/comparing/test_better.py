@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import call_here
+from pydantic import ValidationError
 from report_pages import ReportPage
 from rows import fill
 from warehouse_runs import make_run
@@ -15,6 +16,7 @@ from warehouse_runs import make_run
 from evalhouse.flows.preparing.live_run import make_rubric_metrics
 from evalhouse.prompts import load_prompts
 from evalhouse.prompts.rubric import Criterion, Rubric
+from evalhouse.tasks.settings.suite import SuiteGate
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics
 from evalhouse.warehouse.rows.runs import insert_run
@@ -35,13 +37,14 @@ where run_id = $run_id and rubric = 'blunder'
 """
 
 
-def make_own_metric(folder: Path) -> MetricFile:
-    (folder / "blunders.sql").write_text(OWN_METRIC, encoding="utf-8")
+def make_own_metric(folder: Path, better: str = "low") -> MetricFile:
+    text = OWN_METRIC.replace("better: low", f"better: {better}")
+    (folder / "blunders.sql").write_text(text, encoding="utf-8")
     return load_metrics(folder)["blunders"]
 
 
-def make_own_rubric(_: Path) -> MetricFile:
-    criterion = Criterion.model_validate({"min": 0, "max": 5, "metric": "blunders", "better": "low"})
+def make_own_rubric(_: Path, better: str = "low") -> MetricFile:
+    criterion = Criterion.model_validate({"min": 0, "max": 5, "metric": "blunders", "better": better})
     rubric = Rubric(name="blunder", needs=["answer"], criteria={"blunder": criterion})
     prompt = replace(load_prompts()["answer_validity"], name="blunder", rubric=rubric)
     return make_rubric_metrics([prompt], load_metrics())["blunders"]
@@ -94,10 +97,45 @@ def test_a_rise_of_what_is_better_low_is_called_worse(
     path = tmp_path / "report.html"
     call_here(capsys, "report", "candidate", "--against", "base", "-o", str(path), *at)
     page = ReportPage(path)
-    assert page.unpack("index")["low_is_good"] == [True]
+    assert page.unpack("index")["signs"] == [-1]
     assert any(cell.startswith("worse") for cell in page.rows("scores")[0])
     drawn = [json.loads(script.text) for script in page.find("script", type="application/json")]
     assert any("down" in chart["ways"] for chart in drawn if chart["kind"] == "parts"), "a bar that shows bad news"
 
     worst = call_here(capsys, "show", "candidate", "--json", *at).document["worst"]
     assert worst[0]["value"] == max(row["value"] for row in worst)
+
+
+@pytest.mark.parametrize("make", [make_own_metric, make_own_rubric])
+def test_a_rise_of_what_is_neutral_is_neither_better_nor_worse(
+    make: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert callable(make)
+    metric = make(tmp_path, "neutral")
+    assert (metric.better, load_metrics()["self_knowledge"].better) == ("neutral", "neutral")
+    at = ("--warehouse", build_nights(tmp_path, metric).location.name)
+    (compared,) = call_here(capsys, "compare", "base", "candidate", "--json", *at).document["metrics"]
+    assert (compared["difference"] > 0.5, compared["verdict"]) == (True, "changed")
+    for option in ("--max-drop", "--trend"):
+        base = ("--against", "base") if option == "--max-drop" else ()
+        refused = call_here(capsys, "gate", "candidate", *base, option, "blunders=0.1", *at)
+        assert refused.status == 2
+        assert f"{option} blunders: neither a drop nor a rise of it is worse; use --min or --max" in refused.stderr
+    limits = ("--min", "blunders=0.1", "--max", "blunders=1")
+    assert call_here(capsys, "gate", "candidate", *limits, "--json", *at).document["counts"]["passed"] == 2
+
+    path = tmp_path / "report.html"
+    call_here(capsys, "report", "candidate", "--against", "base", "-o", str(path), *at)
+    page = ReportPage(path)
+    assert page.unpack("index")["signs"] == [0]
+    assert not any(cell.startswith(("worse", "better")) for cell in page.rows("scores")[0])
+    drawn = [json.loads(script.text) for script in page.find("script", type="application/json")]
+    assert not any({"up", "down"} & set(chart["ways"]) for chart in drawn if chart["kind"] == "parts")
+    shown = call_here(capsys, "show", "candidate", *at)
+    assert "note: neither high nor low is better: blunders" in shown.lines
+
+
+@pytest.mark.parametrize("kind", ["max_drop", "trend"])
+def test_a_gate_of_a_suite_refuses_a_drop_of_what_is_neutral(kind: str) -> None:
+    with pytest.raises(ValidationError, match="self_knowledge: neither a drop nor a rise is worse"):
+        SuiteGate.model_validate({kind: {"self_knowledge": 0.02}})

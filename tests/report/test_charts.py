@@ -128,7 +128,7 @@ def list_charts() -> dict[str, Chart]:
         "interval": draw_interval(few[0], 0.7),
         "amounts": draw_amounts(few, [1234567, 2, None, 0, 9], what="Requests", form="{:,.0f}"),
         "shares": draw_shares(few, {"fine": [0.5, 0.2, 1, 0, 1], "not in the contexts": [0.5, 0.8, 0, 1, 0]}),
-        "parts": draw_parts(PARTS, low_is_good=False),
+        "parts": draw_parts(PARTS, sign=1),
         "spark": draw_spark(many),
         **{name: chart for name, columns in results.items() if (chart := draw_result(columns))},
     }

@@ -70,11 +70,11 @@ def test_the_parts_of_every_metric_add_up_to_its_change(
     assert "answer changed" in {row[0] for row in rows}
 
 
-def draw(*values: float, low_is_good: bool = False) -> list[tuple[str, float, float]]:
+def draw(*values: float, sign: int = 1) -> list[tuple[str, float, float]]:
     """The bars of a waterfall as what they mean, left and right."""
     names = ("answer", "contexts", "noise", "added")
     parts = [Part(name=name, n=9, n_moved=3, value=value) for name, value in zip(names, values, strict=False)]
-    data = draw_parts(parts, low_is_good=low_is_good).data
+    data = draw_parts(parts, sign=sign).data
     return [(way, *sorted(ends)) for way, *ends in zip(data["ways"], data["from"], data["to"], strict=True)]
 
 
@@ -89,7 +89,7 @@ def test_each_bar_begins_where_the_one_above_ends() -> None:
 
 
 def test_bars_may_cross_zero_and_a_fault_s_rise_is_bad() -> None:
-    first, second, whole = draw(0.02, -0.05, low_is_good=True)
+    first, second, whole = draw(0.02, -0.05, sign=-1)
     assert [first[0], second[0]] == ["down", "up"]
     assert second[1] < first[1] < first[2]
     assert (whole[1], whole[2]) == (second[1], first[1])
@@ -150,7 +150,7 @@ def test_both_words_of_a_flipped_statement_stand_side_by_side(
 def test_the_axis_ends_at_round_numbers_and_behind_every_bar(values: tuple[float, ...]) -> None:
     names = ("answer", "contexts", "noise")
     parts = [Part(name=name, n=9, n_moved=3, value=value) for name, value in zip(names, values, strict=False)]
-    labels = [label for _, label in draw_parts(parts, low_is_good=False).data["x"]]
+    labels = [label for _, label in draw_parts(parts, sign=1).data["x"]]
     ends = [round(sum(values[:n]), 9) for n in range(len(values) + 1)]
     shown = [float(label) for label in labels]
     assert min(shown) <= min(ends) <= max(ends) <= max(shown)

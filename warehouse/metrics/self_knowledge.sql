@@ -1,6 +1,7 @@
 -- metric: self_knowledge
 -- version: 3
 -- needs: classify, attribute_answer
+-- better: neutral
 -- correctable: no, joined
 -- meaning: How much of what the answer states is right though in no retrieved context
 -- One row per sample of the run: the share of answer statements that are TP and supported by no retrieved

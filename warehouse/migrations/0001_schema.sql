@@ -322,7 +322,7 @@ comment on column scores.metric is 'Metric.';
 comment on column scores.value is 'Score; NULL when it is missing.';
 comment on column scores.unscored_reason is 'Why it is missing, one of unscored_reasons; NULL when it is there.';
 comment on column scores.metric_version is 'Version of the metric, with the parameters that differ from its defaults.';
-comment on column scores.better is 'Which way is better: high or low. NULL for what was scored before this was kept; then it is high.';
+comment on column scores.better is 'Which way is better: high, low or neutral. NULL for what was scored before this was kept; then it is high.';
 comment on column scores.minimum is 'The lowest value that the metric can have; NULL where that is 0.';
 
 -- One row per vote on an item: the judged statement or context, the number of the vote, its verdict, and its call.

@@ -18,7 +18,7 @@ comment on column run_scores.ci_high is 'Upper end of the 95 % interval of the m
 comment on column run_scores.n_scored is 'Samples with a value.';
 comment on column run_scores.n_unscored is 'Samples without one; the view unscored says why.';
 comment on column run_scores.metric_version is 'Version of the metric, with the parameters that differ from its defaults.';
-comment on column run_scores.better is 'Which way is better: high or low.';
+comment on column run_scores.better is 'Which way is better: high, low or neutral.';
 comment on column run_scores.minimum is 'The lowest value that the metric can have.';
 comment on column run_scores.cluster is 'Column of the metadata whose values group samples that are not independent; NULL where none does.';
 comment on column run_scores.n_clusters is 'Groups of scored samples that the interval counts; NULL where each sample counts for itself.';

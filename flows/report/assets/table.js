@@ -19,8 +19,8 @@ const FILTERS = {
   failed: (index, at) => index.failed[at],
   otherwise: (index, at) => index.verdicts_changed[at] > 0,
   changed: (index, at) => changeOf(at) !== null && changeOf(at) !== 0,
-  better: (index, at) => (changeOf(at) || 0) * (index.low_is_good[view.metric] ? -1 : 1) > 0,
-  worse: (index, at) => (changeOf(at) || 0) * (index.low_is_good[view.metric] ? -1 : 1) < 0,
+  better: (index, at) => (changeOf(at) || 0) * index.signs[view.metric] > 0,
+  worse: (index, at) => (changeOf(at) || 0) * index.signs[view.metric] < 0,
 };
 
 function changeOf(place) {
@@ -194,7 +194,7 @@ function makeRow(place) {
   const button = make("button", { class: "open", type: "button", "aria-expanded": "false",
     on: { click: () => toggle(place) } }, make("span", { class: "text" }, index.ids[place]));
   const change = changeOf(place);
-  const better = (change || 0) * (index.low_is_good[view.metric] ? -1 : 1);
+  const better = (change || 0) * index.signs[view.metric];
   const cells = [
     make("td", null, button),
     make("td", null, make("div", { class: "question text" }, index.questions[place]),
@@ -274,6 +274,6 @@ function setFirstOrder() {
 }
 
 function isDescending() {
-  return Boolean(store.index.low_is_good[Number(control("metric").value || 0)]);
+  return store.index.signs[Number(control("metric").value || 0)] < 0;
 }
 

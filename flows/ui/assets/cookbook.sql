@@ -24,7 +24,7 @@ inner join run_samples as here using (sample_id)
 inner join run_samples as there using (sample_id)
 inner join samples on samples.sample_id = here.sample_id and samples.input_hash = here.input_hash
 where after.run_id = getvariable('latest') and before.run_id = getvariable('previous')
-    and here.run_id = getvariable('latest') and there.run_id = getvariable('previous') and worse_by > 0
+    and here.run_id = getvariable('latest') and there.run_id = getvariable('previous') and after.better <> 'neutral' and worse_by > 0
 order by worse_by desc, sample_id, metric
 limit 20;
 

@@ -4,8 +4,11 @@ before as (select sample_id, metric, value, metric_version from scores where run
 
 fallen as (
     select after.sample_id, after.metric, before.value as before, after.value as after,
-           if(after.better = 'low', after.value - before.value, before.value - after.value)
-               as worse_by,
+           case after.better
+               when 'low' then after.value - before.value
+               when 'neutral' then 0
+               else before.value - after.value
+           end as worse_by,
            after.metric_version <> before.metric_version as formula_changed
     from after
     inner join before on before.sample_id = after.sample_id and before.metric = after.metric
