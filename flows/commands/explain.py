@@ -160,7 +160,8 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
                     call.add(_join(f"request: {row['request'] or '–'}"))
                 if row["thoughts"]:
                     call.add(_join(f"thoughts: {_cut(row['thoughts'], full)}"))
-                call.add(_join(f"reply: {_cut(row['reply'], full)}"))
+                repair = f" (read after repair: {row['reply_repair']})" if row["reply_repair"] else ""
+                call.add(_join(f"reply{repair}: {_cut(row['reply'], full)}"))
         make_console().print(tree)
 
 

@@ -280,10 +280,11 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
     print_section("Calls", columns, rows)
     if note := explain_joint_split(document["costs"]):
         print_line(note)
-    names = ["step", "n_replies", "n_complete", "n_incomplete", "n_unusable", "n_copied", "n_late"]
-    columns = ["step", "#replies", "#complete", "#incomplete", "#unusable", "#copied", "#too late"]
-    rows = [[row[name] for name in names] for row in list_troubled(document["replies"])]
-    print_section("Replies that were not all usable", columns, rows)
+    names = ["step", "n_replies", "n_complete", "n_incomplete", "n_unusable", "n_copied", "n_late", "n_repaired"]
+    columns = ["step", "#replies", "#complete", "#incomplete", "#unusable", "#copied", "#too late", "#repaired", "of"]
+    troubled = list_troubled(document["replies"])
+    rows = [[*(row[name] for name in names), ", ".join(row["repairs"])] for row in troubled]
+    print_section("Replies that were not all usable at once", columns, rows)
     names = ["step", "n_items", "n_flipped", "flip_rate", "n_votes", "n_against", "against_rate"]
     columns = ["step", "#judged", "#flipped", "#flip rate", "#votes", "#against", "#share against"]
     print_section("Votes", columns, [[row[name] for name in names] for row in document["votes"]])

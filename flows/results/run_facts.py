@@ -232,8 +232,8 @@ def describe_dropped(warehouse: Warehouse, run_id: str) -> Iterator[str]:
 
 
 def list_troubled(rows: Rows) -> Rows:
-    """List the steps with a reply that was not complete and usable, or that came too late."""
-    return [row for row in rows if row["n_complete"] < row["n_replies"] or row["n_late"]]
+    """List the steps with a reply that was not complete and usable at once, or that came too late."""
+    return [row for row in rows if row["n_complete"] < row["n_replies"] or row["n_repaired"] or row["n_late"]]
 
 
 def describe_replies(rows: Rows) -> Iterator[str]:

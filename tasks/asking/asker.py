@@ -18,6 +18,7 @@ import orjson
 
 from evalhouse.tasks.asking.limits import Activity, EndpointLimit, draw_backoff
 from evalhouse.tasks.asking.record import Call, Record
+from evalhouse.tasks.asking.repairs import read_twice
 from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.protocol import (
     CUT_OFF,
@@ -280,7 +281,7 @@ class Asker:
                     again = replace(question, note=state.note, n_unusable=question.n_unusable + state.unusable)
                     try:
                         received = None if self.batch_queue is None else await self._send_by_batch(again, state)
-                        return self._read(received or await self._send(again, state), read, read_cut)
+                        return self._read(received or await self._send(again, state), question, read, read_cut)
                     except (UnusableReply, RefusedRequest, TransientJudgeError, UnsupportedOption) as error:
                         await self._prepare_next(error, state)
                 message = f"given up after {state.sent} attempts; the last: {state.last_problem}"
@@ -354,15 +355,17 @@ class Asker:
             self._record_error(call, None, error)
             raise
 
-    def _read(self, received: _Received, read: Callable[[str], T], read_cut: Callable[[str], T] | None) -> Answer[T]:
+    def _read(
+        self, received: _Received, question: Question, read: Callable[[str], T], read_cut: Callable[[str], T] | None
+    ) -> Answer[T]:
         """Read a reply and record it; raises UnusableReply, and CutReply where less should be asked."""
-        reply = received.reply
+        reply, repair = received.reply, None
         self._was_answered = True
         try:
             if len(reply.text) > _MAX_REPLY:
                 raise UnusableReply(f"the reply had {len(reply.text):,} characters; {_MAX_REPLY:,} are allowed")
             if not reply.is_cut:
-                value = read(reply.text)
+                value, repair = read_twice(reply.text, read, question)
             elif read_cut is None:
                 raise UnusableReply(CUT_OFF)
             else:
@@ -379,9 +382,11 @@ class Asker:
         lacking = [CUT_OFF if reply.is_cut else None, getattr(value, "shortfall", None)]
         problem = "; ".join(filter(None, lacking)) or None
         return Answer(
-            call_id=self._record(received.call, received.clock, reply, status="ok", error=problem),
+            call_id=self._record(
+                replace(received.call, reply_repair=repair), received.clock, reply, status="ok", error=problem
+            ),
             value=value,
-            logprobs=reply.logprobs,
+            logprobs=None if repair else reply.logprobs,  # its tokens spell another text
             is_cut=reply.is_cut,
             parts=reply.parts,
             model=reply.model,
@@ -514,8 +519,9 @@ class Asker:
         if recorded is None:
             return None
         # What an older evalhouse could read and this one cannot is asked again.
+        repair = None
         try:
-            value, is_cut = read(recorded.reply), False
+            (value, repair), is_cut = read_twice(recorded.reply, read, question), False
         except UnusableReply:
             if read_cut is None:
                 return None
@@ -524,8 +530,11 @@ class Asker:
             except UnusableReply:
                 return None
         self.counts.reused += 1
-        call = self._describe_call(question, request, status="cached", attempt=0, reused_call_id=recorded.call_id)
-        return Answer(call_id=self._keep(call), value=value, logprobs=recorded.logprobs, is_cut=is_cut)
+        call = self._describe_call(
+            question, request, status="cached", attempt=0, reused_call_id=recorded.call_id, reply_repair=repair
+        )
+        logprobs = None if repair else recorded.logprobs
+        return Answer(call_id=self._keep(call), value=value, logprobs=logprobs, is_cut=is_cut)
 
     async def is_recorded(self, question: Question) -> bool:
         """Return whether a reply to the question is recorded; records nothing."""

@@ -52,6 +52,7 @@ class Call:
     reply: str | None = None
     thoughts: str | None = None
     logprobs: str | None = None
+    reply_repair: str | None = None
     error: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None

@@ -426,7 +426,7 @@ def parse_object(text: str, *keys: str) -> dict[str, object]:
         # The answer was still to come if the object is within thoughts, or before the start of another.
         before, after = text[:start], text[end:]
         thinks = _THOUGHT in after or before.rfind(_THINK) > before.rfind(_THOUGHT)
-        begins_another = re.search(rf'\{{\s*"(?:{"|".join(map(re.escape, keys))})"\s*:', after) is not None
+        begins_another = re.search(rf"""\{{\s*["'](?:{"|".join(map(re.escape, keys))})["']\s*:""", after) is not None
         if last is None or thinks or begins_another:
             raise UnusableReply(f'the reply held no complete JSON object with "{keys[0]}"') from None
         try:

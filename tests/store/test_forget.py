@@ -50,7 +50,7 @@ _STAY = {
     "responses": {"run_id", "sample_id", "context_ids", "status", "reused_run_id"},
     "llm_calls": {
         "call_id", "run_id", "sample_id", "step", "prompt", "prompt_hash", "judge", "model", "request_hash", "status",
-        "reused_call_id", "flow_run_id", "task_run_id", "batch_id",
+        "reused_call_id", "flow_run_id", "task_run_id", "batch_id", "reply_repair",
     },
     "statements": {"run_id", "sample_id", "statement_id", "source", "call_id"},
     "classifications": {"run_id", "sample_id", "statement_id", "label", "call_id"},

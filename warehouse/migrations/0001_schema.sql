@@ -141,7 +141,8 @@ create table llm_calls (
     cached_tokens      bigint,
     logprobs           varchar,
     batch_id           varchar,
-    thoughts           varchar
+    thoughts           varchar,
+    reply_repair       varchar
 );
 
 comment on table llm_calls is 'One row per request to a model: successful, failed, or answered from the record.';
@@ -172,6 +173,7 @@ comment on column llm_calls.cached_tokens is 'Prompt tokens that the provider st
 comment on column llm_calls.logprobs is 'Of the log-probabilities what a grade may rest on, as JSON; NULL without any.';
 comment on column llm_calls.batch_id is 'Batch in which the request was sent, at the batch''s price; NULL for one that was sent by itself.';
 comment on column llm_calls.thoughts is 'The model''s reasoning before its reply, no part of it; NULL when nothing came. Its tokens are among completion_tokens.';
+comment on column llm_calls.reply_repair is 'Slips of writing in the reply that were repaired to read it, with commas between: backslash, comma, comment, encoding, label, number, python, surrogate, wrapper, yes_no; NULL when none was needed.';
 
 -- One row per prompt text that was ever used.
 create table prompts (

@@ -34,6 +34,7 @@ replied as (
     select
         verdicts.*,
         calls.status as call_status,
+        calls.reply_repair,
         originals.call_id as original_call_id,
         originals.run_id as original_run_id,
         originals.started_at as original_started_at,
@@ -97,6 +98,7 @@ select
     replied.request,
     replied.reply,
     replied.thoughts,
+    replied.reply_repair,
     replied.prompt,
     replied.prompt_hash,
     replied.prompt_version,
@@ -157,6 +159,7 @@ comment on column score_lineage.model is 'Model that answered; NULL as call_id, 
 comment on column score_lineage.request is 'What was sent; NULL as call_id.';
 comment on column score_lineage.reply is 'What came back, without the thoughts before it; NULL as call_id.';
 comment on column score_lineage.thoughts is 'The model''s reasoning before that reply; NULL when nothing came.';
+comment on column score_lineage.reply_repair is 'Slips of writing that were repaired to read that reply, with commas between, as in llm_calls; NULL when none was needed, and as call_id.';
 comment on column score_lineage.prompt is 'Name of the prompt; NULL as call_id.';
 comment on column score_lineage.prompt_hash is 'Hash of the prompt''s text, as in prompts; NULL as call_id.';
 comment on column score_lineage.prompt_version is 'Version of the prompt; NULL as call_id.';

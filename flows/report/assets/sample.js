@@ -210,7 +210,7 @@ function describeCalls(sample, here) {
       call.error ? make("p", { class: "notice text" }, call.error) : null,
       fixed,
       make("h3", null, "Request"), make("pre", { tabindex: 0 }, call.request === null ? "–" : call.request),
-      make("h3", null, "Reply"), make("pre", { tabindex: 0 }, writeReply(call.reply)),
+      make("h3", null, call.reply_repair === null ? "Reply" : `Reply, read after repair: ${call.reply_repair}`), make("pre", { tabindex: 0 }, writeReply(call.reply)),
       call.thoughts === null ? null : describeMore("Thoughts", call.thoughts));
   });
   return make("section", null, make("h3", null, "Raw calls"), boxes);

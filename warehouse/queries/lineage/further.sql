@@ -29,6 +29,7 @@ found as (
 select
     found.*,
     calls.status as call_status,
+    calls.reply_repair,
     originals.call_id as original_call_id,
     originals.run_id as original_run_id,
     originals.started_at as original_started_at,

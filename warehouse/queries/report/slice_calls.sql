@@ -69,7 +69,8 @@ select
         fixed: divided.fixed,
         request: if(divided.fixed is null, request::varchar, content ->> '$'),
         reply: reply,
-        thoughts: thoughts
+        thoughts: thoughts,
+        reply_repair: reply_repair
     })::varchar as call,
     null as fixed,
     null as request,

@@ -6,6 +6,8 @@ select
     count(*) filter (where status = 'ok' and error is null) as n_complete,
     count(*) filter (where status = 'ok' and error is not null) as n_incomplete,
     count(*) filter (where status = 'error' and reply is not null) as n_unusable,
+    count(reply_repair) as n_repaired,
+    list_sort(list_distinct(flatten(list(string_split(reply_repair, ','))))) as repairs,
     count(*) filter (where contains(error, $copied)) as n_copied,
     count(*) filter (where starts_with(error, $late)) as n_late
 from llm_calls
