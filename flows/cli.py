@@ -5,13 +5,14 @@ import no Prefect. A known error is one line on standard error and an exit statu
 0 done, 1 a gate failed, 2 wrong usage or bad input, 3 the run is incomplete and can be resumed, 130 interrupted.
 """
 
+import io
 import os
 import sys
 
 import click
 
 from evalhouse.flows.commands.options import LazyGroup
-from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, INTERRUPTED, explain
+from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, INTERRUPTED, explain, log_unexpected
 from evalhouse.warehouse.errors import WarehouseBusy
 
 # By name: the module in `flows/commands`, the command there, and its summary.
@@ -96,6 +97,9 @@ def evalhouse() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an output that cannot hold a character gets an escape in its place
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = evalhouse.main(args=arguments, prog_name="evalhouse", standalone_mode=False)
     except click.ClickException as error:
@@ -107,15 +111,14 @@ def main(arguments: list[str] | None = None) -> None:
     except ReaderGone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except Exception as error:  # the outermost handler: every error is printed as one line, or with its traceback
+    except SystemExit:
+        raise
+    except BaseException as error:  # the outermost handler; a crash within Polars does not derive from Exception
         if str(error) == _DUCKDB_INTERRUPTED:
             click.echo("interrupted", err=True)
             sys.exit(INTERRUPTED)
-        text = explain(error)
-        if text is None:
-            raise
         sys.stdout.flush()
-        click.echo(f"Error: {text}", err=True)
+        click.echo(f"Error: {explain(error) or log_unexpected(error)}", err=True)
         # A file that another program locks is not bad input: rows are spooled beside it, and the run can be resumed.
         sys.exit(INCOMPLETE if isinstance(error, WarehouseBusy) else BAD_INPUT)
     sys.exit(status if isinstance(status, int) else 0)

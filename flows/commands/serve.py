@@ -8,7 +8,7 @@ import click
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.results.output import print_json, print_line
 from evalhouse.flows.server.api import find_api
-from evalhouse.flows.server.environment import configure_prefect_environment
+from evalhouse.flows.server.environment import configure_prefect_environment, prepare_environment
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def kb_updated(name: str, version: str | None, changed: tuple[str, ...], as_json
     Every served suite with a trigger on NAME runs when no further update has come for a while, its `debounce_s`. The
     Prefect server is the one that PREFECT_API_URL or Prefect's own profile names.
     """
+    prepare_environment()
     configure_prefect_environment(None)
     api = find_api("the update cannot be announced")
     from evalhouse.flows.serving.flow_runs import announce_update  # noqa: PLC0415  # serve blocks signals first

@@ -1,6 +1,7 @@
 """`evalhouse init` and `evalhouse doctor`: write a first suite; show what is configured and what is wrong."""
 
 import asyncio
+import importlib
 import importlib.metadata
 import json
 import os
@@ -42,8 +43,10 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.results.run_facts import print_responses, read_response_counts
 from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.server.api import KEYLESS, check_prefect_server, is_keyless
+from evalhouse.flows.server.environment import configure_prefect_environment, load_user_settings
 from evalhouse.tasks.judge.protocol import list_judges
 from evalhouse.tasks.models.providers import list_variables
+from evalhouse.tasks.settings.environment import PROXIES, find_environment_problems, tidy_variables
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings
 from evalhouse.warehouse.messages import hide_credentials, shorten
@@ -55,8 +58,9 @@ _PACKAGES = (
 )  # fmt: skip
 _SECRETS = ("OPENAI_API_KEY", "OPENAI_EMBEDDINGS_API_KEY", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
 _ADDRESSES = (
-    "OPENAI_BASE_URL", "OPENAI_EMBEDDINGS_BASE_URL", "PREFECT_API_URL", "PREFECT_HOME", "HTTPS_PROXY", "HTTP_PROXY",
-    "NO_PROXY",
+    "OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_EMBEDDINGS_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID",
+    "PREFECT_API_URL", "PREFECT_HOME", "PREFECT_PROFILE", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy",
+    "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
 )  # fmt: skip
 _REACH_S = 10.0
 
@@ -73,6 +77,7 @@ _REACH_S = 10.0
     "log-probabilities, requests at once, context window), and what a run will therefore do. The price is shown first.",
 )
 @click.option("--dry-run", is_flag=True, help="With --try: print what would be asked and its cost, and ask nothing.")
+@click.option("--all", "shows_all", is_flag=True, help="Also print the settings with defaults, and the versions.")
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
 def doctor(
@@ -83,9 +88,10 @@ def doctor(
     warehouse: str | None,
     tries: bool,
     dry_run: bool,
+    shows_all: bool,
     as_json: bool,
 ) -> int:
-    """Show what is configured and where each value came from, what is reachable, and what is wrong.
+    """Show what is wrong, what is reachable, and what is configured and where each value came from.
 
     With SUITE.toml these are the settings of its next run, and its dataset, target, schedule, gate and webhook are
     checked too, without asking the application or notifying anyone. Asks the judge's endpoint for its list
@@ -93,6 +99,8 @@ def doctor(
     """
     if dry_run and not tries:
         raise SettingsError("--dry-run belongs to --try; everything else that doctor does costs nothing")
+    for notice in tidy_variables():
+        print_notice(f"note: {notice}")
     chosen = load_suite(suite) if suite else None
     resolved = resolve_settings({"judge": judge, "embeddings": embeddings, "warehouse": warehouse}, suite=chosen)
     settings = resolved.settings
@@ -127,6 +135,10 @@ def doctor(
         "versions": versions,
     }
     if not as_json:
+        order = ("wrong", "note", "ok")
+        findings.sort(key=lambda finding: order.index(finding.verdict))
+        rows = [[finding.what, finding.verdict, finding.detail] for finding in findings]
+        print_table(make_table(["looked at", "verdict", "detail"], rows, title="Findings"))
         rows = []
         for name in shown:
             value = getattr(settings, name)
@@ -134,13 +146,17 @@ def doctor(
                 text = write_part(value)
             else:
                 text = f"{value:g}" if isinstance(value, float) else write_value(value) or "–"
-            rows.append([name, text, resolved.origins[name], find_variable(name)])
-        print_table(make_table(["setting", "value", "from", "variable"], rows, title="Settings"))
-        print_section("Environment", ["variable", "value"], list(environment.items()))
+            if shows_all or resolved.origins[name] != "default":
+                rows.append([name, text, resolved.origins[name], find_variable(name)])
+        print_section("Settings", ["setting", "value", "from", "variable"], rows)
+        are_set = [(name, value) for name, value in environment.items() if shows_all or value != "not set"]
+        print_section("Environment", ["variable", "value"], are_set)
         print_line()
-        print_line(", ".join(f"{name} {version}" for name, version in versions.items()))
-        rows = [[finding.what, finding.verdict, finding.detail] for finding in findings]
-        print_section("Findings", ["looked at", "verdict", "detail"], rows)
+        if shows_all:
+            print_line(", ".join(f"{name} {version}" for name, version in versions.items()))
+        else:
+            n_left = len(shown) - len(rows)
+            print_line(f"{write_count(n_left, 'more setting')} with defaults, and versions: evalhouse doctor --all")
     if tries:
         # A judge with a problem is tried as well: its own answer explains the problem.
         from evalhouse.flows.trials import endpoint  # noqa: PLC0415  # imports all that asks
@@ -167,6 +183,13 @@ def check_variables(_: RunSettings) -> CheckResult:
         return "ok", "every EVALHOUSE_ variable is a setting"
     names = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items()]
     return "wrong" if any(unknown.values()) else "note", f"not a setting, and without effect: {', '.join(names)}"
+
+
+def check_environment(_: RunSettings) -> CheckResult:
+    if problems := find_environment_problems():
+        return "wrong", "; ".join(problems)
+    proxies = [name for name in os.environ if name.upper() in PROXIES and os.environ[name]]
+    return "ok", f"proxies: {', '.join(proxies)}" if proxies else "no proxy is set"
 
 
 def check_warehouse(settings: RunSettings) -> CheckResult:
@@ -245,6 +268,9 @@ def check_metrics(settings: RunSettings) -> CheckResult:
 
 
 def check_prefect(_: RunSettings) -> CheckResult:
+    if load_user_settings():
+        configure_prefect_environment(None)
+        importlib.import_module("prefect.settings").get_current_settings()  # which raises an error for a wrong one
     url = check_prefect_server()
     if url is None:
         return "ok", "no PREFECT_API_URL is set; each run starts a server for itself and ends it"
@@ -255,6 +281,7 @@ def check_prefect(_: RunSettings) -> CheckResult:
 # The checks by name, with the settings in it in braces.
 _CHECKS: dict[str, Callable[[RunSettings], CheckResult]] = {
     "variables": check_variables,
+    "proxies and certificates": check_environment,
     "warehouse": check_warehouse,
     "judge {judge}": check_judge,
     "embeddings {embeddings}": check_embeddings,

@@ -379,4 +379,4 @@ def query(
         print_table(lay_table(frame))
         print_notice(write_count(frame.height, "row"))
     else:
-        print_text(write_frame(frame, kind))
+        print_text(write_frame(frame, kind), is_json=kind in ("json", "jsonl"))

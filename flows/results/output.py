@@ -6,6 +6,7 @@ pipe to 100 cells, or to the variable COLUMNS.
 """
 
 import contextlib
+import json
 import os
 import re
 import sys
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 # Lines in a pipe, where no COLUMNS says otherwise: what a log or a pager shows without scrolling.
 _PIPE_WIDTH = 100
 _GAP = 2
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 # What Markdown would take for markup.
 _MARKUP = "\\`*_{}[]<>()#+!|~"
 # The reason for a support by the fused plan.
@@ -151,12 +153,21 @@ def print_section(title: str, columns: Sequence[str], rows: Sequence[Sequence[ob
 
 def print_json(value: object) -> None:
     """Print one JSON document on standard output."""
-    print_text(write_json(value) + "\n")
+    print_text(write_json(value) + "\n", is_json=True)
 
 
-def print_text(text: str) -> None:
-    """Print a text on standard output: unchanged into a pipe or file, without control characters to a terminal."""
+def print_text(text: str, *, is_json: bool = False) -> None:
+    """Print a text on standard output: unchanged into a pipe or file, without control characters to a terminal.
+
+    An output that cannot hold a character of a JSON text gets JSON's escapes, and stays JSON.
+    """
+    if is_json and not (sys.stdout.encoding or "utf-8").lower().startswith("utf"):
+        text = _BEYOND_ASCII.sub(_escape_as_json, text)
     sys.stdout.write(clean_text(text) if sys.stdout.isatty() else text)
+
+
+def _escape_as_json(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
 
 
 def print_notice(text: str) -> None:

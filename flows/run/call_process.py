@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from evalhouse.flows.errors import explain
+from evalhouse.flows.errors import explain, log_unexpected
 from evalhouse.flows.server.environment import load_user_settings
 from evalhouse.flows.server.local import hold_server, is_server_alive
 
@@ -205,10 +205,7 @@ def answer_requests(run: Callable[[Message, Send], Message]) -> None:
             except KeyboardInterrupt:
                 answer = {"interrupted": None}
             except Exception as error:  # the caller gets any error of the run, and the child waits for the next
-                answer = {"error": explain(error)}
-                if answer["error"] is None:
-                    sys.excepthook(type(error), error, error.__traceback__)
-                    answer = {"error": f"the run broke off with {type(error).__name__}: {error}"}
+                answer = {"error": explain(error) or log_unexpected(error)}
             send(answer)
 
 

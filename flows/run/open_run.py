@@ -16,7 +16,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import RunRequest
 from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, publish_end, show_end
-from evalhouse.flows.server.environment import API_URL, find_api_url
+from evalhouse.flows.server.environment import API_URL, find_api_url, prepare_environment
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
 from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeError, RunCancelled
@@ -75,6 +75,7 @@ def open_run(
     check_pool(settings)
     with ExitStack() as held:
         held.enter_context(show_warnings())
+        prepare_environment()
         interrupts = held.enter_context(Interrupts())
         warehouse = Warehouse(settings.warehouse)
         if settings.suite is not None:

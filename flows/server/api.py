@@ -6,14 +6,13 @@ Server and keys are found where Prefect itself would find them. Importing this m
 import ssl
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
-from urllib.parse import urlsplit
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.server.environment import API_URL, LOOPBACK, LocalServerError, find_api_url, load_user_settings
+from evalhouse.flows.server.environment import API_URL, LocalServerError, find_api_url, load_user_settings
+from evalhouse.tasks.settings.environment import find_proxy
 from evalhouse.warehouse.messages import hide_credentials
 
 TAG: Final = "evalhouse"
@@ -75,16 +74,10 @@ def send_request(
     """
     import httpx  # noqa: PLC0415  # a tenth of a second, which a command's help does without
 
-    parts = urlsplit(url)
-    proxy = urllib.request.getproxies().get(parts.scheme)
-    if parts.hostname in LOOPBACK or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
-        proxy = None
-    elif proxy and "://" not in proxy:
-        proxy = f"http://{proxy}"
     try:
         with (
             httpx.Client(
-                proxy=proxy or None,
+                proxy=find_proxy(url),
                 # httpx itself would fail at an ALL_PROXY in the environment that nothing here uses.
                 trust_env=False,
                 verify=ssl.create_default_context(),

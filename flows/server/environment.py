@@ -18,11 +18,14 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from evalhouse.flows.errors import SettingsError
+from evalhouse.tasks.settings.environment import LOOPBACK, find_environment_problems, tidy_variables
+
 API_URL = "PREFECT_API_URL"
-LOOPBACK = ("127.0.0.1", "localhost")
 SERVER_ACCESS: Final = "evalhouse-server.env"
 """The file in Prefect's folder with address and key of the server of `evalhouse serve --with-server`."""
 _KEY = "PREFECT_API_AUTH_STRING"
+_NO_PROXY = ("NO_PROXY", "no_proxy")
 _SERVER_KEY = "PREFECT_SERVER_API_AUTH_STRING"
 _ORIGINS = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
 _TEST_MODE = (
@@ -82,6 +85,17 @@ def load_user_settings() -> dict[str, str]:
     return settings
 
 
+def prepare_environment() -> None:
+    """Tidy the variables that libraries read by themselves, and report each; raises SettingsError for unusable ones."""
+    if notices := tidy_variables():
+        from evalhouse.flows.results.output import print_notice  # noqa: PLC0415  # a server starts before its imports
+
+        for notice in notices:
+            print_notice(f"note: {notice}")
+    if problems := find_environment_problems():
+        raise SettingsError("; ".join(problems))
+
+
 def find_api_url() -> str | None:
     """Return the address of the server that the user has configured; None if a local one is to be started."""
     return load_user_settings().get(API_URL) or None
@@ -110,10 +124,9 @@ def configure_prefect_environment(
     if auth_string:
         os.environ[_KEY] = auth_string
     if is_on_this_machine:
-        for name in ("NO_PROXY", "no_proxy"):  # both spellings, because the lower-case one hides the other
-            hosts = [host for host in os.environ.get(name, "").split(",") if host]
-            if "*" not in hosts:
-                os.environ[name] = ",".join([*hosts, *(host for host in LOOPBACK if host not in hosts)])
+        # Both spellings get the hosts of both, because the lower-case one hides the other.
+        hosts = [host for name in _NO_PROXY for host in os.environ.get(name, "").split(",") if host]
+        os.environ |= dict.fromkeys(_NO_PROXY, "*" if "*" in hosts else ",".join(dict.fromkeys([*hosts, *LOOPBACK])))
 
 
 def make_lasting_key(port: int) -> tuple[str, str]:

@@ -31,14 +31,15 @@ from urllib.parse import urlsplit
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server.environment import (
     API_URL,
-    LOOPBACK,
     LocalServerError,
     configure_prefect_environment,
     find_api_url,
     make_lasting_key,
     make_server_environment,
     prefect_home,
+    prepare_environment,
 )
+from evalhouse.tasks.settings.environment import LOOPBACK
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -256,7 +257,11 @@ _held: list[LocalServer] = []
 
 @contextmanager
 def hold_server() -> Iterator[None]:
-    """Start a server for the time of the block if the user has configured none and none is held yet."""
+    """Start a server for the time of the block if the user has configured none and none is held yet.
+
+    Raises SettingsError for an environment that no client can use.
+    """
+    prepare_environment()
     if _held or find_api_url() is not None:
         yield
         return

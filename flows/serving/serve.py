@@ -34,6 +34,7 @@ from evalhouse.flows.server.environment import (
     configure_prefect_environment,
     find_api_url,
     prefect_home,
+    prepare_environment,
 )
 from evalhouse.flows.server.interrupts import StopOrders
 from evalhouse.flows.server.local import SERVE_LOG, LocalServer
@@ -92,6 +93,7 @@ class ServerUse:
 @contextlib.contextmanager
 def use_server(*, with_server: bool, port: int | None) -> Iterator[ServerUse]:
     """Give the server for this block; our own ends with it. Raises SettingsError, LocalServerError."""
+    prepare_environment()
     chosen = find_api_url()
     if chosen is not None:
         if with_server:

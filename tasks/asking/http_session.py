@@ -9,19 +9,23 @@ from types import SimpleNamespace
 
 import aiohttp
 import certifi
+from aiohttp.client_reqrep import ConnectionKey
 from yarl import URL
+
+from evalhouse.tasks.settings.environment import find_proxy
 
 # A connection that the other side had closed fails at once; a request that fails later may have been read.
 _STALE_WITHIN_S = 1.0
 
 
 class HttpSession:
-    """Sends requests one by one. Use within one event loop, and `close` it there."""
+    """Sends requests to one host, through the environment's proxy. Use within one event loop, and `close` it there."""
 
     def __init__(self, *, certificates: ssl.SSLContext | bool, keeps_cookies: bool = True) -> None:
         self._certificates = certificates
         self._keeps_cookies = keeps_cookies
         self._session: aiohttp.ClientSession | None = None
+        self._proxy_errors: tuple[type[Exception], ...] = ()
 
     async def send(
         self, method: str, url: URL, *, content: bytes | None, headers: Mapping[str, str]
@@ -31,15 +35,25 @@ class HttpSession:
         Then the request was never read, and it is sent again on another connection. Redirects are not followed.
         """
         if self._session is None:
+            proxy = find_proxy(str(url))
+            connector_type, options = aiohttp.TCPConnector, {}
+            if proxy is not None and proxy.startswith("socks"):
+                import aiohttp_socks  # noqa: PLC0415  # few environments have such a proxy
+
+                connector_type = aiohttp_socks.ProxyConnector.from_url
+                # The proxy finds the host's address.
+                options, proxy = {"url": proxy.replace("socks5h:", "socks5:", 1), "rdns": True}, None
+                errors = (aiohttp_socks.ProxyConnectionError, aiohttp_socks.ProxyTimeoutError, aiohttp_socks.ProxyError)
+                self._proxy_errors = errors
             tracing = aiohttp.TraceConfig()
             tracing.on_connection_reuseconn.append(_note_reuse)
             self._session = aiohttp.ClientSession(
                 # The number of requests in flight is limited elsewhere.
-                connector=aiohttp.TCPConnector(limit=0, ssl=self._certificates),
+                connector=connector_type(limit=0, ssl=self._certificates, **options),
                 cookie_jar=None if self._keeps_cookies else aiohttp.DummyCookieJar(),
                 trace_configs=[tracing],
                 timeout=aiohttp.ClientTimeout(total=None),  # the caller sets one
-                trust_env=True,  # proxies
+                proxy=proxy,
             )
         while True:
             connection, clock = SimpleNamespace(is_reused=False), time.monotonic()
@@ -50,6 +64,10 @@ class HttpSession:
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 if not connection.is_reused or time.monotonic() - clock > _STALE_WITHIN_S:
                     raise
+            except self._proxy_errors as error:
+                key = ConnectionKey(url.host or "", url.port, url.scheme == "https", True, None, None, None)
+                reason = OSError(None, f"the SOCKS proxy of the environment has not connected: {error}")
+                raise aiohttp.ClientProxyConnectionError(key, reason) from error
 
     async def close(self) -> None:
         """Close the connections."""

@@ -8,6 +8,7 @@ that used them first. Their retries and timeouts are off, for both are the run's
 
 import asyncio
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
@@ -47,6 +48,7 @@ from evalhouse.tasks.models.chat import (
 )
 from evalhouse.tasks.models.dialect import ErrorBody, StatusError, parse_error, parse_error_body
 from evalhouse.tasks.models.providers import Access, Provider, check_address, load_table, strip_credentials
+from evalhouse.tasks.settings.environment import find_proxy
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import name_setting, note_secret, redact, shorten
 
@@ -55,9 +57,12 @@ if TYPE_CHECKING:
 
 Invoke = Callable[[list[BaseMessage], Mapping[str, Any]], Awaitable[BaseMessage]]
 
+_GOOGLE: Final = "https://generativelanguage.googleapis.com"
 # LangChain's names, which most of its packages take.
 _USUAL_OPTIONS = {"temperature": "temperature", "max_tokens": "max_tokens"}
 _FINISH_FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
+# The path that a page of Azure shows after a resource's address.
+_AZURE_PATH: Final = re.compile(r"/openai(?:/v1|/deployments/[^/]+)?$")
 # Prompts and rubrics have few schemas; there are more only if each request names its ids.
 _MAX_SCHEMAS = 64
 # Claude's tokenizers make up to half as many tokens again of a text as the one that `count_tokens` follows.
@@ -204,7 +209,7 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
     if provider.name == "azure":
         if not address:
             raise FatalJudgeError("AZURE_OPENAI_ENDPOINT is not set; set it like https://RESOURCE.openai.azure.com")
-        base = strip_credentials(address).removesuffix("/v1").removesuffix("/openai")
+        base = _AZURE_PATH.sub("", strip_credentials(address))
         access = Access(endpoint=f"{base}/openai/v1", key=SecretStr(key), headers={}, variables=provider.variables)
         if version := os.environ.get("OPENAI_API_VERSION"):
             is_token = not os.environ.get("AZURE_OPENAI_API_KEY")  # which takes the place of a key
@@ -285,9 +290,8 @@ def _make_chat(provider: Provider, model: str, key: str, address: str) -> _Made:
         case "google_genai":
             # Without a transport its client uses aiohttp, and LangChain leaves the answer of every error unread, which
             # Python reports on the terminal.
-            chat = _init(
-                provider, model, api_key=key, base_url=address, client_args={"transport": _Transport(limits=limits)}
-            )
+            transport = _Transport(limits=limits, proxy=find_proxy(address or _GOOGLE))
+            chat = _init(provider, model, api_key=key, base_url=address, client_args={"transport": transport})
             return _Made(chat=chat, address=address, close=cast(Any, chat).aclose)
         case "mistralai":
             headers = {"Accept": "application/json", "Authorization": f"Bearer {key}"}

@@ -7,7 +7,9 @@ password.
 
 import base64
 import importlib
+import logging
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,15 +17,21 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.settings.suite import NamedValueError, fill_variable
-from evalhouse.warehouse.messages import name_setting, note_secret, redact, shorten
+from evalhouse.warehouse.messages import hide_credentials, name_setting, note_secret, redact, shorten
 
+_logger: Final = logging.getLogger(__name__)
+# The end of the address of one request, as the pages of OpenAI, Azure, Anthropic, Ollama and Google show it.
+_OF_REQUEST: Final = re.compile(
+    r"/(?:(?:chat/)?completions|embeddings|responses|v1/messages|api/(?:chat|generate)|v1beta/models/[^/]+:\w+)"
+    r"/?(?:\?\S*)?$"
+)
 # The hosts of OpenAI's models at Azure.
 _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
 
@@ -39,9 +47,20 @@ def compiles_schemas(endpoint: str) -> bool:
 
 
 def check_address(source: str, named: str, *, scheme: str = "", example: str = "https://host:8000") -> str:
-    """Return the address in the variable `source`, with `scheme` if it has none; raises FatalJudgeError."""
-    address = named.strip()
-    address = f"{scheme}{address}" if "://" not in address else address
+    """Return the address in the variable `source`, with `scheme` if it has none; raises FatalJudgeError.
+
+    Of the address of one request, as providers' pages show it, the part that clients complete is taken.
+    """
+    address = f"{scheme}{named}" if "://" not in named else named
+    if (match := _OF_REQUEST.search(address)) is not None:
+        # For other clients in this process too, so that it is noted once.
+        address = os.environ[source] = address[: match.start()]
+        _logger.warning(
+            "%s ends with %s, which each request adds by itself; it is read as %s",
+            source,
+            match[0].partition("?")[0],
+            hide_credentials(address),
+        )
     try:
         parts = urlsplit(address)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -61,12 +80,17 @@ def strip_credentials(endpoint: str) -> str:
 
 def read_key_variable(name: str) -> str | None:
     """Return a variable of the environment that holds a key, or names the Prefect block or variable that does; None
-    if it is empty. Raises FatalJudgeError if that cannot be read."""
+    if it is empty. Raises FatalJudgeError if that cannot be read, or cannot be sent in a header."""
     try:
         fill_variable(name)
     except NamedValueError as error:
         raise FatalJudgeError(str(error)) from None
-    return os.environ.get(name) or None
+    key = os.environ.get(name) or None
+    if key is not None and not (key.isascii() and key.isprintable()):
+        place = next(place for place, char in enumerate(key, 1) if not (char.isascii() and char.isprintable()))
+        odd = f"character {place} of {len(key)} is {key[place - 1]!a}"
+        raise FatalJudgeError(f"{name} is not a key: {odd}, which no key has; copy the key again")
+    return key
 
 
 def call_factory(name: str) -> object:
