@@ -1,20 +1,25 @@
 """Rows that hold a whole conversation, cut into a row for each of its turns before anything else is read of them.
 
 A row is a conversation if its question is a list of messages with more than one question in it, or if it has no
-question but such a list under `messages`, `turns` or `conversation`. The other columns of the row belong to every turn,
-except ground truth, contexts and answer: they are the last turn's, or there is one for each.
+question but such a list under `messages`, `turns`, `conversation` or `conversations`. The other columns of the row
+belong to every turn, except ground truth, contexts and answer: they are the last turn's, or there is one for each.
 
-The lists of OpenAI (`role`, `content` as text or in parts, `tool_calls`, results of tools), of ragas (`type`: human,
-ai, tool), LangChain's (`lc`, `kwargs`) and plain ones (`role` and `text`, or `question` and `answer` in one object)
-are all read into `Message`. A turn is a message of the user with all that the assistant did until the next one: its
-answer is the assistant's text after the last of its tools. The result of a tool counts as contexts only where it cannot
-be anything but documents, and is in the turn's `beside` otherwise.
+A turn is a message of the user with all that the assistant did until the next one: its answer is the assistant's text
+after the last of its tools. The result of a tool counts as contexts only where it cannot be anything but documents, and
+is in the turn's `beside` otherwise.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 
+from evalhouse.tasks.datasets.chat import (
+    Message,
+    UnreadableConversation,
+    has_roles,
+    open_messages,
+    read_messages,
+)
 from evalhouse.tasks.datasets.rows import RUN_MARKS, ColumnPath, Columns, ColumnUse, Field, RawRow, Turns, hash_json
 from evalhouse.tasks.datasets.values import (
     MISSING,
@@ -24,52 +29,12 @@ from evalhouse.tasks.datasets.values import (
     is_absent,
     is_recorded,
     open_cell,
-    open_value,
 )
-from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value
+from evalhouse.warehouse.messages import name_setting
 
-Role = Literal["user", "assistant", "tool", "system"]
-
-_ROLES: Final[Mapping[str, Role]] = {
-    "user": "user", "human": "user",
-    "assistant": "assistant", "ai": "assistant", "agent": "assistant", "bot": "assistant", "model": "assistant",
-    "tool": "tool", "function": "tool",
-    "system": "system", "developer": "system",
-}  # fmt: skip
-_ROLE_KEYS: Final = ("role", "type", "speaker")
-_TEXT_KEYS: Final = ("content", "text", "message")
-# LangChain writes its messages' classes where others have roles.
-_CLASS_ENDS: Final = ("messagechunk", "message")
-_CONTEXTS: Final = ("contexts", "retrieved_contexts", "retrieval_context", "documents")
-_TRUTHS: Final = ("ground_truth", "reference", "expected_output")
-_QUESTIONS: Final = ("question", "user_input", "input", "query", "user")
-_ANSWERS: Final = ("answer", "response", "output", "actual_output", "assistant")
-_TEXT_PARTS: Final = ("text", "input_text", "output_text")
-_DOCUMENT_LISTS: Final = ("documents", "contexts", "results", "source_documents")
-# An object with a text is a document if it also states where the text comes from, or how well it fits.
-_DOCUMENT_MARKS: Final = ("page_content", "id", "source", "url", "title", "doc_id", "document_id", "score", "metadata")
-_WHOLE: Final = ("messages", "turns")
+_WHOLE: Final = ("messages", "turns", "conversations")
 _NAMES: Final = ("conversation_id", "thread_id", "session_id")
 _OF_LAST: Final[tuple[Field, ...]] = ("ground_truths", "context_ids", "reference_context_ids")
-
-
-class UnreadableConversation(ValueError):
-    """A list of messages that cannot be read as one; the text names the message and the problem."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Message:
-    """One message. `contexts`, `context_ids` and `ground_truth` are as the file has them; `parts` are parts of its
-    content that are not text, such as pictures."""
-
-    role: Role
-    text: str = ""
-    contexts: object = None
-    context_ids: object = None
-    ground_truth: object = None
-    tool_calls: Sequence[object] = ()
-    parts: Sequence[object] = ()
-    rest: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -87,147 +52,6 @@ class CutTurn:
     context_ids: object = None
     ground_truth: object = None
     beside: dict[str, object] = field(default_factory=dict)
-
-
-# --- messages
-
-
-def open_messages(value: object) -> list[object] | None:
-    """Return the list of messages that a cell holds, in JSON or as Python prints it; None if it holds none.
-
-    A list inside an object under `messages` counts too; LangChain puts a chat model's messages into one list more.
-    """
-    value = open_value(value)
-    if isinstance(value, Mapping):
-        value = open_value(value.get("messages"))
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
-        value = value[0]
-    return value if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value) else None
-
-
-def _unpack(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message of LangChain without the object that it is serialised into; any other unchanged."""
-    if isinstance(item.get("kwargs"), Mapping) and "lc" in item:
-        return {"type": str((item.get("id") or [""])[-1]), **item["kwargs"]}
-    if isinstance(item.get("data"), Mapping) and "type" in item:  # as `messages_to_dict` writes them
-        return {**item["data"], "type": item["type"]}
-    return item
-
-
-def _find_role(item: Mapping[str, Any]) -> Role | None:
-    for key in _ROLE_KEYS:
-        name = item.get(key)
-        if isinstance(name, str):
-            spelled = name.casefold()
-            ending = next((end for end in _CLASS_ENDS if spelled.endswith(end) and spelled != end), "")
-            if role := _ROLES.get(spelled.removesuffix(ending)):
-                return role
-    return None
-
-
-def _has_roles(items: Sequence[object]) -> bool:
-    """Return True if any of these objects is a message with a known role."""
-    return any(_find_role(_unpack(item)) is not None for item in items if isinstance(item, Mapping))
-
-
-def read_messages(items: Sequence[object]) -> list[Message]:
-    """Return the messages of a list; raises UnreadableConversation for an item that is not a message."""
-    messages = []
-    for place, packed in enumerate(items, start=1):
-        if not isinstance(packed, Mapping):
-            text = f"message {place} is {name_kind(packed)}, not an object: {quote_value(packed)}"
-            raise UnreadableConversation(text)
-        item = _unpack(packed)
-        role = _find_role(item)
-        question = next((key for key in _QUESTIONS if isinstance(item.get(key), str)), None)
-        if role is not None:
-            messages.append(_read_message(item, role, place))
-            continue
-        if question is None:
-            known = ", ".join(dict.fromkeys(_ROLES))
-            has = list_names([f"{key} {item[key]!r}" if key in _ROLE_KEYS else key for key in item], 8)
-            raise UnreadableConversation(f"message {place} has no role that is known ({known}) and no question: {has}")
-        # A whole turn in one object: its question and its answer.
-        answer = next((key for key in _ANSWERS if isinstance(item.get(key), str)), None)
-        read = {question, answer, "context_ids", "tool_calls", *_CONTEXTS, *_TRUTHS}
-        rest = {key: member for key, member in item.items() if key not in read}
-        messages.append(Message(role="user", text=item[question], rest=rest))
-        calls = item.get("tool_calls")
-        reply = Message(
-            role="assistant",
-            text=item[answer] if answer else "",
-            contexts=_pick(item, _CONTEXTS),
-            context_ids=item.get("context_ids"),
-            ground_truth=_pick(item, _TRUTHS),
-            tool_calls=tuple(calls) if isinstance(calls, list) else (),
-        )
-        messages += [reply] if reply != Message(role="assistant") else []
-    return messages
-
-
-def _pick(item: Mapping[str, Any], names: Sequence[str]) -> object:
-    return next((item[name] for name in names if item.get(name) is not None), None)
-
-
-def _read_message(item: Mapping[str, Any], role: Role, place: int) -> Message:
-    """Return a message of a role; calls of tools are beside its content, in it, or where LangChain's classes keep
-    them."""
-    content = _pick(item, _TEXT_KEYS)
-    texts: list[str] = []
-    parts: list[object] = []
-    calls: object = item.get("tool_calls") or item.get("tools_called")
-    kwargs = item.get("additional_kwargs")
-    if not calls and isinstance(kwargs, Mapping):
-        calls = kwargs.get("tool_calls")
-    if not calls and isinstance(item.get("function_call"), Mapping):
-        calls = item["function_call"]
-    calls_inside: list[object] = []
-    if isinstance(content, Mapping) and isinstance(content.get("text"), str):  # as ragas writes a message with calls
-        texts = [content["text"]]
-        inner = content.get("tool_calls")
-        calls_inside = list(inner) if isinstance(inner, list) else []
-    elif isinstance(content, list):
-        for part in content:
-            kind = part.get("type") if isinstance(part, Mapping) else None
-            if isinstance(part, str):
-                texts.append(part)
-            elif kind in _TEXT_PARTS and isinstance(part.get("text"), str):
-                texts.append(part["text"])
-            else:
-                (calls_inside if kind == "tool_use" else parts).append(part)
-    elif isinstance(content, str):
-        texts = [content]
-    elif content is not None:
-        came = f"message {place} has {name_kind(content)} for its content, not text: {quote_value(content)}"
-        raise UnreadableConversation(came)
-    text = "\n".join(texts)
-    contexts = _pick(item, _CONTEXTS)
-    if role == "tool":
-        # The result of a tool counts as contexts if it is documents and nothing else; an artifact takes precedence.
-        contexts = None
-        for returned in (open_value(text), item.get("artifact")):
-            inner = returned if isinstance(returned, Mapping) else {}
-            listed = next((inner[name] for name in _DOCUMENT_LISTS if isinstance(inner.get(name), list)), returned)
-            if not isinstance(listed, list) or not listed or not all(isinstance(value, Mapping) for value in listed):
-                continue
-            # LangChain serialises a document with its class.
-            documents = [
-                value["kwargs"] if isinstance(value.get("kwargs"), Mapping) else dict(value) for value in listed
-            ]
-            bodies = [_pick(document, ("page_content", "text", "content")) for document in documents]
-            has_marks = all(any(mark in document for mark in _DOCUMENT_MARKS) for document in documents)
-            if has_marks and all(isinstance(body, str) and body.strip() for body in bodies):
-                contexts = documents
-    return Message(
-        role=role,
-        text=text,
-        contexts=contexts,
-        context_ids=item.get("context_ids"),
-        ground_truth=_pick(item, _TRUTHS),
-        tool_calls=(list(calls) if isinstance(calls, list) else [calls]) if calls else calls_inside,
-        parts=parts,
-        rest={name: item[name] for name in ("name", "tool_call_id") if item.get(name) is not None},
-    )
 
 
 # --- turns
@@ -311,14 +135,12 @@ def cut_turns(messages: Sequence[Message]) -> list[CutTurn]:
 # --- rows
 
 
-def cut_row(
-    row: RawRow, columns: Columns, turns: Turns, *, tabular: bool, complain: Complain, use: ColumnUse
-) -> list[RawRow]:
+def cut_row(row: RawRow, columns: Columns, turns: Turns, *, complain: Complain, use: ColumnUse) -> list[RawRow]:
     """Return the rows of a conversation's turns, or of its last one; a row that is a single turn unchanged.
 
     A run of LangSmith is one turn: if it was given the turns before its question, these are its conversation.
     """
-    place = _find_messages(row.values, columns, tabular=tabular)
+    place = _find_messages(row.values, columns)
     if place is None:
         return [row]
     path, items = place
@@ -339,9 +161,7 @@ def cut_row(
     return chosen
 
 
-def _find_messages(
-    values: Mapping[str, object], columns: Columns, *, tabular: bool
-) -> tuple[ColumnPath, list[object]] | None:
+def _find_messages(values: Mapping[str, object], columns: Columns) -> tuple[ColumnPath, list[object]] | None:
     """Return the place of a row's conversation, and its messages; None if the row is a single turn."""
     located = columns.locate(values)
     if "question" in columns.mapped and "question" in located:
@@ -350,11 +170,9 @@ def _find_messages(
         path = located["question"]
         is_recorded_column = path.root in RECORDED_COLUMNS
         value = path.find(values)
-        if isinstance(value, str) and not (tabular or is_recorded_column):
-            return None
         value = open_cell(value) if is_recorded_column else value
         items = open_messages(value)
-        if items is None or not _has_roles(items):
+        if items is None or not has_roles(items):
             return None
         if is_recorded_column and find_text(value, "question") is not None:
             return None
@@ -461,7 +279,7 @@ class _TurnRows:
             return
         last = self.turns[-1]
         recorded = open_messages(open_cell(path.find(self.row.values))) if path.root in RECORDED_COLUMNS else None
-        if recorded is not None and _has_roles(recorded) and not last.answer:
+        if recorded is not None and has_roles(recorded) and not last.answer:
             replies = read_messages(recorded)
             # A graph returns the messages that it was given followed by its replies.
             repeats_all = replies[: len(self.messages)] == list(self.messages)

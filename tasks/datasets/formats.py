@@ -16,7 +16,7 @@ import os
 import re
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -30,8 +30,8 @@ import ijson
 import orjson
 import polars as pl
 
-from evalhouse.tasks.datasets.rows import ALIASES, RawRow
-from evalhouse.tasks.datasets.values import Complain, Place, ReadingStopped, refuse_dataset
+from evalhouse.tasks.datasets.rows import ALIASES, ColumnPath, RawRow
+from evalhouse.tasks.datasets.values import Complain, Place, ReadingStopped, parse_json, refuse_dataset
 from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value
@@ -48,7 +48,10 @@ Read = Callable[[Complain], Iterator[RawRow]]
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile:
-    """A file; `part` is the sheet or table that is meant, `encoding` None for UTF-8 and for files that are not text."""
+    """A file; `part` is the sheet, the table or the place in a JSON object that is meant.
+
+    `encoding` is None for UTF-8 and for files that are not text.
+    """
 
     path: Path
     ending: str
@@ -279,19 +282,14 @@ def read_json_lines(file: DataFile, complain: Complain) -> Iterator[RawRow]:
         if n_rows == 1 and line.lstrip().startswith(b"["):
             raise ReadingStopped(number, "not_an_object", "a JSON list, where JSON Lines was expected: name it .json")
         try:
-            try:
-                value: object = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                # Python writes NaN for nothing, which only its own parser reads.
-                value = json.loads(line.decode())
-                json.dumps(value, ensure_ascii=False).encode()
+            value = parse_json(line)
         except UnicodeDecodeError as error:
             complain(number, "not_utf8", _describe_byte(line, error.start, error.start))
         except UnicodeEncodeError:
             complain(number, "broken_json", "broken JSON: half of a surrogate pair (such as \\ud83d) is alone")
         except json.JSONDecodeError as error:
             complain(number, "broken_json", f"broken JSON: {error.msg} at column {error.colno}")
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             complain(number, "broken_json", f"broken JSON: {error}")
         else:
             if isinstance(value, dict):
@@ -305,7 +303,7 @@ def read_json(file: DataFile, complain: Complain) -> Iterator[RawRow]:
     start = _read_start(file)
     if not start:
         return
-    is_array = start.startswith(b"[")
+    is_array = start.startswith(b"[") and not file.part
     events = _parse_json(file)
     number = 0
     try:
@@ -327,6 +325,7 @@ def _read_start(file: DataFile) -> bytes:
         return opened.read(_SNIFFED).lstrip()
 
 
+_ROWS: Final = ("results", "data", "rows", "samples", "examples", "records", "items")  # names of the array of rows
 JsonEvent = tuple[str, object]  # the name of an event of ijson and its value
 
 
@@ -381,7 +380,8 @@ def _parse_json(file: DataFile) -> Iterator[JsonEvent]:
 
 
 def _read_document(file: DataFile) -> list[object]:
-    """Return the rows of a JSON object: of its one array of objects, or of a list for each column.
+    """Return the rows of a JSON object: the array at the place that the user named, else its one array of objects,
+    there or one level further inside, or a list for each column.
 
     pandas writes a frame as an object by place for each column. Such a file is read into memory whole.
     """
@@ -391,10 +391,16 @@ def _read_document(file: DataFile) -> list[object]:
         problem = f"a JSON object of more than {_MAX_DOCUMENT // 2**20} MiB; save its rows as JSON Lines or as an array"
         raise ReadingStopped(None, "unreadable", problem)
     try:
-        document = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        document = parse_json(text)
+    except ValueError as error:
         deque(_parse_json(file), maxlen=0)  # raises with the line of the mistake
         raise ReadingStopped(None, "broken_json", f"broken JSON: {error}") from error
+    if file.part and isinstance(document, dict):
+        place = ColumnPath(file.part).find(document)
+        if not isinstance(place, list):
+            problem = f"no array at {file.part!r}; places with one: {list_names(list(_find_arrays(document)))}"
+            raise ReadingStopped(None, "not_an_object", problem)
+        return place
     if not isinstance(document, dict):
         raise ReadingStopped(None, "not_an_object", f"the file holds {name_kind(document)}, not an array of objects")
     columns: dict[str, list[object]] = {}
@@ -413,15 +419,38 @@ def _read_document(file: DataFile) -> list[object]:
             lengths = list_names([f"{name} {len(column):,}" for name, column in columns.items()], 8)
             raise ReadingStopped(None, "broken_table", f"columns of different lengths: {lengths}")
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if not arrays:
+        arrays = _find_arrays(document)
+        # promptfoo has its rows in results.results, beside lists of prompts and tests.
+        named = {name: array for name, array in arrays.items() if name.rpartition(".")[2] in _ROWS}
+        arrays = named if len(named) == 1 else arrays
     if len(arrays) != 1:
         names = list(arrays)
         problem = (
             f"no array of objects in it (under data, samples, rows, examples, …); keys: {list_names(list(document))}"
         )
         if arrays:
-            problem = f"two arrays of objects, {names[0]!r} and {names[1]!r}, and only one can be the dataset"
+            problem = (
+                f"two arrays of objects, {names[0]!r} and {names[1]!r}, and only one can be the dataset: name it, as "
+                f"in {file.path}#{names[0]}"
+            )
         raise ReadingStopped(None, "not_an_object", problem)
     return next(iter(arrays.values()))
+
+
+def _find_arrays(document: Mapping[str, object]) -> dict[str, list[object]]:
+    """Return the arrays of objects in an object and in those inside it, by their places."""
+    inside = {
+        f"{name}.{key}": member
+        for name, item in document.items()
+        if isinstance(item, dict)
+        for key, member in item.items()
+    }
+    return {
+        name: member
+        for name, member in (document | inside).items()
+        if isinstance(member, list) and member and isinstance(member[0], dict)
+    }
 
 
 # --- which reader a dataset needs
@@ -522,6 +551,10 @@ def _open_named(name: str, encoding: str | None) -> DatasetSource:
     if "://" in name:
         raise refuse_dataset(f"{name} is an address", allowed=_ALLOWED, to_do="download it, then name the file")
     path = Path(name)
+    if not path.exists() and path_text.lower().endswith((".json", ".json.gz")):
+        path = Path(path_text)  # FILE.json#results.results
+    else:
+        part = ""
     packed = path.suffix.lower() == ".gz"
     ending = path.with_suffix("").suffix.lower() if packed else path.suffix.lower()
     form = FORMATS.get(ending)
@@ -530,12 +563,12 @@ def _open_named(name: str, encoding: str | None) -> DatasetSource:
         came = f"{name}: {f'unknown format {path.suffix!r}' if path.suffix else 'a file name without an ending'}"
         raise refuse_dataset(came, allowed=_ALLOWED, to_do="save the dataset as one of these")
     is_text = form.place != "row"
-    file = DataFile(path=path, ending=ending, encoding=encoding if is_text else None)
+    file = DataFile(path=path, ending=ending, part=part, encoding=encoding if is_text else None)
     if is_text and encoding is None:
         with suppress(EOFError, zlib.error, gzip.BadGzipFile), file.open() as opened:
             start = opened.read(2)
             file = replace(file, encoding=None if start.isascii() else find_mark(start))
-    if ending == ".json":
+    if ending == ".json" and not part:
         # Some tools write one object a line under this ending.
         with suppress(ValueError, OSError, EOFError, zlib.error):  # the reader of JSON reports what is wrong
             line, _, following = _read_start(file).partition(b"\n")

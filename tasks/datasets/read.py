@@ -229,9 +229,7 @@ class _Reading:
                 samples = []
                 for raw in raw_rows:
                     n_rows += 1
-                    sample = normalise_row(
-                        raw, ordinal=n_rows, columns=columns, complain=problems.add, tabular=self._source.tabular
-                    )
+                    sample = normalise_row(raw, ordinal=n_rows, columns=columns, complain=problems.add)
                     samples += [sample] if sample is not None else []
                     given_id = sample.given_id if sample else read_given_id(raw, columns)
                     if given_id in first_rows:
@@ -252,17 +250,17 @@ class _Reading:
 
     def _read_rows(self, complain: Complain, use: ColumnUse) -> Iterator[RawRow]:
         """Yield the rows, of a conversation one for each turn."""
-        columns, tabular = self._columns, self._source.tabular
+        columns = self._columns
         for row in islice(self._source.read(complain), self._limit):
             path = columns.locate(row.values).get("question")
             question = None if path is None else path.find(row.values)
-            if isinstance(question, str) and question.lstrip()[:1] not in ("[", "{"):
+            if isinstance(question, str) and question.lstrip()[:1] not in ("[", "{", '"'):
                 yield row
                 continue
             # Only for rows that may hold a list of messages.
             from evalhouse.tasks.datasets.conversations import cut_row  # noqa: PLC0415
 
-            yield from cut_row(row, columns, self._turns, tabular=tabular, complain=complain, use=use)
+            yield from cut_row(row, columns, self._turns, complain=complain, use=use)
 
     def _check_mapped(self, missing: list[str]) -> None:
         if missing:

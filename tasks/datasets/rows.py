@@ -18,11 +18,14 @@ from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain, islice
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import orjson
 
+from evalhouse.tasks.datasets.chat import read_conversation
+from evalhouse.tasks.datasets.contexts import read_contexts
 from evalhouse.tasks.datasets.values import (
+    EACH,
     MISSING,
     RECORDED_COLUMNS,
     Complain,
@@ -32,8 +35,8 @@ from evalhouse.tasks.datasets.values import (
     is_recorded,
     list_texts,
     open_cell,
-    read_contexts,
-    read_conversation,
+    open_text,
+    open_value,
     read_id,
     read_ids,
     read_list,
@@ -44,6 +47,9 @@ from evalhouse.tasks.datasets.values import (
 from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value, suggest
 from evalhouse.warehouse.rows.samples import Turn, plain_turns
 
+if TYPE_CHECKING:
+    from evalhouse.tasks.datasets.json_path import JsonPath
+
 Field = Literal[
     "question", "answer", "ground_truth", "ground_truths", "contexts", "id", "context_ids", "reference_context_ids",
     "conversation",
@@ -53,21 +59,27 @@ Turns = Literal["all", "last"]
 """The turns of a conversation that become samples."""
 
 ALIASES: dict[Field, tuple[str, ...]] = {
-    "question": ("question", "user_input", "input", "query", "inputs.question", "prompt", "inputs"),
-    "answer": ("answer", "response", "actual_output", "output", "outputs.answer", "generated_answer", "outputs"),
+    "question": (
+        "question", "user_input", "input", "query", "inputs.question", "vars.question", "vars.query", "prompt",
+        "inputs", "questions",
+    ),
+    "answer": (
+        "answer", "response.output", "response", "actual_output", "output", "outputs.answer", "generated_answer",
+        "outputs", "predicted_answers",
+    ),
     "ground_truth": (
         "ground_truth", "reference", "expected_output", "reference_answer", "ground_truths[0]",
         "reference_outputs.answer", "reference_outputs", "expected", "expected_answer", "ideal", "gold_answer",
-        "correct_answer",
+        "correct_answer", "gt_answer", "truth", "generation_gt", "ground_truth_answers",
     ),
     "ground_truths": ("ground_truths",),
     "contexts": (
         "contexts", "retrieved_contexts", "retrieval_context", "context", "documents", "outputs.contexts",
-        "outputs.documents",
+        "outputs.documents", "vars.context", "retrieved_context", "retrieved_contents",
     ),
     "id": ("id", "sample_id", "query_id", "qid"),
-    "context_ids": ("context_ids", "retrieved_context_ids"),
-    "reference_context_ids": ("reference_context_ids", "reference_contexts_ids", "gold_context_ids"),
+    "context_ids": ("context_ids", "retrieved_context_ids", "retrieved_ids"),
+    "reference_context_ids": ("reference_context_ids", "reference_contexts_ids", "gold_context_ids", "retrieval_gt"),
     "conversation": ("conversation",),
 }  # fmt: skip
 
@@ -78,7 +90,7 @@ LIKELY: dict[Field, tuple[str, ...]] = {
         "completion", "prediction", "predicted", "generation", "generated_text", "reply", "result", "model_answer",
         "model_output", "model_response", "bot_answer", "llm_output",
     ),
-    "ground_truth": ("gold", "target", "label", "answers", "references", "truth", "solution", "best_answer"),
+    "ground_truth": ("gold", "target", "label", "answers", "references", "solution", "best_answer"),
     "contexts": (
         "passages", "chunks", "docs", "sources", "retrieved", "retrieved_documents", "retrieved_docs", "evidence",
         "search_results",
@@ -94,31 +106,63 @@ RUN_MARKS = frozenset({"run_type", "trace_id", "dotted_order", "start_time", "se
 _MAX_NAMES = 1000  # columns that are listed of a JSON file whose every row has other keys
 _MAX_SHAPES = 100  # sets of columns that are cached; rows of one file have few
 _PLACE = re.compile(r"-?\d{1,9}")
+# What only JSONPath can say: `$.`, `[*]`, `["a.b"]`, `[1:3]`, `[?…]`, `..` and `.*`.
+_QUERY = re.compile(r"\$[.\[]|.*?(?:\[(?:[*'\"?]|-?\d*:)|\.\.|\.\*)", re.DOTALL)
+_LISTS: Final[tuple[Field, ...]] = ("ground_truth", "ground_truths", "contexts", "context_ids", "reference_context_ids")
 
 
 class ColumnPath:
-    """A column by its name, or a place inside one: `outputs.answer`, `ground_truths[0]`, `messages[-1].content`."""
+    """A column by its name, or a place inside one: `outputs.answer`, `messages[-1].content`, `$.hits[*].text`.
 
-    def __init__(self, name: str) -> None:
+    The value of a path with several matches is the list of them, for a field that is not a list their joined texts.
+    `is_query`: the path is a JSONPath, so that a text there is meant as it is.
+    """
+
+    def __init__(self, name: str, field: Field | None = None) -> None:
         self.name = name
-        steps = name.replace("[", ".").replace("]", "").split(".")
-        self.root = steps[0]
-        self._inner: list[str | int] = [int(step) if _PLACE.fullmatch(step) else step for step in steps[1:]]
-        self.is_nested = bool(self._inner)
+        self.is_query = bool(_QUERY.match(name))
+        self._query: JsonPath | None = None
+        self._is_list = field in _LISTS
+        steps: Sequence[str | int]
+        if self.is_query:
+            # Loading the library takes longer than reading a small dataset.
+            from evalhouse.tasks.datasets.json_path import compile_path  # noqa: PLC0415
+
+            path = compile_path(field or "path", name)
+            steps = path.steps or ("",)
+            self._query = path if path.stem is not None else None
+        else:
+            written = name.replace("[", ".").replace("]", "").split(".")
+            steps = [written[0], *(int(step) if _PLACE.fullmatch(step) else step for step in written[1:])]
+        self.root = str(steps[0])  # "" for a path that begins anywhere
+        self._inner: list[str | int] = list(steps[1:])
+        self.is_nested = bool(self._inner) or self.is_query
 
     def step_into(self, steps: Iterable[str | int]) -> "ColumnPath":
         """Return a place further inside."""
+        if self.is_query:
+            return ColumnPath(self.name + "".join(f"[{orjson.dumps(step).decode()}]" for step in steps))
         return ColumnPath(".".join(map(str, (self.name, *steps))))
 
     def find(self, row: Mapping[str, object]) -> object:
-        """Return the value there, or MISSING. A column of exactly this name comes first: flattened tables have them."""
+        """Return the value there, or MISSING. A column of exactly this name comes first: flattened tables have them.
+
+        Raises PathError, a ValueError, where a path with several matches cannot be meant for the row.
+        """
         if self.name in row:
             return row[self.name]
+        if self._query is not None:
+            if self._is_list:
+                items = self._query.find_items(row)
+                return MISSING if items is None else items
+            matches = self._query.find(row)
+            are_texts = len(matches) > 1 and all(isinstance(match, str) for match in matches)
+            return "".join(map(str, matches)) if are_texts else next(iter(matches), MISSING)
         if not self._inner or self.root not in row:
-            return MISSING
+            return row.get(self.root, MISSING)
         value = row[self.root]
         for step in self._inner:
-            value = open_cell(value)
+            value = open_value(value)
             if isinstance(value, dict):
                 value = value.get(step if step in value else str(step), MISSING)
             elif isinstance(value, list) and isinstance(step, int) and -len(value) <= step < len(value):
@@ -126,6 +170,13 @@ class ColumnPath:
             else:
                 return MISSING
         return value
+
+    def is_in(self, row: Mapping[str, object]) -> bool:
+        """Return True if the row has a place of this name, whatever is there."""
+        try:
+            return self.find(row) is not MISSING
+        except ValueError:
+            return True
 
     def drop_from(self, rest: dict[str, object]) -> None:
         """Take the value out of `rest`; the values around it stay."""
@@ -146,8 +197,11 @@ def _leave_out(value: object, inner: list[str | int]) -> object:
     """
     if not inner:
         return MISSING
-    value = open_cell(value)
+    value = open_value(value)
     if isinstance(value, list):
+        if inner[0] == EACH:
+            left = [_leave_out(item, inner[1:]) for item in value]
+            return MISSING if all(item is MISSING for item in left) else [{} if x is MISSING else x for x in left]
         return MISSING if len(value) == 1 and len(inner) == 1 else value
     if not isinstance(value, dict):
         return value
@@ -159,6 +213,11 @@ def _leave_out(value: object, inner: list[str | int]) -> object:
     return remainder or MISSING
 
 
+def _may_open(value: object) -> bool:
+    """Return True if there may be places inside a value."""
+    return isinstance(value, dict | list) or (isinstance(value, str) and value.lstrip()[:1] in ("[", "{"))
+
+
 class ColumnUse:
     """The use of the columns of the rows read so far: which became which field, and which stayed metadata."""
 
@@ -167,6 +226,7 @@ class ColumnUse:
         self.unread: dict[str, None] = {}
         self.n_filled: Counter[Field] = Counter()
         self.n_rows = 0
+        self.n_one_text = 0  # rows whose contexts are one text
         self.n_system = 0  # instructions of a system between the turns of conversations
         self.renamed: dict[Field, dict[str, None]] = {}  # the columns of a conversation's row that its turns' come from
         self.encoding: str | None = None
@@ -212,6 +272,8 @@ class ColumnUse:
             n_filled = self.n_filled[field]
             if field in COUNTED and n_filled < self.n_rows:
                 text += f" ({f'in {n_filled:,} of {self.n_rows:,} rows' if n_filled else 'empty in every row'})"
+            if field == "contexts" and self.n_one_text:
+                text += f" (one text is one context, in {self.n_one_text:,} of {self.n_rows:,} rows)"
             fields.append(text)
         parts.append(f"columns: {', '.join(fields)}")
         missing = [name for name in self.list_missing(is_asked=is_asked) if name not in self.columns]
@@ -285,18 +347,23 @@ class Columns:
                     to_do="name the column",
                 )
         self.use = use or ColumnUse()
+        try:
+            mapped = {field: ColumnPath(mapping[field], field) for field in FIELDS if field in mapping}
+        except ValueError as error:
+            allowed = "a column, or a place inside one such as outputs.answer, answers[0] or $.hits[*].text"
+            raise refuse_dataset(f"{name_setting('mapping')}: {error}", allowed=allowed, to_do="write it so") from None
         # If a place inside a column is mapped, the rest of the column is read as no other field.
-        self._taken = {*mapping.values(), *(ColumnPath(theirs).root for theirs in mapping.values())}
+        self._taken = {*mapping.values(), *(path.root for path in mapped.values())}
         self.names: dict[Field, list[str]] = {}
         self._paths: dict[Field, list[ColumnPath]] = {}
         for field in FIELDS:
             aliases = [name for name in ALIASES[field] if name not in self._taken]
             self.names[field] = [mapping[field]] if field in mapping else aliases
-            self._paths[field] = [ColumnPath(name) for name in self.names[field]]
+            self._paths[field] = [mapped[field]] if field in mapped else [ColumnPath(name) for name in aliases]
         self._nested_roots = {path.root for paths in self._paths.values() for path in paths if path.is_nested}
         self._shapes: dict[tuple[str, ...], dict[Field, ColumnPath]] = {}  # of rows where names alone decide
         self.mapped = frozenset(field for field in FIELDS if field in mapping)
-        self._awaited = {field: self._paths[field][0] for field in FIELDS if field in mapping}
+        self._awaited = dict(mapped)
 
     def locate(self, row: Mapping[str, object]) -> Mapping[Field, ColumnPath]:
         """Return the column of each field that this row has one for: the first of its names that is there.
@@ -304,11 +371,12 @@ class Columns:
         Raises ReadingStopped where a column may be the one field or the other.
         """
         shape = tuple(row)
-        if shape in self._shapes:
+        opens = any(not root or _may_open(row.get(root)) for root in self._nested_roots)
+        if not opens and shape in self._shapes:
             return self._shapes[shape]
         located: dict[Field, ColumnPath] = {}
         for field, paths in self._paths.items():
-            path = next((path for path in paths if path.find(row) is not MISSING), None)
+            path = next((path for path in paths if path.is_in(row)), None)
             if path is not None:
                 located[field] = path
                 self._awaited.pop(field, None)
@@ -333,7 +401,7 @@ class Columns:
                         f"{name_setting('mapping', f'answer={answer.name}')})",
                     )
                 located["ground_truth"] = located.pop("answer")
-        if len(self._shapes) < _MAX_SHAPES and not any(root in row for root in self._nested_roots):
+        if len(self._shapes) < _MAX_SHAPES and not opens:
             self._shapes[shape] = located
         return located
 
@@ -343,7 +411,7 @@ class Columns:
         return [
             f"{field}={path.name}"
             for field, path in self._awaited.items()
-            if row is None or not (path.name in row or (path.is_nested and path.root in row))
+            if row is None or not (path.name in row or (path.is_nested and (not path.root or path.root in row)))
         ]
 
 
@@ -406,7 +474,27 @@ class _OpenRow:
         if path is None:
             return MISSING
         path.drop_from(self.rest)
-        return path.find(self._raw.values)
+        try:
+            return path.find(self._raw.values)
+        except ValueError as error:
+            self.say("columns", str(error))
+            return MISSING
+
+    def names_exactly(self, field: Field) -> bool:
+        """Return True if a JSONPath names the field's place, so that a text there is meant as it is."""
+        return field in self.located and self.located[field].is_query
+
+    def take_ids(self, field: Field) -> list[str] | None:
+        """Take out the field's list of ids."""
+        return read_ids(self.take(field), field, self.say, is_exact=self.names_exactly(field))
+
+    def take_truths(self) -> list[object]:
+        """Take out the ground truth, or all of its list: some datasets have a text here and a list there."""
+        path = self.located.get("ground_truth")
+        value = MISSING if path is None else path.find(self._raw.values)
+        if isinstance(value, list) and not is_recorded(value):
+            return list(self.take("ground_truth"))
+        return [self.take_text("ground_truth")]
 
     def take_text(self, field: Field) -> str | None:
         """Take out the field's text, also from inside an object that a tracing tool wrote."""
@@ -415,9 +503,10 @@ class _OpenRow:
             return read_text(self.take(field), field, self.say)
         value = path.find(self._raw.values)
         # If the user maps a column, the whole of its text is meant.
-        opened = value if field in self._mapped else open_cell(value)
+        opened = value if field in self._mapped else open_cell(open_text(value))
         if not is_recorded(opened):
-            return read_text(self.take(field), field, self.say)
+            text = self.take(field)
+            return read_text(text if field in self._mapped else open_text(text), field, self.say)
         steps = find_text(opened, field)
         if steps is not None:
             return read_text(self.take(field, path.step_into(steps)), field, self.say)
@@ -429,30 +518,25 @@ class _OpenRow:
         return None
 
 
-def normalise_row(
-    raw: RawRow, *, ordinal: int, columns: Columns, complain: Complain, tabular: bool
-) -> SampleRow | None:
-    """Return one sample, or None after all that is wrong with the row was reported to `complain`.
-
-    `tabular`: the row comes from a table, whose cells may hold lists and objects as JSON text.
-    """
+def normalise_row(raw: RawRow, *, ordinal: int, columns: Columns, complain: Complain) -> SampleRow | None:
+    """Return one sample, or None after all that is wrong with the row was reported to `complain`."""
     row = _OpenRow(raw, columns, complain)
     question = row.take_text("question")
     if "question" not in row.located:
         row.say("no_question", f"no question; columns of this row: {list_names(list(raw.values), 8)}")
     elif question is None and row.is_sound:
         row.say("no_question", "the question is empty")
-    answer, ground_truth = row.take_text("answer"), row.take_text("ground_truth")
+    answer = row.take_text("answer")
     # All accepted answers, each once, with the ground truth of a separate column as the first.
-    items = read_list(row.take("ground_truths"), "ground_truths", "not_text", row.say, tabular=tabular) or []
-    texts = [read_text(item, f"accepted answer {place}", row.say) for place, item in enumerate(items, start=1)]
-    accepted = list(dict.fromkeys(text for text in (ground_truth, *texts) if text is not None))
+    truths = row.take_truths() + (read_list(row.take("ground_truths"), "ground_truths", "not_text", row.say) or [])
+    texts = [read_text(item, f"accepted answer {place}", row.say) for place, item in enumerate(truths, start=1)]
+    accepted = list(dict.fromkeys(text for text in texts if text is not None))
     ground_truth = accepted[0] if accepted else None
     given_id = read_id(row.take("id"), "id", row.say)
-    contexts = read_contexts(row.take("contexts"), row.say, tabular=tabular)
-    context_ids = read_ids(row.take("context_ids"), "context_ids", row.say, tabular=tabular)
-    reference_ids = read_ids(row.take("reference_context_ids"), "reference_context_ids", row.say, tabular=tabular)
-    conversation = read_conversation(row.take("conversation"), row.say, tabular=tabular)
+    contexts = read_contexts(row.take("contexts"), row.say, is_exact=row.names_exactly("contexts"))
+    columns.use.n_one_text += contexts.is_one_text
+    context_ids, reference_ids = row.take_ids("context_ids"), row.take_ids("reference_context_ids")
+    conversation = read_conversation(row.take("conversation"), row.say)
     if context_ids is None:
         context_ids = contexts.ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):
@@ -460,7 +544,7 @@ def normalise_row(
     values = (question, answer, ground_truth, contexts.texts)
     columns.use.add(row.located, row.rest, [COUNTED[place] for place, value in enumerate(values) if value is not None])
     columns.use.n_system += conversation.n_system
-    metadata = read_metadata(row.rest, contexts.rest, row.say, tabular=tabular)
+    metadata = read_metadata(row.rest, contexts.rest, row.say)
     if len(accepted) > 1:
         metadata = {**metadata, "ground_truths": accepted}
     if not row.is_sound or question is None:

@@ -9,10 +9,11 @@ anything else is read as a text.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
+from evalhouse.tasks.datasets.contexts import open_context
 from evalhouse.tasks.datasets.values import open_cell, open_value
 
 Kind = Literal["chain", "llm", "retriever", "reranker", "tool", "embedding", "other"]
@@ -310,8 +311,6 @@ def make_call(name: str, arguments: object) -> Tree:
 
 # --- documents
 
-_IDS: Final = ("id", "id_", "document_id", "doc_id", "chunk_id", "node_id")
-_TEXTS: Final = ("page_content", "content", "text", "pageContent", "text_resource")
 # Where chains of LangChain, and graphs of users, put retrieved documents beside the answer.
 _PASSED_ON: Final = (
     "documents", "context", "contexts", "source_documents", "retrieved_documents", "retrieved_contexts",
@@ -348,28 +347,13 @@ def read_document(item: object) -> Document | None:
 
     Of an object the text and the id are among its members, or in its metadata.
     """
-    if isinstance(item, str):
-        return Document(text=item)
-    inner: object = None
-    score: object = None
-    if isinstance(item, list | tuple) and len(item) == 2:
-        inner, score = item
-    elif isinstance(item, Mapping):
-        inner, score = item.get("document", item.get("node", item.get("kwargs"))), item.get("score")
-        if not isinstance(inner, Mapping):
-            members = {key.removeprefix("document."): value for key, value in item.items()}
-            metadata = read_tree(members.get("metadata"))
-            text = next((members[key] for key in _TEXTS if members.get(key)), None)
-            text = text.get("text") if isinstance(text, Mapping) else text  # LlamaIndex's text_resource
-            text = text if isinstance(text, str) else None
-            names = (read_name(place.get(key)) for key in _IDS for place in (members, metadata))
-            an_id = next((name for name in names if name), None)
-            if text is None and an_id is None:
-                return None
-            scores = (members.get("score"), members.get("relevance_score"), metadata.get("score"))
-            score = next((value for value in scores if value is not None), None)
-            return Document(text=text, id=an_id, score=read_score(score), metadata=dict(metadata) or None)
-    document = None if inner is None else read_document(inner)
-    if document is None or document.score is not None:
-        return document
-    return replace(document, score=read_score(score))
+    context = open_context(item)
+    if context is None:
+        return None
+    text, an_id = context.text if isinstance(context.text, str) else None, read_name(context.id)
+    if text is None and an_id is None:
+        return None
+    metadata = read_tree(context.rest.get("metadata"))
+    scores = (context.rest.get("score"), context.rest.get("relevance_score"), metadata.get("score"))
+    score = next((value for value in scores if value is not None), None)
+    return Document(text=text, id=an_id, score=read_score(score), metadata=dict(metadata) or None)

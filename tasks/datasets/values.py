@@ -9,6 +9,7 @@ Tools such as Langfuse and LangSmith store input and output as the bot had them,
 """
 
 import ast
+import json
 import math
 import re
 from bisect import insort
@@ -23,7 +24,6 @@ from typing import Final, Literal, cast
 import orjson
 
 from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value
-from evalhouse.warehouse.rows.samples import Role, Turn
 
 ProblemKind = Literal[
     "broken_json", "not_utf8", "not_an_object", "broken_table", "no_question", "not_text", "contexts",
@@ -47,13 +47,15 @@ _ADVICE: dict[ProblemKind, str] = {
     "not_text": "question, answer and ground_truth are texts or numbers; "
     "name the text inside with $mapping, as in $answer; a list of accepted answers is "
     "$ground_truths",
-    "contexts": "contexts are a list of texts, or of objects with text, content or page_content; "
-    'write ["…"] for a single one and [] for none (in a cell of a table: a list in JSON, or as Python prints one)',
+    "contexts": "contexts are a list of texts, or of objects with text, content or page_content, and [] for none; a "
+    'text by itself is one of them, and may hold a list in JSON or as Python prints one; write ["…"] for the others, '
+    "or name a text that is one context as it is with $contexts",
     "conversation": "a conversation is a list of the turns before the question, the oldest first, each "
     '{"role": "user", "text": "…"} or {"role": "assistant", "text": "…", "contexts": ["…"]}, where `content` is read '
     "as `text`; a whole conversation is such a list without a question beside it; rename a column `conversation` that "
     "is something else",
-    "ids": "ids are texts or whole numbers, and lists of ids are lists of those; write them as text",
+    "ids": "ids are texts or whole numbers, and lists of ids are lists of those; write them as text, several as a list "
+    '(["a", "b"])',
     "metadata": "columns kept as metadata must fit into JSON; flatten or remove what does not",
     "duplicate_id": "an id names one row; make the ids differ, or take the column away and ids are made from the texts",
     "no_span": "with $format every row is a span, or a trace, as that tool exports it; name another format, or "
@@ -74,6 +76,7 @@ def advise(kind: ProblemKind) -> str:
         format=name_setting("format"),
         question=name_setting("mapping", "question=COLUMN"),
         answer=name_setting("mapping", "answer=output.text"),
+        contexts=name_setting("mapping", "contexts=$.COLUMN"),
         ground_truths=name_setting("mapping", "ground_truths=references"),
     )
 
@@ -147,9 +150,13 @@ class Problems:
 
 
 MISSING: Final = object()  # no such column, which is not the same as a column that is empty here
-TEXT_KEYS = ("text", "content", "page_content")
+EACH: Final = "[*]"
+"""The step of a path that is every item of a list."""
+Steps = tuple[str | int, ...]
 
 _EXACT_FLOAT = 2.0**53  # above it neighbouring whole numbers share one float
+
+_SEPARATOR = re.compile(r"[,;|\n\t]")  # between ids, where one text may hold several
 
 # Takes a complaint about the row at hand.
 Say = Callable[[ProblemKind, str], None]
@@ -165,6 +172,19 @@ def is_empty(value: object) -> bool:
     return is_absent(value) or (isinstance(value, str) and not value.strip())
 
 
+def parse_json(text: str | bytes) -> object:
+    """Return a value of JSON, also with NaN and infinities as Python writes them; raises ValueError."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        try:
+            value: object = json.loads(text.decode() if isinstance(text, bytes) else text)
+            json.dumps(value, ensure_ascii=False).encode()  # refuses half of a surrogate pair
+        except RecursionError:
+            raise ValueError("nested too deep to be read") from None
+        return value
+
+
 def open_cell(value: object) -> object:
     """Return the list or object that a table's cell holds as JSON text; anything else unchanged."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
@@ -174,6 +194,16 @@ def open_cell(value: object) -> object:
     except orjson.JSONDecodeError:
         return value
     return opened
+
+
+def open_text(value: object) -> object:
+    """Return the text that a text holds as a JSON string, as exports write what was JSON before; others unchanged."""
+    while isinstance(value, str) and value[:1] == '"' == value[-1:]:
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            break
+    return value
 
 
 _ESCAPE = r"""\\(?:[\\'"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"""
@@ -243,82 +273,49 @@ def read_id(value: object, name: str, say: Say) -> str | None:
     return read_text(value, name, say)
 
 
-def read_ids(value: object, name: str, say: Say, *, tabular: bool) -> list[str] | None:
-    """Return a list of ids, None for nothing."""
-    items = read_list(value, name, "ids", say, tabular=tabular)
+def read_ids(value: object, name: str, say: Say, *, is_exact: bool = False) -> list[str] | None:
+    """Return a list of ids, None for nothing. One id by itself is a list of one, and lists within the list are joined.
+
+    A text that may be several ids is refused; `is_exact` takes it as one, where a JSONPath names it.
+    """
+    items: list[object] | None
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and not is_absent(value):
+        items = [value]
+    else:
+        items = read_list(value, name, "ids", say)
     if items is None:
         return None
+    if items == [value] and isinstance(value, str) and _SEPARATOR.search(value) and not is_exact:
+        say("ids", f"{name} are not a list but text that may be one id or several: {quote_value(value)}")
+    nested = any(isinstance(item, list) for item in items)
+    items = [one for item in items for one in (item if isinstance(item, list) else [item])]
     ids = [read_id(item, f"id {rank} of {name}", say) for rank, item in enumerate(items, start=1)]
     empty = [str(rank) for rank, item in enumerate(items, start=1) if is_empty(item)]
     if empty:
         say("ids", f"{name} has an empty id at place {list_names(empty, 5)}")
-    return [an_id or "" for an_id in ids]
+    known = [an_id or "" for an_id in ids]
+    return list(dict.fromkeys(known)) if nested else known
 
 
-def read_list(value: object, name: str, kind: ProblemKind, say: Say, *, tabular: bool) -> list[object] | None:
-    """Return a list, in a table also one that a cell holds as text; None for nothing."""
-    value = open_list(value) if tabular else value
-    if isinstance(value, list):
-        return value
-    if is_absent(value) or (tabular and is_empty(value)):
+def read_list(value: object, name: str, kind: ProblemKind, say: Say) -> list[object] | None:
+    """Return a list, also one that a text holds; a text by itself is the only item of one. None for nothing."""
+    value = open_list(value)
+    if isinstance(value, list | tuple):
+        return list(value)
+    if is_empty(value):
         return None
-    is_torn = tabular and isinstance(value, str) and value.lstrip().startswith("[")
+    if isinstance(value, str) and not value.lstrip().startswith("["):
+        return [value]
+    is_torn = isinstance(value, str)
     kind_of_value = "text that is a list neither in JSON nor in Python" if is_torn else name_kind(value)
     say(kind, f"{name} are not a list but {kind_of_value}: {quote_value(value)}")
     return None
 
 
-# --- contexts
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContextList:
-    """Contexts in rank order."""
-
-    texts: list[str] | None
-    ids: list[str] | None  # None when no context has one
-    rest: list[dict[str, object]] | None  # other members of the contexts by rank; None when no context has any
-
-
-def read_contexts(value: object, say: Say, *, tabular: bool) -> ContextList:
-    """Return the texts by rank, with the ids and the other members of each. An empty list stays an empty list."""
-    items = read_list(value, "contexts", "contexts", say, tabular=tabular)
-    if items is None:
-        return ContextList(texts=None, ids=None, rest=None)
-    if all(isinstance(item, str) for item in items):
-        return ContextList(texts=cast(list[str], items), ids=None, rest=None)
-    texts, ids, rest = [], [], []
-    for rank, item in enumerate(items, start=1):
-        others: dict[str, object] = dict(item) if isinstance(item, dict) else {}
-        text: object = item
-        if isinstance(item, dict):
-            key = next((key for key in TEXT_KEYS if item.get(key) is not None), None)
-            text = MISSING if key is None else others.pop(key)
-        if isinstance(text, int | float) and not (isinstance(text, bool) or is_absent(text)):
-            text = str(text)
-        if text is MISSING:
-            say("contexts", f"context {rank} has no text; it has: {list_names(list(others), 10)}")
-        elif is_absent(text):
-            say("contexts", f"context {rank} is null")
-        elif not isinstance(text, str):
-            say("contexts", f"context {rank} is {name_kind(text)}, not text: {quote_value(text)}")
-        texts.append(text if isinstance(text, str) else "")
-        own_id = others.pop("id", None)
-        inner = others.get("metadata")
-        if is_empty(own_id) and isinstance(inner, dict) and "id" in inner:  # where LangChain's documents have it
-            own_id = inner["id"]
-            others["metadata"] = {key: member for key, member in inner.items() if key != "id"} or None
-        ids.append(read_id(own_id, f"the id of context {rank}", say) or "")
-        rest.append({key: other for key, other in others.items() if other is not None})
-    return ContextList(texts=texts, ids=ids if any(ids) else None, rest=rest if any(rest) else None)
-
-
 # --- metadata
 
 
-def read_metadata(
-    rest: dict[str, object], context_rest: list[dict[str, object]] | None, say: Say, *, tabular: bool
-) -> dict[str, object]:
+def read_metadata(rest: dict[str, object], context_rest: list[dict[str, object]] | None, say: Say) -> dict[str, object]:
     """Return the other members of a row, as JSON has them: times and decimals as text, NaN as null.
 
     A column `metadata` that is an object is taken apart, except for members whose name another column has. The other
@@ -326,7 +323,7 @@ def read_metadata(
     """
     if context_rest is not None:
         rest.setdefault("contexts", context_rest)
-    inner = open_cell(rest.get("metadata")) if tabular else rest.get("metadata")
+    inner = open_cell(rest.get("metadata"))
     if isinstance(inner, dict):
         del rest["metadata"]
         clashing = {key: value for key, value in inner.items() if key in rest}
@@ -361,72 +358,8 @@ def read_metadata(
     return members
 
 
-# --- earlier turns
-
-_ROLES: Final[dict[str, Role]] = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"}
-_SYSTEM: Final = frozenset({"system", "developer"})
-_ALLOWED: Final = "user (or human), assistant (or ai), and system, which is left out"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conversation:
-    """The turns of a row, None where it has none, and the number of a system's instructions between them."""
-
-    turns: list[Turn] | None = None
-    n_system: int = 0
-
-
-def read_conversation(value: object, say: Say, *, tabular: bool) -> Conversation:
-    """Return the turns before a question, the oldest first; reports what is not a turn to `say`.
-
-    A turn is written `{"role": "user", "text": "…"}`, an assistant's also with `contexts` and `context_ids`; messages
-    of chat APIs have `content`. Instructions of a system are left out and counted.
-    """
-    items = open_list(value) if tabular else value
-    if is_absent(items) or (tabular and is_empty(items)):
-        return Conversation()
-    if not isinstance(items, list):
-        say("conversation", f"conversation is not a list of turns but {name_kind(items)}: {quote_value(items)}")
-        return Conversation()
-    turns = []
-    n_system = 0
-    for place, item in enumerate(items, start=1):
-
-        def complain(_: object, text: str, place: int = place) -> None:
-            say("conversation", f"turn {place} of the conversation: {text}")
-
-        if not isinstance(item, dict):
-            complain(None, f"it is {name_kind(item)}, not an object: {quote_value(item)}")
-            continue
-        if item.get("role") in _SYSTEM:
-            n_system += 1
-            continue
-        role = _ROLES.get(str(item.get("role")))
-        if role is None:
-            came = f"has the role {quote_value(item['role'])}" if "role" in item else "has no role"
-            complain(None, f"it {came}; allowed: {_ALLOWED}")
-            continue
-        content = next((item[key] for key in ("text", "content") if not is_absent(item.get(key))), None)
-        parts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-        if isinstance(content, list) and len(parts) == len(content) and all(isinstance(part, str) for part in parts):
-            content = "\n".join(cast(list[str], parts))
-        text = read_text(content, "its text", complain)
-        if text is None and is_empty(content):
-            complain(None, f"it has no text; it has: {list_names(list(item), 8)}")
-        contexts = read_contexts(item.get("contexts"), complain, tabular=tabular)
-        given_ids = read_ids(item.get("context_ids"), "context_ids", complain, tabular=tabular)
-        ids = contexts.ids if given_ids is None else given_ids
-        if role == "user" and not (contexts.texts is None and ids is None):
-            complain(None, "it is the user's and has contexts; only an assistant's turn may have them")
-        if ids is not None and len(ids) != len(contexts.texts or ()):
-            complain(None, f"it has {len(ids)} context_ids for {len(contexts.texts or ())} contexts")
-        turns.append(Turn(role=role, text=text or "", contexts=contexts.texts, context_ids=ids))
-    return Conversation(turns=turns or None, n_system=n_system)
-
-
 # --- texts in objects that tracing tools record
 
-Steps = tuple[str | int, ...]
 RECORDED_COLUMNS: Final = frozenset(
     {"input", "inputs", "output", "outputs", "expected_output", "expectedOutput", "expected", "reference_outputs"}
 )

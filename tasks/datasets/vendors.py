@@ -36,7 +36,7 @@ from evalhouse.tasks.datasets.spans import (
     read_tree,
     refine_kind,
 )
-from evalhouse.tasks.datasets.values import open_value
+from evalhouse.tasks.datasets.values import open_text, open_value
 
 _CAPITAL: Final = re.compile("([A-Z])")
 _ATTRIBUTES: Final = "attributes"
@@ -187,11 +187,9 @@ def _open(value: object) -> object:
 
     A text that reads as a number or a truth value in JSON comes as one; here it is text again.
     """
-    while isinstance(value, str) and (value[:1] == '"' or value == "null"):
-        try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            break
+    value = open_text(value)
+    if value == "null":
+        return None
     if isinstance(value, bool | int | float):
         return orjson.dumps(value).decode()
     return open_value(value)

@@ -19,12 +19,11 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 import orjson
-from jsonpath import JSONPath, JSONPathEnvironment, JSONPathError
-from jsonpath.segments import JSONPathRecursiveDescentSegment
-from jsonpath.selectors import Filter, SliceSelector
 from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
+from evalhouse.tasks.datasets.json_path import JsonPath, PathError, compile_path
+from evalhouse.tasks.datasets.values import parse_json
 from evalhouse.tasks.judge.protocol import parse_retry_after
 from evalhouse.tasks.settings.suite import (
     CONVERSATION,
@@ -206,86 +205,6 @@ def fill_headers(headers: Mapping[str, str]) -> Headers:
     return Headers(sent=sent, hidden=longest_first, secret=frozenset(secret))
 
 
-# --- paths to answer and contexts
-
-_ENVIRONMENT = JSONPathEnvironment(strict=True)
-# The meaning of a path without matches, by its first step with several possible matches: one that takes everything, one
-# that selects, or one that looks everywhere.
-Nothing = Literal["wrong path", "empty list", "not stated"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Path:
-    """One path of the settings. `stem` is the part before its first step that may match many, None without one.
-
-    `$.contexts` and `$.hits[*].text` mean the same kind of thing, the texts by rank; they differ in the meaning of no
-    match, which `find_items` decides.
-    """
-
-    key: str
-    text: str
-    compiled: JSONPath
-    stem: JSONPath | None = None
-    nothing: Nothing = "not stated"
-
-    def find(self, document: object, path: JSONPath | None = None) -> list[object]:
-        """Return all matches of the path, or of another one; raises QuestionFailed for a document that is too deep."""
-        try:
-            return (path or self.compiled).findall(document)  # type: ignore[arg-type]  # any JSON will do
-        except (JSONPathError, RecursionError) as error:
-            raise QuestionFailed(f"{self.key} = {self.text!r} cannot be looked for: {_describe(error)}") from None
-
-    def find_items(self, document: object) -> list[object] | None:
-        """Return the items of one list or of many matches; None when the response has no place for any.
-
-        Raises QuestionFailed when there is a list and the path cannot be meant for it.
-        """
-        matches = self.find(document)
-        if matches == [None]:
-            return None
-        if self.stem is None and matches and isinstance(matches[0], int | float):
-            raise QuestionFailed(f"{self.key} = {self.text!r} matches {name_kind(matches[0])}, not a list")
-        if matches or self.stem is None or self.nothing == "not stated":
-            items: list[object] = []
-            for match in matches:
-                items.extend(match if isinstance(match, list) else [match])
-            return items if matches else None
-        searched = [place for place in self.find(document, self.stem) if place is not None]
-        if any(searched) and self.nothing == "wrong path":
-            raise QuestionFailed(
-                f"{self.key} = {self.text!r} matches nothing, although there is something at {str(self.stem)!r}; "
-                "write the path of each text"
-            )
-        return [] if searched else None
-
-
-def compile_path(key: str, text: str) -> Path:
-    """Return the path of a setting; raises TargetError that shows what is wrong with it."""
-    try:
-        compiled = _ENVIRONMENT.compile(text)
-    except JSONPathError as error:
-        raise TargetError(
-            f"{key} = {text!r} is not a valid JSONPath: {_describe(error)}; write it like $.answer or $.hits[*].text"
-        ) from None
-    assert isinstance(compiled, JSONPath)  # strict paths have no `|` that would join two of them
-    if compiled.singular_query():
-        return Path(key=key, text=text, compiled=compiled)
-    stems = [JSONPath(env=_ENVIRONMENT, segments=compiled.segments[:n]) for n in range(len(compiled.segments))]
-    stem = next(stem for stem in reversed(stems) if stem.singular_query())
-    step = compiled.segments[len(stem.segments)]
-    nothing: Nothing = "wrong path"
-    if isinstance(step, JSONPathRecursiveDescentSegment):
-        nothing = "not stated"
-    elif any(isinstance(selector, Filter | SliceSelector) for selector in step.selectors):
-        nothing = "empty list"
-    return Path(key=key, text=text, compiled=compiled, stem=stem, nothing=nothing)
-
-
-def _describe(error: Exception) -> str:
-    """Return the library's words; its `str` adds a picture of the place, and fails for an empty path."""
-    return str(error.args[0]) if error.args else type(error).__name__
-
-
 # --- streams
 
 _DONE = "[DONE]"
@@ -347,7 +266,12 @@ async def _iterate_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 async def read_stream(
-    pieces: AsyncIterator[bytes], stream: Stream, *, answer: Path, contexts: Path | None, context_ids: Path | None
+    pieces: AsyncIterator[bytes],
+    stream: Stream,
+    *,
+    answer: JsonPath,
+    contexts: JsonPath | None,
+    context_ids: JsonPath | None,
 ) -> Answer:
     """Return the answer, its parts joined, and the contexts of the events that had any.
 
@@ -365,8 +289,8 @@ async def read_stream(
             if event.kind == "error":
                 raise QuestionFailed(f"the stream reported an error: {shown}")
             try:
-                document: Any = orjson.loads(event.data)
-            except orjson.JSONDecodeError as error:
+                document: Any = parse_json(event.data)
+            except ValueError as error:
                 problem = f"event {n_events} of the stream is not valid JSON ({error}): {shown!r}"
                 raise QuestionFailed(problem) from None
             parts = [part for part in answer.find(document) if part is not None]
@@ -438,10 +362,13 @@ class HttpTarget:
         self.names_conversation = f"{METADATA}conversation_id" in marks
         self._stream = settings.stream
         self._timeout_s = settings.timeout_s
-        self._answer = compile_path("answer", settings.answer)
         contexts, context_ids = settings.contexts, settings.context_ids
-        self._contexts = None if contexts is None else compile_path("contexts", contexts)
-        self._context_ids = None if context_ids is None else compile_path("context_ids", context_ids)
+        try:
+            self._answer = compile_path("answer", settings.answer)
+            self._contexts = None if contexts is None else compile_path("contexts", contexts)
+            self._context_ids = None if context_ids is None else compile_path("context_ids", context_ids)
+        except PathError as error:
+            raise TargetError(str(error)) from None
         self._secrets = fill_headers(settings.headers)
         given = {name.lower() for name in self._secrets.sent}
         ours = {"Accept": _ACCEPTED.get(settings.stream or "", "application/json"), "Content-Type": "application/json"}
@@ -574,8 +501,8 @@ class HttpTarget:
                     body += piece
             if self._stream != "text":
                 try:
-                    document = orjson.loads(bytes(body).removeprefix(codecs.BOM_UTF8))
-                except orjson.JSONDecodeError as error:
+                    document = parse_json(_decode(bytes(body), response).removeprefix("\ufeff"))
+                except (ValueError, QuestionFailed) as error:
                     text = f"the body is not valid JSON ({error})" if body.strip() else "the body is empty"
                     raise _Unreadable(text) from None
                 matches = self._answer.find(document)
@@ -593,20 +520,25 @@ class HttpTarget:
                     text = f"context_ids = {self._context_ids.text!r} matches nothing, although there are contexts"
                     raise QuestionFailed(text)
                 return make_answer(answer, contexts, ids)
-            charset = response.charset or "utf-8"
-            try:
-                return make_answer(body.decode(charset), None)
-            except LookupError:
-                text = f"the response names the encoding {charset!r}, which is not a known encoding"
-                raise QuestionFailed(text) from None
-            except UnicodeDecodeError as error:
-                text = f"the response is not {charset}: {error.reason} at byte {error.start}"
-                raise QuestionFailed(text) from None
-        except QuestionFailed as failure:
+            return make_answer(_decode(bytes(body), response), None)
+        except (QuestionFailed, PathError) as failure:
             begins = self._secrets.quote_body(bytes(body))
             hint = _STREAM_HINTS.get(response.content_type) if isinstance(failure, _Unreadable) and body else None
             message = f"status {response.status}, but {failure}; the body begins: {begins}"
             raise QuestionFailed(f"{message}; {hint}" if hint else message) from None
+
+
+def _decode(body: bytes, response: aiohttp.ClientResponse) -> str:
+    """Return a body's text in the encoding that the response names, UTF-8 without one; raises QuestionFailed."""
+    charset = response.charset or "utf-8"
+    try:
+        return body.decode(charset)
+    except LookupError:
+        text = f"the response names the encoding {charset!r}, which is not a known encoding"
+        raise QuestionFailed(text) from None
+    except UnicodeDecodeError as error:
+        text = f"the response is not {charset}: {error.reason} at byte {error.start}"
+        raise QuestionFailed(text) from None
 
 
 async def _iterate_body(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:

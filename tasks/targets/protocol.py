@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff
-from evalhouse.tasks.datasets.values import TEXT_KEYS, is_absent, read_contexts, read_ids
+from evalhouse.tasks.datasets.contexts import read_contexts
+from evalhouse.tasks.datasets.values import is_absent, read_ids
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
 
@@ -180,16 +181,8 @@ def make_answer(answer: object, contexts: object, context_ids: object = None) ->
     def note(_kind: str, text: str) -> None:
         problems.append(text)
 
-    given_ids = read_ids(_as_list(context_ids), _IDS_KEY, note, tabular=False)
-    items = _as_list(contexts)
-    if isinstance(items, list):
-        members = (TEXT_KEYS[-1], "id", "metadata")
-        for place, item in enumerate(items := list(items)):
-            if isinstance(item, Mapping):
-                items[place] = dict(item)
-            elif hasattr(item, TEXT_KEYS[-1]):  # a LangChain document, whose id may be in its metadata
-                items[place] = {name: getattr(item, name, None) for name in members}
-    read = read_contexts(items, note, tabular=False)
+    given_ids = read_ids(context_ids, _IDS_KEY, note, is_exact=True)
+    read = read_contexts(contexts, note, is_exact=True)
     ids = read.ids if given_ids is None else given_ids
     if given_ids is not None and len(given_ids) != len(read.texts or ()):
         problems.append(f"there are {len(given_ids)} context_ids for {len(read.texts or ())} contexts")
@@ -215,14 +208,6 @@ def make_answer(answer: object, contexts: object, context_ids: object = None) ->
         contexts=None if read.texts is None else tuple(read.texts),
         context_ids=None if ids is None else tuple(ids),
     )
-
-
-def _as_list(value: object) -> object:
-    """Return a list; one text, object or document is a list of one."""
-    if isinstance(value, tuple):
-        return list(value)
-    is_one = isinstance(value, str | Mapping) or hasattr(value, TEXT_KEYS[-1])
-    return [value] if is_one else value
 
 
 # --- attempts

@@ -73,10 +73,10 @@ def test_a_cell_of_a_table_holds_a_conversation_as_json(tmp_path: Path) -> None:
         ("c-17", "conversation is not a list of turns but text"),
         (["Hello"], "turn 1 of the conversation: it is text, not an object"),
         (
-            [{"role": "tool", "text": "x"}],
-            "turn 1 of the conversation: it has the role 'tool'; allowed: user (or human)",
+            [{"role": "critic", "text": "x"}],
+            "turn 1 of the conversation: it has no role that is known (user, human, assistant",
         ),
-        ([{"text": "x"}], "it has no role"),
+        ([{"text": "x"}], "it has no role that is known"),
         ([OURS[0], {"role": "assistant", "content": None}], "turn 2 of the conversation: it has no text"),
         ([{"role": "user", "text": "x", "contexts": ["c"]}], "only an assistant's turn may have them"),
         ([{"role": "ai", "text": "x", "contexts": ["c"], "context_ids": []}], "it has 0 context_ids for 1 contexts"),

@@ -14,7 +14,8 @@ from dataset_files import Row, write_json_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.tasks.datasets.conversations import Message, Role, cut_turns
+from evalhouse.tasks.datasets.chat import Message, Speaker
+from evalhouse.tasks.datasets.conversations import cut_turns
 from evalhouse.tasks.datasets.read import DatasetError, SampleRow, read_samples
 from evalhouse.tasks.datasets.rows import ColumnUse, Turns
 
@@ -239,8 +240,8 @@ def test_single_turns_stay_as_they_are(tmp_path: Path, row: Row) -> None:
     [
         (
             {"messages": [tell("user", TIDE), tell("critic", SIX)]},
-            "message 2 has no role that is known (user, human, assistant, ai, agent, bot, model, tool, function, "
-            "system, developer) and no question: role 'critic', content",
+            "message 2: it has no role that is known (user, human, assistant, ai, agent, bot, model, gpt, chatgpt, "
+            "tool, function, observation, system, developer) and no question: role 'critic', content",
         ),
         (
             {**OPENAI, "response": "At one."},
@@ -257,7 +258,7 @@ def test_single_turns_stay_as_they_are(tmp_path: Path, row: Row) -> None:
         ),
         (
             {"messages": [tell("user", 7)]},
-            "message 1 has a number for its content, not text: 7",
+            "message 1: its text is a number, not text: 7",
         ),
         ({"messages": [tell("user", [{"type": "image_url"}])]}, "the question is empty"),
     ],
@@ -270,11 +271,11 @@ def test_ambiguous_conversation_is_refused_with_its_place(tmp_path: Path, row: R
     assert "1 problem; nothing was loaded" in str(caught.value)
 
 
-ROLES: list[Role] = ["user", "assistant", "tool", "system"]
+ROLES: list[Speaker] = ["user", "assistant", "tool", "system"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(ROLES), st.text(alphabet="ab é", max_size=3)), max_size=12))
-def test_every_turn_has_the_turns_before_it(spoken: Sequence[tuple[Role, str]]) -> None:
+def test_every_turn_has_the_turns_before_it(spoken: Sequence[tuple[Speaker, str]]) -> None:
     messages = [Message(role=role, text=text) for role, text in spoken]
     turns = cut_turns(messages)
     assert [turn.number for turn in turns] == list(range(1, len(turns) + 1))

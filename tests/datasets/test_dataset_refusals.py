@@ -177,7 +177,7 @@ def test_missing_question_column_lists_the_columns_and_the_names(tmp_path: Path,
     error = refuse(path)
     assert str(error) == (
         f"{path}: no question column; columns: frage, answer; read as the question: question, user_input, input, "
-        "query, inputs.question, prompt, inputs; name the column with --map, as in --map question=COLUMN"
+        "query, inputs.question, vars.question, vars.query, prompt, inputs, questions; name the column with --map, as in --map question=COLUMN"
     )
     assert error.n_problems == 1
 
@@ -224,7 +224,7 @@ def test_limit_looks_for_repeated_ids_only_among_the_rows_it_reads(tmp_path: Pat
 
 
 def test_at_most_twenty_problems_are_listed(tmp_path: Path) -> None:
-    rows = [FRANCE, *({"question": "", "n": n} for n in range(1500)), {"question": "q", "contexts": "c"}]
+    rows = [FRANCE, *({"question": "", "n": n} for n in range(1500)), {"question": "q", "contexts": 3}]
     error = refuse(write_json_lines(tmp_path / "qa.jsonl", rows))
     lines = str(error).splitlines()
     assert lines[0].endswith("qa.jsonl: 1,501 problems; nothing was loaded")

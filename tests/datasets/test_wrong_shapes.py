@@ -496,7 +496,7 @@ NEAR = {
     "completion": ("answer", "answer=completion"),
     "anwser": ("answer", "answer=anwser"),
     "retrieved_docs": ("contexts", "contexts=retrieved_docs"),
-    "retrieved_context": ("contexts", "contexts=retrieved_context"),
+    "retrieved_contexs": ("contexts", "contexts=retrieved_contexs"),
 }
 
 

@@ -1,0 +1,254 @@
+"""Messages of conversations, and the turns before a question: the one reader of both.
+
+The lists of OpenAI (`role`, `content` as text or in parts, `tool_calls`, results of tools), of ragas (`type`: human,
+ai, tool), LangChain's (`lc`, `kwargs`), ShareGPT's (`from`, `value`) and plain ones (`role` and `text`, or `question`
+and `answer` in one object) are all read into `Message`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from evalhouse.tasks.datasets.contexts import read_contexts
+from evalhouse.tasks.datasets.values import Say, is_empty, open_list, open_value, read_ids
+from evalhouse.warehouse.messages import list_names, name_kind, quote_value
+from evalhouse.warehouse.rows.samples import Role, Turn
+
+Speaker = Literal["user", "assistant", "tool", "system"]
+
+_ROLES: Final[Mapping[str, Speaker]] = {
+    "user": "user", "human": "user",
+    "assistant": "assistant", "ai": "assistant", "agent": "assistant", "bot": "assistant", "model": "assistant",
+    "gpt": "assistant", "chatgpt": "assistant",
+    "tool": "tool", "function": "tool", "observation": "tool",
+    "system": "system", "developer": "system",
+}  # fmt: skip
+_ROLE_KEYS: Final = ("role", "type", "speaker", "from")
+_TEXT_KEYS: Final = ("content", "text", "message", "value")
+# LangChain writes its messages' classes where others have roles.
+_CLASS_ENDS: Final = ("messagechunk", "message")
+_CONTEXTS: Final = ("contexts", "retrieved_contexts", "retrieval_context", "context", "documents")
+_TRUTHS: Final = ("ground_truth", "reference", "expected_output")
+_QUESTIONS: Final = ("question", "user_input", "input", "query", "user")
+_ANSWERS: Final = ("answer", "response", "output", "actual_output", "assistant")
+_TEXT_PARTS: Final = ("text", "input_text", "output_text")
+_DOCUMENT_LISTS: Final = ("documents", "contexts", "results", "source_documents")
+# An object with a text is a document if it also states where the text comes from, or how well it fits.
+_DOCUMENT_MARKS: Final = ("page_content", "id", "source", "url", "title", "doc_id", "document_id", "score", "metadata")
+
+
+class UnreadableConversation(ValueError):
+    """A list of messages that cannot be read as one; the text names the message and the problem."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One message. `contexts`, `context_ids` and `ground_truth` are as the file has them; `parts` are parts of its
+    content that are not text, such as pictures."""
+
+    role: Speaker
+    text: str = ""
+    contexts: object = None
+    context_ids: object = None
+    ground_truth: object = None
+    tool_calls: Sequence[object] = ()
+    parts: Sequence[object] = ()
+    rest: Mapping[str, object] = field(default_factory=dict)
+
+
+# --- messages
+
+
+def open_messages(value: object) -> list[object] | None:
+    """Return the list of messages that a cell holds, in JSON or as Python prints it; None if it holds none.
+
+    A list inside an object under `messages` counts too; LangChain puts a chat model's messages into one list more.
+    """
+    value = open_value(value)
+    if isinstance(value, Mapping):
+        value = open_value(value.get("messages"))
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+        value = value[0]
+    return value if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value) else None
+
+
+def _unpack(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message of LangChain without the object that it is serialised into; any other unchanged."""
+    if isinstance(item.get("kwargs"), Mapping) and "lc" in item:
+        return {"type": str((item.get("id") or [""])[-1]), **item["kwargs"]}
+    if isinstance(item.get("data"), Mapping) and "type" in item:  # as `messages_to_dict` writes them
+        return {**item["data"], "type": item["type"]}
+    return item
+
+
+def _find_role(item: Mapping[str, Any]) -> Speaker | None:
+    for key in _ROLE_KEYS:
+        name = item.get(key)
+        if isinstance(name, str):
+            spelled = name.casefold()
+            ending = next((end for end in _CLASS_ENDS if spelled.endswith(end) and spelled != end), "")
+            if role := _ROLES.get(spelled.removesuffix(ending)):
+                return role
+    return None
+
+
+def has_roles(items: Sequence[object]) -> bool:
+    """Return True if any of these objects is a message with a known role."""
+    return any(_find_role(_unpack(item)) is not None for item in items if isinstance(item, Mapping))
+
+
+def read_messages(items: Sequence[object]) -> list[Message]:
+    """Return the messages of a list; raises UnreadableConversation for an item that is not a message."""
+    messages = []
+    for place, item in enumerate(items, start=1):
+        try:
+            messages += _read_item(item)
+        except UnreadableConversation as error:
+            raise UnreadableConversation(f"message {place}: {error}") from None
+    return messages
+
+
+def _read_item(packed: object) -> list[Message]:
+    """Return a message, or the question and the answer of an object that is a whole turn."""
+    if not isinstance(packed, Mapping):
+        raise UnreadableConversation(f"it is {name_kind(packed)}, not an object: {quote_value(packed)}")
+    item = _unpack(packed)
+    role = _find_role(item)
+    if role is not None:
+        return [_read_message(item, role)]
+    question = next((key for key in _QUESTIONS if isinstance(item.get(key), str)), None)
+    if question is None:
+        known = ", ".join(dict.fromkeys(_ROLES))
+        has = list_names([f"{key} {item[key]!r}" if key in _ROLE_KEYS else key for key in item], 8)
+        raise UnreadableConversation(f"it has no role that is known ({known}) and no question: {has}")
+    answer = next((key for key in _ANSWERS if isinstance(item.get(key), str)), None)
+    read = {question, answer, "context_ids", "tool_calls", *_CONTEXTS, *_TRUTHS}
+    rest = {key: member for key, member in item.items() if key not in read}
+    calls = item.get("tool_calls")
+    reply = Message(
+        role="assistant",
+        text=item[answer] if answer else "",
+        contexts=_pick(item, _CONTEXTS),
+        context_ids=item.get("context_ids"),
+        ground_truth=_pick(item, _TRUTHS),
+        tool_calls=tuple(calls) if isinstance(calls, list) else (),
+    )
+    asked = Message(role="user", text=item[question], rest=rest)
+    return [asked, reply] if reply != Message(role="assistant") else [asked]
+
+
+def _pick(item: Mapping[str, Any], names: Sequence[str]) -> object:
+    return next((item[name] for name in names if item.get(name) is not None), None)
+
+
+def _read_message(item: Mapping[str, Any], role: Speaker) -> Message:
+    """Return a message of a role; calls of tools are beside its content, in it, or where LangChain's classes keep
+    them."""
+    content = _pick(item, _TEXT_KEYS)
+    texts: list[str] = []
+    parts: list[object] = []
+    calls: object = item.get("tool_calls") or item.get("tools_called")
+    kwargs = item.get("additional_kwargs")
+    if not calls and isinstance(kwargs, Mapping):
+        calls = kwargs.get("tool_calls")
+    if not calls and isinstance(item.get("function_call"), Mapping):
+        calls = item["function_call"]
+    calls_inside: list[object] = []
+    if isinstance(content, Mapping) and isinstance(content.get("text"), str):  # as ragas writes a message with calls
+        texts = [content["text"]]
+        inner = content.get("tool_calls")
+        calls_inside = list(inner) if isinstance(inner, list) else []
+    elif isinstance(content, list):
+        for part in content:
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if isinstance(part, str):
+                texts.append(part)
+            elif kind in _TEXT_PARTS and isinstance(part.get("text"), str):
+                texts.append(part["text"])
+            else:
+                (calls_inside if kind == "tool_use" else parts).append(part)
+    elif isinstance(content, str):
+        texts = [content]
+    elif content is not None:
+        came = f"its text is {name_kind(content)}, not text: {quote_value(content)}"
+        raise UnreadableConversation(came)
+    text = "\n".join(texts)
+    contexts = _pick(item, _CONTEXTS)
+    if role == "tool":
+        # The result of a tool counts as contexts if it is documents and nothing else; an artifact takes precedence.
+        contexts = None
+        for returned in (open_value(text), item.get("artifact")):
+            inner = returned if isinstance(returned, Mapping) else {}
+            listed = next((inner[name] for name in _DOCUMENT_LISTS if isinstance(inner.get(name), list)), returned)
+            if not isinstance(listed, list) or not listed or not all(isinstance(value, Mapping) for value in listed):
+                continue
+            # LangChain serialises a document with its class.
+            documents = [
+                value["kwargs"] if isinstance(value.get("kwargs"), Mapping) else dict(value) for value in listed
+            ]
+            bodies = [_pick(document, ("page_content", "text", "content")) for document in documents]
+            has_marks = all(any(mark in document for mark in _DOCUMENT_MARKS) for document in documents)
+            if has_marks and all(isinstance(body, str) and body.strip() for body in bodies):
+                contexts = documents
+    return Message(
+        role=role,
+        text=text,
+        contexts=contexts,
+        context_ids=item.get("context_ids"),
+        ground_truth=_pick(item, _TRUTHS),
+        tool_calls=(list(calls) if isinstance(calls, list) else [calls]) if calls else calls_inside,
+        parts=parts,
+        rest={name: item[name] for name in ("name", "tool_call_id") if item.get(name) is not None},
+    )
+
+
+# --- earlier turns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """The turns of a row, None where it has none, and the number of a system's instructions between them."""
+
+    turns: list[Turn] | None = None
+    n_system: int = 0
+
+
+def read_conversation(value: object, say: Say) -> Conversation:
+    """Return the turns before a question, the oldest first; reports what is not a turn to `say`.
+
+    Instructions of a system are left out and counted, what tools were asked and returned is left out.
+    """
+    items = open_list(value)
+    if is_empty(items):
+        return Conversation()
+    if not isinstance(items, list):
+        say("conversation", f"conversation is not a list of turns but {name_kind(items)}: {quote_value(items)}")
+        return Conversation()
+    turns, n_system = [], 0
+    for place, item in enumerate(items, start=1):
+
+        def complain(_: object, text: str, place: int = place) -> None:
+            say("conversation", f"turn {place} of the conversation: {text}")
+
+        try:
+            messages = _read_item(item)
+        except UnreadableConversation as error:
+            complain(None, str(error))
+            continue
+        for message in messages:
+            n_system += message.role == "system"
+            is_blank = not message.text.strip()
+            if message.role in ("system", "tool") or (is_blank and message.tool_calls):
+                continue
+            if is_blank:
+                complain(None, f"it has no text; it has: {list_names(list(item), 8)}")
+            contexts = read_contexts(message.contexts, complain)
+            given_ids = read_ids(message.context_ids, "context_ids", complain)
+            ids = contexts.ids if given_ids is None else given_ids
+            if message.role == "user" and not (contexts.texts is None and ids is None):
+                complain(None, "it is the user's and has contexts; only an assistant's turn may have them")
+            if ids is not None and len(ids) != len(contexts.texts or ()):
+                complain(None, f"it has {len(ids)} context_ids for {len(contexts.texts or ())} contexts")
+            role: Role = "user" if message.role == "user" else "assistant"
+            turns.append(Turn(role=role, text=message.text, contexts=contexts.texts, context_ids=ids))
+    return Conversation(turns=turns or None, n_system=n_system)

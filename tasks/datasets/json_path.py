@@ -1,0 +1,135 @@
+"""JSONPath (RFC 9535), by which `[target]` and `--map` name places inside responses and rows.
+
+Where a text on the way is itself JSON, as tables and bots write objects into texts, the path continues inside it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import orjson
+from jsonpath import JSONPath, JSONPathEnvironment, JSONPathError, JSONPathMatch
+from jsonpath.segments import JSONPathRecursiveDescentSegment
+from jsonpath.selectors import Filter, IndexSelector, NameSelector, SliceSelector, WildcardSelector
+
+from evalhouse.tasks.datasets.values import EACH, Steps, open_value
+from evalhouse.warehouse.messages import name_kind
+
+_ENVIRONMENT: Final = JSONPathEnvironment(strict=True)
+# A step of a path that is written without `$`: one in brackets, one that looks everywhere, or a plain name.
+_STEP: Final = re.compile(r"\[[^\]]*\]|\.\.|[^.\[]+")
+# The meaning of a path without matches, by its first step with several possible matches: one that takes everything, one
+# that selects, or one that looks everywhere.
+Nothing = Literal["wrong path", "empty list", "not stated"]
+
+
+class PathError(ValueError):
+    """A path that is not valid, or that cannot be meant for a document."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JsonPath:
+    """One path of the settings. `stem` is the part before its first step that may match many, None without one.
+
+    `$.contexts` and `$.hits[*].text` mean the same kind of thing, the texts by rank; they differ in the meaning of no
+    match, which `find_items` decides. `steps` has the names and numbers of a path of nothing but these and `[*]`.
+    """
+
+    key: str
+    text: str
+    compiled: JSONPath
+    stem: JSONPath | None = None
+    nothing: Nothing = "not stated"
+
+    @property
+    def steps(self) -> Steps | None:
+        """The steps, EACH for `[*]`; None for a path with others."""
+        steps: list[str | int] = []
+        for segment in self.compiled.segments:
+            selector = segment.selectors[0]
+            if isinstance(segment, JSONPathRecursiveDescentSegment) or len(segment.selectors) > 1:
+                return None
+            if isinstance(selector, NameSelector):
+                steps.append(selector.name)
+            elif isinstance(selector, IndexSelector):
+                steps.append(selector.index)
+            elif isinstance(selector, WildcardSelector):
+                steps.append(EACH)
+            else:
+                return None
+        return tuple(steps)
+
+    def find(self, document: object, path: JSONPath | None = None) -> list[object]:
+        """Return all matches of the path, or of another one; raises PathError for a document that is too deep."""
+        matches: Iterable[JSONPathMatch] = [
+            JSONPathMatch(filter_context={}, obj=document, parent=None, path="$", parts=(), root=document)  # type: ignore[arg-type]  # any JSON will do
+        ]
+        try:
+            for segment in (path or self.compiled).segments:
+                matches = segment.resolve(_open_texts(matches))
+            return [match.obj for match in matches]
+        except (JSONPathError, RecursionError) as error:
+            raise PathError(f"{self.key} = {self.text!r} cannot be looked for: {_describe(error)}") from None
+
+    def find_items(self, document: object) -> list[object] | None:
+        """Return the items of one list or of many matches; None when the document has no place for any.
+
+        Raises PathError when there is a list and the path cannot be meant for it.
+        """
+        matches = self.find(document)
+        if matches == [None]:
+            return None
+        if self.stem is None and matches and isinstance(matches[0], int | float):
+            raise PathError(f"{self.key} = {self.text!r} matches {name_kind(matches[0])}, not a list")
+        if matches or self.stem is None or self.nothing == "not stated":
+            items: list[object] = []
+            for match in matches:
+                items.extend(match if isinstance(match, list) else [match])
+            return items if matches else None
+        searched = [place for place in self.find(document, self.stem) if place is not None]
+        if any(searched) and self.nothing == "wrong path":
+            raise PathError(
+                f"{self.key} = {self.text!r} matches nothing, although there is something at {str(self.stem)!r}; "
+                "write the path of each text"
+            )
+        return [] if searched else None
+
+
+def _open_texts(matches: Iterable[JSONPathMatch]) -> Iterator[JSONPathMatch]:
+    for match in matches:
+        match.obj = open_value(match.obj)
+        yield match
+
+
+def compile_path(key: str, text: str) -> JsonPath:
+    """Return the path of a setting, written from `$` or, as the names of columns are, without it; raises PathError."""
+    written = text
+    if not text.startswith("$"):
+        written = "$"
+        for step in _STEP.findall(text):
+            is_plain = step != ".." and not step.startswith("[")
+            written += f"[{step if step == '*' else orjson.dumps(step).decode()}]" if is_plain else step
+    try:
+        compiled = _ENVIRONMENT.compile(written)
+    except JSONPathError as error:
+        raise PathError(
+            f"{key} = {text!r} is not a valid JSONPath: {_describe(error)}; write it like $.answer or $.hits[*].text"
+        ) from None
+    assert isinstance(compiled, JSONPath)  # strict paths have no `|` that would join two of them
+    if compiled.singular_query():
+        return JsonPath(key=key, text=text, compiled=compiled)
+    stems = [JSONPath(env=_ENVIRONMENT, segments=compiled.segments[:n]) for n in range(len(compiled.segments))]
+    stem = next(stem for stem in reversed(stems) if stem.singular_query())
+    step = compiled.segments[len(stem.segments)]
+    nothing: Nothing = "wrong path"
+    if isinstance(step, JSONPathRecursiveDescentSegment):
+        nothing = "not stated"
+    elif any(isinstance(selector, Filter | SliceSelector) for selector in step.selectors):
+        nothing = "empty list"
+    return JsonPath(key=key, text=text, compiled=compiled, stem=stem, nothing=nothing)
+
+
+def _describe(error: Exception) -> str:
+    """Return the library's words; its `str` adds a picture of the place, and fails for an empty path."""
+    return str(error.args[0]) if error.args else type(error).__name__
