@@ -19,6 +19,7 @@ from evalhouse.warehouse.messages import name_kind
 _ENVIRONMENT: Final = JSONPathEnvironment(strict=True)
 # A step of a path that is written without `$`: one in brackets, one that looks everywhere, or a plain name.
 _STEP: Final = re.compile(r"\[[^\]]*\]|\.\.|[^.\[]+")
+_STEPS: Final = re.compile(rf"(?:{_STEP.pattern}|\.(?=[^.\[]))+")
 # The meaning of a path without matches, by its first step with several possible matches: one that takes everything, one
 # that selects, or one that looks everywhere.
 Nothing = Literal["wrong path", "empty list", "not stated"]
@@ -105,11 +106,12 @@ def _open_texts(matches: Iterable[JSONPathMatch]) -> Iterator[JSONPathMatch]:
 def compile_path(key: str, text: str) -> JsonPath:
     """Return the path of a setting, written from `$` or, as the names of columns are, without it; raises PathError."""
     written = text
-    if not text.startswith("$"):
+    if _STEPS.fullmatch(text) and not text.startswith("$"):
         written = "$"
         for step in _STEP.findall(text):
             is_plain = step != ".." and not step.startswith("[")
-            written += f"[{step if step == '*' else orjson.dumps(step).decode()}]" if is_plain else step
+            is_mark = step == "*" or re.fullmatch(r"-?\d+", step)
+            written += f"[{step if is_mark else orjson.dumps(step).decode()}]" if is_plain else step
     try:
         compiled = _ENVIRONMENT.compile(written)
     except JSONPathError as error:

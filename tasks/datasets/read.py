@@ -27,7 +27,15 @@ from evalhouse.tasks.datasets.rows import (
     read_given_id,
     suggest_columns,
 )
-from evalhouse.tasks.datasets.values import Complain, DatasetError, Problems, ReadingStopped, name_row, refuse_dataset
+from evalhouse.tasks.datasets.values import (
+    Complain,
+    DatasetError,
+    Problems,
+    ReadingStopped,
+    is_absent,
+    name_row,
+    refuse_dataset,
+)
 from evalhouse.tasks.settings.run import RunSettings, is_sample, is_traces
 from evalhouse.tasks.settings.suite import TRACES, TraceWindow
 from evalhouse.warehouse.messages import list_names, name_setting
@@ -203,7 +211,7 @@ class _Reading:
         self._columns = columns
         self._limit = limit
         self._problems = Problems(source.name, source.place)
-        self._seen: dict[str, None] = {}  # the columns of the first batch
+        self._seen: dict[str, object] = {}  # the columns of the first batch, each with a value
 
     def read(self, batch_size: int) -> Iterator[list[SampleRow]]:
         """Yield the samples in batches; raises DatasetError at the end if there was any problem."""
@@ -212,7 +220,10 @@ class _Reading:
         try:
             for raw_rows in _batch(self._read_rows(problems.add, columns.use), batch_size):
                 if not self._seen:
-                    self._seen = {name: None for raw in raw_rows for name in raw.values}
+                    for raw in raw_rows:
+                        for name, value in raw.values.items():
+                            if is_absent(self._seen.get(name)):
+                                self._seen[name] = value
                     # Stop at once where no later row can help: for a mapped column that a table does not have, or
                     # without a question.
                     if self._source.tabular:
@@ -224,7 +235,7 @@ class _Reading:
                         text = f"no question column; columns: {list_names(seen)}; read as the question: {names}"
                         form = guess_format(seen)
                         traces = [f"are these traces? {name_setting('format', form)} reads them"] if form else []
-                        text = "; ".join([text, *traces, *suggest_columns(["question"], seen)])
+                        text = "; ".join([text, *traces, *suggest_columns(["question"], self._seen)])
                         raise ReadingStopped(None, "columns", text)
                 samples = []
                 for raw in raw_rows:

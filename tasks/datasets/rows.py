@@ -32,6 +32,7 @@ from evalhouse.tasks.datasets.values import (
     ProblemKind,
     ReadingStopped,
     find_text,
+    is_absent,
     is_recorded,
     list_texts,
     open_cell,
@@ -223,7 +224,7 @@ class ColumnUse:
 
     def __init__(self) -> None:
         self.columns: dict[Field, dict[str, None]] = {}
-        self.unread: dict[str, None] = {}
+        self.unread: dict[str, object] = {}  # columns that remain, each with the first value that is not empty
         self.n_filled: Counter[Field] = Counter()
         self.n_rows = 0
         self.n_one_text = 0  # rows whose contexts are one text
@@ -247,7 +248,9 @@ class ColumnUse:
             self.columns.setdefault(field, {})[path.name] = None
         if len(self.unread) < _MAX_NAMES:
             read = {"metadata", *(path.root for path in located.values())}
-            self.unread.update(dict.fromkeys(name for name in rest if name not in read))
+            for name, value in rest.items():
+                if name not in read and is_absent(self.unread.get(name)):
+                    self.unread[name] = value
 
     def count_conversation(self, column: str, n_samples: int) -> None:
         """Count a conversation: its column, and how many samples it became."""
@@ -289,18 +292,19 @@ class ColumnUse:
 
     def suggest(self, *, is_asked: bool) -> list[str]:
         """Return for each missing field the columns that may be meant, with the --map to type."""
-        return suggest_columns(self.list_missing(is_asked=is_asked), list(self.unread))
+        return suggest_columns(self.list_missing(is_asked=is_asked), self.unread)
 
 
-def suggest_columns(missing: Iterable[Field], names: list[str]) -> list[str]:
-    """Return a sentence for each of these fields that one of these columns may be meant for.
+def suggest_columns(missing: Iterable[Field], columns: Mapping[str, object]) -> list[str]:
+    """Return a sentence for each of these fields that one of these columns, with a value of each, may be meant for.
 
-    A column may be meant by a name that tools use, or by a spelling near one that is understood.
+    A column may be meant by a name that tools use, or by a spelling near one that is understood, if its value may be.
     """
-    spelled = {_spell(name): name for name in names}
     likely_names = {_spell(name) for likely in LIKELY.values() for name in likely}
     suggestions = []
     for field in missing:
+        kinds = (str,) if field in ("question", "answer") else (str, list, dict)
+        spelled = {_spell(name): name for name, value in columns.items() if isinstance(value, kinds)}
         known = [_spell(alias) for alias in ALIASES[field] if "." not in alias]
         likely = (spelled[_spell(name)] for name in LIKELY.get(field, ()) if _spell(name) in spelled)
         close = (

@@ -513,7 +513,12 @@ def test_a_column_that_is_only_likely_is_named_and_not_read(tmp_path: Path, name
 
 @pytest.mark.parametrize("name", ["topic", "lang", "url", "score", "source", "difficulty", "answer_length"])
 def test_a_column_of_another_meaning_is_not_proposed(name: str) -> None:
-    assert suggest_columns(["question", "answer", "ground_truth", "contexts"], [name]) == []
+    assert suggest_columns(["question", "answer", "ground_truth", "contexts"], {name: "text"}) == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("promptIdx", 0), ("prompts", [{"raw": "x"}]), ("answers", 3)])
+def test_a_column_whose_values_cannot_be_it_is_not_proposed(name: str, value: object) -> None:
+    assert suggest_columns(["question", "answer", "ground_truth", "contexts"], {name: value}) == []
 
 
 OTHERS = {
