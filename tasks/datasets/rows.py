@@ -116,7 +116,7 @@ class ColumnPath:
     """A column by its name, or a place inside one: `outputs.answer`, `messages[-1].content`, `$.hits[*].text`.
 
     The value of a path with several matches is the list of them, for a field that is not a list their joined texts.
-    `is_query`: the path is a JSONPath, so that a text there is meant as it is.
+    `is_query`: the path is a JSONPath, so that a text there is one item.
     """
 
     def __init__(self, name: str, field: Field | None = None) -> None:
@@ -173,7 +173,7 @@ class ColumnPath:
         return value
 
     def is_in(self, row: Mapping[str, object]) -> bool:
-        """Return True if the row has a place of this name, whatever is there."""
+        """Return True if the row has a place of this name, even an empty one."""
         try:
             return self.find(row) is not MISSING
         except ValueError:
@@ -485,7 +485,7 @@ class _OpenRow:
             return MISSING
 
     def names_exactly(self, field: Field) -> bool:
-        """Return True if a JSONPath names the field's place, so that a text there is meant as it is."""
+        """Return True if a JSONPath names the field's place, so that a text there is one item."""
         return field in self.located and self.located[field].is_query
 
     def take_ids(self, field: Field) -> list[str] | None:

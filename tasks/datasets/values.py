@@ -49,7 +49,7 @@ _ADVICE: dict[ProblemKind, str] = {
     "$ground_truths",
     "contexts": "contexts are a list of texts, or of objects with text, content or page_content, and [] for none; a "
     'text by itself is one of them, and may hold a list in JSON or as Python prints one; write ["…"] for the others, '
-    "or name a text that is one context as it is with $contexts",
+    "or name a text that is one context with $contexts",
     "conversation": "a conversation is a list of the turns before the question, the oldest first, each "
     '{"role": "user", "text": "…"} or {"role": "assistant", "text": "…", "contexts": ["…"]}, where `content` is read '
     "as `text`; a whole conversation is such a list without a question beside it; rename a column `conversation` that "

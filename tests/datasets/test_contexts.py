@@ -62,7 +62,7 @@ AMBIGUOUS = [
 def test_text_that_may_be_several_contexts_is_read_only_where_a_path_names_it(tmp_path: Path, text: str) -> None:
     message = refuse_rows(tmp_path, {"question": "q", "context": text})
     assert "line 2: contexts are not a list but text " in message
-    assert "name a text that is one context as it is with --map contexts=$.COLUMN" in message
+    assert "name a text that is one context with --map contexts=$.COLUMN" in message
     assert read_one(tmp_path, {"question": "q", "context": text}, {"contexts": "$.context"}).contexts == [text]
     assert make_answer("a", text).contexts == (text,)
 

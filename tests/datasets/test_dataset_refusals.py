@@ -177,7 +177,8 @@ def test_missing_question_column_lists_the_columns_and_the_names(tmp_path: Path,
     error = refuse(path)
     assert str(error) == (
         f"{path}: no question column; columns: frage, answer; read as the question: question, user_input, input, "
-        "query, inputs.question, vars.question, vars.query, prompt, inputs, questions; name the column with --map, as in --map question=COLUMN"
+        "query, inputs.question, vars.question, vars.query, prompt, inputs, questions; name the "
+        "column with --map, as in --map question=COLUMN"
     )
     assert error.n_problems == 1
 
