@@ -318,8 +318,8 @@ def view_scripts() -> list[ViewScript]:
     components = read_query("repeats/components")
     texts["noise_components"] = texts["noise_components"].replace("($components)", f"(\n{components})")
     texts["score_history"] = texts["score_history"].replace("($shared)", f"(\n{read_query('history/shared')})")
-    earlier = read_query("stored/earlier_support")
-    texts["earlier_support"] = texts["earlier_support"].replace("$earlier_support", earlier)
+    for name, part in (("earlier_support", "earlier_support"), ("sample_rankings", "id_matches")):
+        texts[name] = texts[name].replace(f"${part}", read_query(f"stored/{part}"))
     words = {name: set(re.findall(r"\w+", _strip(text))) for name, text in texts.items()}
     order = TopologicalSorter({name: sorted(words[name] & texts.keys() - {name}) for name in sorted(texts)})
     return [ViewScript(name=name, sql=texts[name]) for name in order.static_order()]
@@ -327,7 +327,9 @@ def view_scripts() -> list[ViewScript]:
 
 def read_stored(part: str) -> str:
     """Return the SELECT that computes a derived part of the runs in the table `open_runs`."""
-    text = read_query(f"stored/{part}").replace("$earlier_support", read_query("stored/earlier_support"))
+    text = read_query(f"stored/{part}")
+    for name in ("earlier_support", "id_matches"):
+        text = text.replace(f"${name}", read_query(f"stored/{name}"))
     return fill_in_sampled(text)
 
 

@@ -6,7 +6,7 @@ metric file names: the splitting of texts into statements, and the grades of use
 
 import shlex
 from collections.abc import Collection, Mapping
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any, Final, cast
 
 import click
@@ -34,7 +34,7 @@ from evalhouse.flows.results.run_facts import CAUSES, LANGUAGES, Cause, Language
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
 from evalhouse.warehouse.rows.pages import explain_no_sample
 from evalhouse.warehouse.rows.runs import find_run
-from evalhouse.warehouse.rows.samples import load_turns
+from evalhouse.warehouse.rows.samples import find_owners, load_turns
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 from evalhouse.warehouse.store import Warehouse
 
@@ -82,11 +82,11 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
             )
         advice = suggest(metric or "", scored, otherwise="its metrics")
         raise SettingsError(f"run {run_row.run_id} has no score of metric {metric!r} for {sample!r}; {advice}")
-    # The other columns in the sample's row of the dataset.
-    stored = warehouse.fetch_rows("lineage/metadata", run_id=run_row.run_id, sample_id=sample)
-    metadata: Mapping[str, Any] = orjson.loads(str(stored[0]["metadata"])) if stored and stored[0]["metadata"] else {}
+    # The ids and the other columns in the sample's row of the dataset; a forgotten sample has none.
+    stored = next(iter(warehouse.fetch_rows("lineage/sample", run_id=run_row.run_id, sample_id=sample)), {})
+    metadata: Mapping[str, Any] = orjson.loads(str(stored["metadata"])) if stored.get("metadata") else {}
     if as_json:
-        print_json([{**row, "metadata": metadata} for row in rows])
+        print_json([{**row, **stored, "metadata": metadata} for row in rows])
     else:
         # The steps in the order in which they run.
         order = {step: place for place, step in enumerate(STEPS)}
@@ -109,8 +109,13 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
             branch.add(_join(f"T{place} {turn.role}: {_cut(turn.text, full)}"))
         for name in ("question", "answer", "ground_truth"):
             branch.add(_join(f"{name}: {_cut(first[name], full)}"))
-        for rank, text in enumerate(first["contexts"] or [], start=1):
-            branch.add(_join(f"C{rank}: {_cut(text, full)}"))
+        ids, matches = stored.get("context_ids") or [], stored.get("matches") or []
+        for place, (text, id, match) in enumerate(zip_longest(first["contexts"] or [], ids, matches), start=1):
+            wanted = f", matches {match}" if match else ""
+            branch.add(_join(f"C{place}{f' {id}{wanted}' if id else ''}: {_cut(text, full)}"))
+        for id, owners in find_owners(stored.get("reference_context_ids") or []).items():
+            ranks = ", ".join(f"C{place}" for place, match in enumerate(matches, start=1) if match in owners)
+            branch.add(_join(f"reference id {id}: {f'retrieved as {ranks}' if ranks else 'not retrieved'}"))
         for name, value in read.items():
             text = value if isinstance(value, str) else write_json(value, indent=False)
             branch.add(_join(f"{name}: {_cut(text, full)}"))

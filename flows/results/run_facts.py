@@ -47,18 +47,19 @@ class SilentMetrics:
     """The metrics of a run that scored no sample, each with the reasons and their counts.
 
     `hidden` were not asked for by name, and no sample has the data they need: a table of scores leaves them out.
-    `expected` are the hidden metrics whose data, such as reference ids, few datasets have.
+    `expected` are the hidden metrics whose data, such as reference ids, few datasets have. `advice` ends the line.
     """
 
     reasons: Mapping[str, str]
     hidden: tuple[str, ...]
     expected: frozenset[str]
+    advice: str = ""
 
     @property
     def line(self) -> str | None:
         """The line below the table of scores: a note if all of them are expected, else a warning."""
         text = self.describe()
-        return text and f"{'note' if self.expected.issuperset(self.reasons) else 'warning'}: {text}"
+        return text and f"{'note' if self.expected.issuperset(self.reasons) else 'warning'}: {text}{self.advice}"
 
     def describe(self, *, max_names: int | None = None) -> str | None:
         """Describe the silent metrics and the reasons in a line; None without any. With `max_names` only so many names
@@ -84,7 +85,15 @@ def read_silent(warehouse: Warehouse, run: RunRow) -> SilentMetrics:
     parameters = {"run_id": run.run_id, "failures": list(FAILURE_REASONS)}
     rows = sort_by_metric(warehouse.fetch_rows("runs/silent", **parameters), run.metrics)
     wanted = bool(run.config.get("metrics"))
+    advice = ""
+    if any("ids_do_not_match" in row["reasons"] for row in rows):
+        ids = warehouse.fetch_row("runs/unlike_ids", run_id=run.run_id)
+        advice = (
+            f". No reference id of the run, such as {shorten(ids['reference_id'], 60)!r}, matches a retrieved id, "
+            f"such as {shorten(ids['context_id'], 60)!r}: let both name the same documents or passages"
+        )
     return SilentMetrics(
+        advice=advice,
         reasons={str(row["metric"]): str(row["reasons"]) for row in rows},
         hidden=tuple(str(row["metric"]) for row in rows if not wanted and not row["has_failed"]),
         expected=frozenset(str(row["metric"]) for row in rows if not wanted and row["is_rare"]),

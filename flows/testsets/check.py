@@ -299,6 +299,7 @@ def plan_check(
     notices: list[str] = []
     questions, content_hash = load_given(path, mapping=mapping, encoding=encoding)
     documents = load_documents(docs, encoding=encoding, note=notices.append) if docs is not None else None
+    base = KnowledgeBase(documents) if documents is not None else None
     settings = resolve_in_language(flags, language, (question.language for question in questions))
     if settings.judge == LEXICAL and documents is not None:
         notices.append(STAND_IN)
@@ -306,9 +307,9 @@ def plan_check(
         settings=settings,
         path=path,
         content_hash=content_hash,
-        questions=questions,
+        questions=questions if base is None else base.use_own_ids(questions),
         source=docs,
-        base=KnowledgeBase(documents) if documents is not None else None,
+        base=base,
         command=command,
         language=language,
     )

@@ -50,7 +50,7 @@ _KEPT: Final[Mapping[Show, pl.Expr]] = {
     "misleading": pl.col("n_misleads") > 0,
     "useless": (pl.col("n_useful") == 0) & (pl.col("n_samples_judged") >= MIN_JUDGED),
     "missed": pl.col("n_found") < pl.col("n_referred_to"),
-    "unretrieved": (pl.col("n_referred_to") > 0) & (pl.col("n_retrieved") == 0),
+    "unretrieved": (pl.col("n_referred_to") > 0) & (pl.col("n_found") == 0) & (pl.col("n_retrieved") == 0),
 }
 
 

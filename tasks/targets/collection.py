@@ -32,13 +32,12 @@ from evalhouse.warehouse.messages import name_setting, shorten
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_last_asked, fetch_responses
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
-from evalhouse.warehouse.rows.samples import Staging, StoredSample, Turn, dump_turns, load_turns
+from evalhouse.warehouse.rows.samples import Staging, StoredSample, Turn, dump_turns, find_owners, load_turns
 from evalhouse.warehouse.store import Warehouse
 
 ReadSamples = Callable[[int, int], list[StoredSample]]
 Pose = Callable[[StoredSample], TargetQuestion]
 Messages = tuple[dict[str, str], ...]
-SEPARATORS = "#:/|@"
 # Settings that do not change the application or the question.
 _MANNERS = {"timeout_s", "attempts", "concurrency", "rpm", "stop_early", "repeats", "repeat_share"}
 
@@ -220,9 +219,9 @@ class ParentResponses:
 class UnaffectedResponses:
     """The last responses of a suite that cite no document that was announced as changed since they were asked for.
 
-    `asking_runs` are the runs whose responses count, with their starts; `announced` has for each changed document the
-    start of the last run that received it, and `unknown_until` is the start of the last one that received a change
-    without its documents.
+    `asking_runs` are the runs whose responses count, with their starts; `announced` has for each changed document, by
+    its id as `find_owners` compares it, the start of the last run that received it, and `unknown_until` is the start of
+    the last one that received a change without its documents.
     """
 
     warehouse: Warehouse
@@ -234,6 +233,7 @@ class UnaffectedResponses:
     def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
         """Return the responses that are still valid, of samples whose question and metadata are what they were."""
         last = fetch_last_asked(self.warehouse, self.asking_runs, [sample.sample_id for sample in samples])
+        owners = find_owners(name for response in last.values() for name in response.context_ids or () if name)
         valid: dict[str, StoredResponse] = {}
         for sample in samples:
             response = last.get(sample.sample_id)
@@ -245,7 +245,7 @@ class UnaffectedResponses:
             asked_at = self.asking_runs[response.asked_run_id]
             if self.unknown_until is not None and self.unknown_until > asked_at:
                 continue
-            documents = list_cited_documents(response)
+            documents = list_cited_documents(response, owners)
             if documents is not None and all(self.announced.get(name, asked_at) <= asked_at for name in documents):
                 valid[sample.sample_id] = response
         return valid
@@ -266,7 +266,8 @@ def find_unaffected(warehouse: Warehouse, run: RunRow, target: TargetSettings) -
     announced: dict[str, datetime] = {}
     unnamed_changes = []
     for other in sorted((*earlier, run), key=lambda other: other.started_at):
-        announced |= dict.fromkeys(other.kb_changed or (), other.started_at)
+        changed = find_owners(other.kb_changed or ()).values()
+        announced |= {owners[-1]: other.started_at for owners in changed}
         if other.trigger == "event" and not other.kb_changed:
             unnamed_changes.append(other.started_at)
     application = describe_application(target.model_dump(mode="json"))
@@ -283,19 +284,17 @@ def find_unaffected(warehouse: Warehouse, run: RunRow, target: TargetSettings) -
     )
 
 
-def list_cited_documents(response: StoredResponse) -> set[str] | None:
+def list_cited_documents(response: StoredResponse, owners: Mapping[str, Sequence[str]]) -> set[str] | None:
     """Return every document that a response's context ids may belong to; None when that is not known.
 
-    The id of a context is the document's, or begins with it and continues with one of `SEPARATORS`: `doc#3`, `doc:3`
-    and `doc/3` belong to `doc`, and `doc3` does not.
+    `owners` are the documents by id, as `find_owners` returns them.
     """
     if response.contexts is not None and not response.contexts:
         return set()
     ids = response.context_ids
     if not ids or not all(ids) or (response.contexts is not None and len(ids) < len(response.contexts)):
         return None
-    beginnings = {name[:place] for name in ids for place, letter in enumerate(name) if letter in SEPARATORS}
-    return beginnings | set(ids)
+    return {owner for name in ids for owner in owners[name]}
 
 
 # --- the asking

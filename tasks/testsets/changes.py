@@ -27,6 +27,7 @@ from evalhouse.tasks.testsets.checks import NEAR, answer, compare, extract
 from evalhouse.tasks.testsets.near import NearPassages, align, find_quote, squeeze
 from evalhouse.tasks.testsets.passages import Document, Passage
 from evalhouse.tasks.testsets.questions import UNANSWERABLE, Change, QuestionKind, SetQuestion, Span, find_differences
+from evalhouse.warehouse.rows.samples import find_owners
 
 PROPOSED = ("changed", "contradicted", "answerable")
 """Changes that a person decides on."""
@@ -77,10 +78,11 @@ class UpdatedBase:
         self.unchanged = frozenset(passage.passage_id for passage in same)
         self.changed = frozenset(one.passage_id for one in self.passages if one.passage_hash not in hashes)
         self._letters: dict[str, str] = {}
+        self._forms = {owners[-1] for owners in find_owners({*self.by_id, *self._by_document}).values()}
 
     def has_id(self, reference: str) -> bool:
         """Return whether there is a document or a passage of this id."""
-        return reference in self.by_id or reference in self._by_document
+        return find_owners([reference])[reference][-1] in self._forms
 
     def list_names(self, passages: Iterable[Passage | Span]) -> list[str]:
         """Return the ids by which questions refer to these passages, or to the passages of these spans."""

@@ -6,7 +6,7 @@ the warehouse when it first asks for them.
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Final, Literal, get_args
 
@@ -20,7 +20,7 @@ from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, m
 from evalhouse.tasks.testsets.near import NearPassages, Twin, list_tokens
 from evalhouse.tasks.testsets.passages import Document, Passage, find_language
 from evalhouse.tasks.testsets.questions import GivenQuestion, PlainQuestion
-from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.rows.samples import StoredSample, find_owners
 
 STEPS = frozenset({"extract_ground_truth", "attribute_ground_truth", "classify"})
 """The steps of a run that are used on the questions of a set."""
@@ -233,7 +233,6 @@ _HAN = re.compile("[\u3400-\u9fff]")
 _MIN_WORDS, _MIN_HAN = 4, 4  # of a text whose language is checked
 _MIN_TRUTH_WORDS = 3  # of equal ground truths: shorter ones may be equal by chance
 _PER_DOCUMENT = 3  # passages of the documents that a question names
-_INSIDE: Final = frozenset("#:/|@")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +277,17 @@ class KnowledgeBase:
         self.passages = {passage.passage_id: passage for document in documents for passage in document.passages}
         self.languages = {passage.language for passage in self.passages.values()}
         self.near = NearPassages(list(self.passages.values()))
+        owners = find_owners({*self.passages, *self.documents})
+        self.by_form = {owners[name][-1]: name for name in (*self.passages, *self.documents)}
+
+    def use_own_ids(self, questions: Sequence[GivenQuestion]) -> list[GivenQuestion]:
+        """Return questions that name documents and passages by their ids here, where theirs match in another form."""
+        named = {name for question in questions for name in question.reference_context_ids}
+        ids = {name: self.by_form.get(owners[-1], name) for name, owners in find_owners(named).items()}
+        return [
+            replace(question, reference_context_ids=tuple(ids[name] for name in question.reference_context_ids))
+            for question in questions
+        ]
 
     def find_documents(self, question: GivenQuestion) -> set[str]:
         """Return the documents that a question names, by themselves or by their passages."""
@@ -320,8 +330,8 @@ def check_alone(checked: CheckedQuestion, base: KnowledgeBase | None) -> None:
     for name in question.reference_context_ids:
         if name in base.passages or name in base.documents:
             continue
-        prefixes = [name[:place] for place, letter in enumerate(name) if letter in _INSIDE]
-        if document := next((prefix for prefix in reversed(prefixes) if prefix in base.documents), None):
+        owners = find_owners([name])[name][:-1]
+        if document := next((base.by_form[owner] for owner in reversed(owners) if owner in base.by_form), None):
             dead[name] = f"no passage of {document} has that id"
             continue
         close = get_close_matches(name, base.passages if "#" in name else base.documents, n=1, cutoff=0.8)

@@ -7,7 +7,19 @@ from math import log2, nan
 
 import duckdb
 import pytest
-from rows import Sample, Together, add_samples, fill, open_rows, read, score, score_together, value_of
+from rows import (
+    Sample,
+    Score,
+    Together,
+    add_samples,
+    fill,
+    open_rows,
+    read,
+    score,
+    score_sample,
+    score_together,
+    value_of,
+)
 
 Expected = Mapping[str, float | str]
 """The value of a sample by metric, or the reason why it has none."""
@@ -368,6 +380,60 @@ def test_settings_of_ranking() -> None:
         for k in (0, -1, 2.5):
             with pytest.raises(duckdb.Error, match="k must be a whole number from 1"):
                 value_of(metric, replace(IDS, reasons={}), k=k)
+
+
+FAQ = "shop/faq.md"
+# Retrieved ids, reference ids, and precision_at_k, recall_at_k, hit_at_k, mrr, ndcg_at_k; None where nothing matches.
+MATCHING: dict[str, tuple[Sequence[str], Sequence[str], Sequence[float] | None]] = {
+    "a passage of a wanted document": ([f"{FAQ}#3"], [FAQ], [1, 1, 1, 1, 1]),
+    **{f"separator {mark}": ([f"doc{mark}3"], ["doc"], [1, 1, 1, 1, 1]) for mark in "#:/|@"},
+    "passages of a document are one of two": (
+        ["x", f"{FAQ}#1", f"{FAQ}#2", f"{FAQ}#2"], [FAQ, "other"],
+        [2 / 4, 1 / 2, 1, 1 / 2, sum_gains(2) / sum_gains(1, 2)],
+    ),
+    "a document holds the wanted passages": ([FAQ, "x"], [f"{FAQ}#1", f"{FAQ}#2"], [1 / 2, 1, 1, 1, 1]),
+    "a document holds one of two": (
+        ["x", "a"], ["a#1", "b#1"], [1 / 2, 1 / 2, 1, 1 / 2, sum_gains(2) / sum_gains(1, 2)],
+    ),
+    "a document and a passage of it are wanted": (["a#2"], ["a", "a#1"], [1, 1, 1, 1, 1]),
+    "other passages of the document": ([f"{FAQ}#2"], [f"{FAQ}#1"], None),
+    "a longer name of a different document": (["doc3", "doc-3"], ["doc"], None),
+    "a Windows path": ([r"shop\faq.md#3"], [FAQ], [1, 1, 1, 1, 1]),
+    "a path from here": (["./shop/faq.md"], [r".\shop\faq.md"], [1, 1, 1, 1, 1]),
+    "capital letters of a path": (["Shop/FAQ.md#Prices"], [FAQ], [1, 1, 1, 1, 1]),
+    "capital letters of a file": (["Faq.MD"], ["faq.md"], [1, 1, 1, 1, 1]),
+    "capital letters of another id": (["aB3x"], ["Ab3X"], None),
+    "decomposed letters": (["u\u0308ber.md#1"], ["\u00fcber.md"], [1, 1, 1, 1, 1]),
+    "a folder with a slash": (["shop/faq.md"], ["shop/"], [1, 1, 1, 1, 1]),
+}  # fmt: skip
+
+
+def test_ids_of_documents_and_of_passages_match() -> None:
+    for name, (retrieved, wanted, values) in MATCHING.items():
+        sample = Sample(context_ids=retrieved, reference_ids=wanted)
+        for place, metric in enumerate(("precision_at_k", "recall_at_k", "hit_at_k", "mrr", "ndcg_at_k")):
+            found = score_sample(metric, sample)
+            if values is None:
+                assert (found.value, found.unscored_reason) == (None, "ids_do_not_match"), (name, metric)
+            else:
+                assert found.value == pytest.approx(values[place]), (name, metric)
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "reason"),
+    [
+        (Sample(context_ids=["c"], reference_ids=["d"]), "ids_do_not_match"),
+        (Sample(context_ids=["a#1"], reference_ids=["d"]), None),  # retrieved, though for another question
+        (Sample(context_ids=["c"], reference_ids=["b"]), None),
+        (Sample(context_ids=["a#1"]), "ids_do_not_match"),  # not compared with any reference
+    ],
+)
+def test_ids_of_a_whole_run_that_never_match_are_not_scored(elsewhere: Sample, reason: str | None) -> None:
+    missed = Sample(context_ids=["b"], reference_ids=["a"])
+    with open_rows() as con:
+        add_samples(con, missed, replace(elsewhere, sample_id="t"))
+        add_samples(con, replace(missed, context_ids=["a"]), run_id="another")
+        assert score(con, "hit_at_k")["s"] == Score(value=None if reason else 0.0, unscored_reason=reason)
 
 
 def test_failed_application_is_the_reason_of_ranking_by_ids() -> None:

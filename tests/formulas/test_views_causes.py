@@ -275,6 +275,15 @@ def test_a_short_statement_follows_from_what_the_contexts_hold(text: str, rule: 
         assert [row["rule"] for row in read(con, "from sample_causes")] == [rule]
 
 
+@pytest.mark.parametrize(("ids", "rule"), [(["b"], "nowhere"), (["a#1"], "reference_not_retrieved")])
+def test_ids_that_never_match_in_a_run_accuse_no_retrieval(ids: list[str], rule: str) -> None:
+    other = replace(GOOD, sample_id="other", context_ids=ids, reference_ids=["z"])
+    with open_rows() as con:
+        add_stated(con, replace(ABSENT, context_ids=["b"], reference_ids=["a"]), other)
+        rows = read(con, "select rule from sample_causes where sample_id = 's'")
+    assert [row["rule"] for row in rows] == [rule]
+
+
 def test_statement_of_another_conversation_was_not_retrieved_there() -> None:
     other = replace(GOOD, sample_id="other", ground_truth_support=[[1], []], turn_support={"G2": [2]})
     with open_rows() as con:

@@ -155,7 +155,7 @@ def test_each_update_of_a_burst_is_named_by_its_version() -> None:
 
 
 def test_the_references_decide_before_what_was_there_earlier() -> None:
-    missed = replace(LOST, reference_ids=["lamps.md#2"])
+    missed = replace(LOST, reference_ids=["lamps.md#2", "ships.md#1"])
     brought = replace(LOST, reference_ids=["ships.md#1"])
     histories = ((BEFORE, Night(sample=missed)), (Night(), Night(sample=brought)), (BEFORE, Night(sample=brought)))
     rules = [row["rule"] for row in diagnose_last(*histories)]

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from history_nights import Size, write_nights
 from warehouse_processes import count_rows, make_warehouse, run_script
+from warehouse_runs import make_run
 
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, parse_metric, view_scripts
+from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.samples import VIEWS_OF_METRICS, score_run
 from evalhouse.warehouse.sandbox import query_process as own_metrics
 from evalhouse.warehouse.sandbox.query_process import try_metrics
@@ -35,6 +37,7 @@ def warehouse(tmp_path: Path) -> Warehouse:
     """Two runs with two samples each."""
     made = make_warehouse(tmp_path)
     for run_id in ("r", "other"):
+        insert_run(made, make_run(run_id))
         rows = [
             {"run_id": run_id, "sample_id": name, "input_hash": "h", "ordinal": number}
             for number, name in enumerate("ab", start=1)

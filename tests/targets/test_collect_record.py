@@ -16,7 +16,7 @@ from evalhouse.tasks.targets.collection import UnaffectedResponses, find_unaffec
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import StoredResponse
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
-from evalhouse.warehouse.rows.samples import Staging, StoredSample, take_in_samples
+from evalhouse.warehouse.rows.samples import Staging, StoredSample, find_owners, take_in_samples
 from evalhouse.warehouse.store import Warehouse
 
 TARGET = TargetSettings(url="http://127.0.0.1:9/ask")
@@ -45,10 +45,16 @@ def make_response(**changes: Any) -> StoredResponse:  # noqa: ANN401  # fields o
         ("a/b.md#2", {"a", "a/b.md", "a/b.md#2"}),
         ("doc3", {"doc3"}),
         ("doc-3", {"doc-3"}),
+        (".\\Shop\\Faq.md:3", {"shop", "shop/faq.md", "shop/faq.md:3"}),
+        ("./shop/u\u0308ber.md", {"shop", "shop/über.md"}),
+        ("Faq.MD#Prices", {"faq.md", "faq.md#prices"}),
+        ("aB3x", {"aB3x"}),
+        ("v1.2", {"v1.2"}),
     ],
 )
 def test_a_context_belongs_to_the_document_its_id_begins_with(context_id: str, documents: set[str]) -> None:
-    assert list_cited_documents(make_response(contexts=["One."], context_ids=[context_id])) == documents
+    response = make_response(contexts=["One."], context_ids=[context_id])
+    assert list_cited_documents(response, find_owners([context_id])) == documents
 
 
 @pytest.mark.parametrize(
@@ -67,7 +73,8 @@ def test_a_context_belongs_to_the_document_its_id_begins_with(context_id: str, d
 def test_whether_it_is_known_what_was_cited(
     contexts: list[str] | None, context_ids: list[str] | None, known: bool
 ) -> None:
-    cited = list_cited_documents(make_response(contexts=contexts, context_ids=context_ids))
+    response = make_response(contexts=contexts, context_ids=context_ids)
+    cited = list_cited_documents(response, find_owners(context_ids or []))
     assert (cited is not None) is known
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from stored_house import store_all
 from ui_house import make_client
 
 from evalhouse.tasks.comparing.intervals import find_share_interval
+from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.store import Warehouse
 
 DOCUMENTS = f"/runs/{CANDIDATE}/documents"
@@ -67,6 +69,20 @@ def test_over_several_runs_a_sample_counts_once_in_an_interval(warehouse: Wareho
         N,
         N,
     )
+
+
+def test_a_document_is_found_by_its_passages(tmp_path: Path) -> None:
+    warehouse = make_pair(tmp_path)
+    with open_writer(warehouse.location, patience_s=5.0) as connection:
+        connection.execute("update samples set context_ids = list_transform(context_ids, lambda id: id || '#1')")
+    uses = {row["document"]: row for row in warehouse.fetch("documents/uses", run_ids=[CANDIDATE], words="").to_dicts()}
+    assert [uses[name]["n_found"] for name in ("page-1", "page-3")] == [0, 1]
+    assert (uses["page-3"]["n_retrieved"], uses["page-3#1"]["n_referred_to"]) == (0, 0)
+    missed, found, passage = (
+        warehouse.fetch("documents/samples", run_id=CANDIDATE, document=name)["is_referred_to"].to_list()
+        for name in ("page-1", "page-3", "page-3#1")
+    )
+    assert (missed, found, sorted(passage)) == ([True], [], [False, True])
 
 
 def test_contexts_without_ids_are_distinguished_by_their_texts(tmp_path_factory: pytest.TempPathFactory) -> None:

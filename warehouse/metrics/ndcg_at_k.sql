@@ -1,11 +1,12 @@
 -- metric: ndcg_at_k
--- version: 3
+-- version: 4
 -- needs: rank?
 -- parameter: k = 5
 -- meaning: How many of the right documents are among the first few, and how near to the top
 -- One row per sample of the run: sum of gain / log2(rank + 1) over the first k, divided by the same sum for a list that
--- has all relevant contexts, by reference ids, first. Cumulated gain after Järvelin and Kekäläinen (2002), ACM TOIS
--- 20(4), with binary gains and the discount log2(rank + 1) in common use.
+-- has all relevant contexts, by reference ids, first; of several passages of a document the first one gains. Cumulated
+-- gain after Järvelin and Kekäläinen (2002), ACM TOIS 20(4), with binary gains and the discount log2(rank + 1) in common
+-- use.
 with checked as (
     select
         case

@@ -1,10 +1,11 @@
 -- metric: recall_at_k
--- version: 3
+-- version: 4
 -- needs: rank?
 -- parameter: k = 5
 -- meaning: How many of the right documents are among the first few that were retrieved
--- One row per sample of the run: relevant contexts among the first k, by reference ids, divided by the number of
--- distinct reference ids. The judge's verdicts have no such metric: they do not say what was not retrieved.
+-- One row per sample of the run: distinct reference ids that a context among the first k matches, divided by the number
+-- of distinct reference ids; a document counts once, however many of its passages were retrieved. The judge's verdicts
+-- have no such metric: they do not say what was not retrieved.
 with checked as (
     select
         case

@@ -12,9 +12,9 @@ import shutil
 import tempfile
 import uuid
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -248,6 +248,20 @@ def list_unfinished_shards(
     """Return the numbers (from 0) of shards with a sample that has no verdicts yet or failed for one of `failures`."""
     parameters = {"run_id": run_id, "shard_size": shard_size, "failures": list(failures)}
     return [int(number) for number in warehouse.fetch("samples/unfinished", **parameters)["number"]]
+
+
+def find_owners(ids: Iterable[str]) -> dict[str, list[str]]:
+    """Return for each id of a document or passage the ids that it may belong to and, last, its compared form.
+
+    The rule is that of the metrics, in `queries/ids/owners.sql`.
+    """
+    with _open_scratch().cursor() as connection:
+        return dict(connection.execute(read_query("ids/of_texts"), {"ids": sorted({*ids})}).fetchall())
+
+
+@cache
+def _open_scratch() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"threads": 1})
 
 
 def count_samples(warehouse: Warehouse, run_id: str) -> int:

@@ -1,25 +1,29 @@
--- One row per sample of a run: its retrieved contexts as two lists of gains in rank order, by its reference ids and by the
+-- One row per sample of a run: its retrieved contexts as lists of gains in rank order, by its reference ids and by the
 -- judge's verdicts. The two are never mixed: each metric reads one of them. A repeat keeps its rank and gains nothing, so
 -- that it is neither counted twice nor hidden; a repeat is the same id where ids are compared, and the same text where the
--- judge was asked, because one document's id may stand on several pieces.
+-- judge was asked, because one document's id may stand on several pieces. `queries/ids/owners.sql` says which ids match.
 create or replace view sample_rankings as
-with retrieved as (
+with open_runs as (select run_id from runs),
+
+id_matches as (
+$id_matches
+),
+
+retrieved as (
     select
-        run_samples.run_id,
-        run_samples.sample_id,
+        id_matches.*,
         samples.contexts,
-        coalesce(samples.context_ids, []) as context_ids,
-        coalesce(list_distinct(samples.reference_context_ids), []) as reference_ids,
-        -- An empty list is a retrieval that found nothing; without a list retrieval is unknown.
-        coalesce(len(coalesce(samples.contexts, samples.context_ids)) = 0, false) as retrieved_nothing,
         coalesce(responses.status = 'failed', false) as has_failed
-    from run_samples
+    from id_matches
+    left join run_samples
+        on run_samples.run_id = id_matches.run_id
+        and run_samples.sample_id = id_matches.sample_id
     left join samples
         on samples.sample_id = run_samples.sample_id
         and samples.input_hash = run_samples.input_hash
     left join responses
-        on responses.run_id = run_samples.run_id
-        and responses.sample_id = run_samples.sample_id
+        on responses.run_id = id_matches.run_id
+        and responses.sample_id = id_matches.sample_id
 ),
 
 judged as (
@@ -33,8 +37,9 @@ based as (
         retrieved.*,
         coalesce(judged.useful, []) as useful,
         case
-            when len(retrieved.reference_ids) = 0 then 'no_reference_ids'
-            when len(retrieved.context_ids) > 0 or retrieved.retrieved_nothing then null
+            when len(retrieved.wanted_ids) = 0 then 'no_reference_ids'
+            when retrieved.are_apart then 'ids_do_not_match'
+            when retrieved.is_known then null
             when retrieved.has_failed then 'target_failed'
             else 'no_contexts'
         end as reason,
@@ -55,15 +60,20 @@ based as (
 select
     run_id,
     sample_id,
+    wanted_ids,
+    matches,
     case
         when reason is null then list_transform(
-            context_ids,
-            lambda id, rank: coalesce(
-                list_contains(reference_ids, id) and list_position(context_ids, id) = rank, false
-            )::integer
+            matches, lambda id, rank: (id is not null and list_position(matches, id) = rank)::integer
         )
     end as gains,
-    case when reason is null then len(reference_ids) end::bigint as n_relevant,
+    case
+        when reason is null then list_transform(
+            matches,
+            lambda id, rank: (id is not null and list_position(context_ids, context_ids[rank]) = rank)::integer
+        )
+    end as relevant,
+    case when reason is null then len(wanted_ids) end::bigint as n_relevant,
     reason,
     case
         when useful_reason is null then list_transform(
@@ -79,8 +89,11 @@ from based;
 comment on view sample_rankings is 'One row per sample of a run: its retrieved contexts as gains in rank order, by reference ids and by the judge.';
 comment on column sample_rankings.run_id is 'Run.';
 comment on column sample_rankings.sample_id is 'Sample.';
-comment on column sample_rankings.gains is 'By reference ids, one entry per retrieved context in rank order: 1 relevant, 0 not, or a repeat of an id seen before; NULL when there is nothing to compare.';
-comment on column sample_rankings.n_relevant is 'Distinct reference ids; NULL as gains.';
+comment on column sample_rankings.wanted_ids is 'The reference ids in the form that is compared; several that are of one retrieved or referenced document are that document''s id, once.';
+comment on column sample_rankings.matches is 'One entry per retrieved context in rank order: the wanted id that its id matches; NULL where none.';
+comment on column sample_rankings.gains is 'By reference ids, one entry per retrieved context in rank order: 1 for the first context that matches a wanted id, 0 for others; NULL when there is nothing to compare.';
+comment on column sample_rankings.relevant is 'As gains, with 1 for every context that matches a wanted id, such as each passage of a document; 0 for a repeat of an id seen before.';
+comment on column sample_rankings.n_relevant is 'Number of wanted_ids; NULL as gains.';
 comment on column sample_rankings.reason is 'Why there are no gains, one of unscored_reasons; NULL when there are.';
 comment on column sample_rankings.useful_gains is 'By the judge''s verdicts, one entry per retrieved context in rank order: 1 useful, 0 not, or a repeat of a text seen before; NULL when there are no verdicts.';
 comment on column sample_rankings.useful_reason is 'Why there are no useful_gains, one of unscored_reasons; NULL when there are.';

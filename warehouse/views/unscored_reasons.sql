@@ -7,17 +7,18 @@ with reasons (reason, precedence, meaning) as (
         ('no_ground_truth', 2, 'the sample has no ground truth'),
         ('no_contexts', 3, 'what was retrieved is not known (an empty list is known: nothing was), or, to compare with the reference ids, no context carries an id'),
         ('no_reference_ids', 4, 'the sample has no reference context ids, and no ground truth to judge its contexts by'),
-        ('no_conversation', 5, 'no turn came before the question'),
-        ('target_failed', 6, 'the application under test gave no answer'),
-        ('judge_failed', 7, 'the judge gave no usable reply'),
-        ('embedding_failed', 8, 'the embedding model gave no usable reply'),
-        ('budget_exhausted', 9, 'the budget was spent before the sample was judged'),
-        ('cancelled', 10, 'the run stopped before the sample was judged, or never asked for the step'),
-        ('nothing_to_heed', 11, 'no earlier turn of the user matters for the question'),
-        ('too_many_citations', 12, 'the answer cites more often, or has more sentences, than what it cites is compared for'),
-        ('measure_failed', 13, 'the SQL of the answer took too long or too much memory, or measuring the sample ended the process'),
-        ('no_citations', 14, 'the answer cites nothing, so that there is no citation to take a share of'),
-        ('no_statements', 15, 'there is no statement to take a share of; answer_rate counts samples whose ground truth states something, refusal_rate the others')
+        ('ids_do_not_match', 5, 'no reference id of the whole run matches a retrieved id: the two name different things, or in different ways'),
+        ('no_conversation', 6, 'no turn came before the question'),
+        ('target_failed', 7, 'the application under test gave no answer'),
+        ('judge_failed', 8, 'the judge gave no usable reply'),
+        ('embedding_failed', 9, 'the embedding model gave no usable reply'),
+        ('budget_exhausted', 10, 'the budget was spent before the sample was judged'),
+        ('cancelled', 11, 'the run stopped before the sample was judged, or never asked for the step'),
+        ('nothing_to_heed', 12, 'no earlier turn of the user matters for the question'),
+        ('too_many_citations', 13, 'the answer cites more often, or has more sentences, than what it cites is compared for'),
+        ('measure_failed', 14, 'the SQL of the answer took too long or too much memory, or measuring the sample ended the process'),
+        ('no_citations', 15, 'the answer cites nothing, so that there is no citation to take a share of'),
+        ('no_statements', 16, 'there is no statement to take a share of; answer_rate counts samples whose ground truth states something, refusal_rate the others')
 )
 
 select

@@ -1,5 +1,5 @@
 -- One row per sample of a run that has the document among its contexts, by its highest rank there, and per sample that
--- refers to it without.
+-- refers to it without, by the rule by which ids of documents and passages match.
 with placed as (
     select
         sample_id,
@@ -7,7 +7,13 @@ with placed as (
         samples.question,
         samples.contexts,
         samples.context_ids,
-        coalesce(list_contains(samples.reference_context_ids, $document), false) as is_referred_to,
+        coalesce(
+            list_has_any(list_transform(reference_context_ids, lambda id: $id_owners(id)[-1]), $id_owners($document))
+            or list_contains(
+                flatten(list_transform(reference_context_ids, lambda id: $id_owners(id))), $id_owners($document)[-1]
+            ),
+            false
+        ) as is_referred_to,
         unnest(range(1, len(samples.contexts) + 1)) as context_rank
     from run_samples
     inner join samples using (sample_id, input_hash)
@@ -26,6 +32,9 @@ missed as (
     inner join samples using (sample_id, input_hash)
     where run_samples.run_id = $run_id
         and list_contains(samples.reference_context_ids, $document)
+        and sample_id not in (
+            select sample_id from sample_rankings where run_id = $run_id and list_has_any(matches, $id_owners($document))
+        )
         and sample_id not in (select sample_id from found)
 ),
 

@@ -71,14 +71,16 @@ retrieved as (
     group by run_id, sample_id, document
 ),
 
+-- A document is found as well where one of its passages was retrieved, by the rule of the metrics.
 referring as (
     select
         run_samples.run_id,
         sample_id,
         unnest(list_distinct(samples.reference_context_ids)) as document,
-        true as is_referred_to
+        list_has_any(rankings.matches, $id_owners(document)) as is_found
     from run_samples
     inner join samples using (sample_id, input_hash)
+    left join (from sample_rankings where run_id in (select run_id from wanted)) as rankings using (run_id, sample_id)
     where run_samples.run_id in (select run_id from wanted)
 )
 
@@ -94,8 +96,8 @@ select
     count(distinct sample_id) filter (where useful is not null) as n_samples_judged,
     count(*) filter (where supports_truth) as n_supports_truth,
     count(*) filter (where misleads) as n_misleads,
-    count(is_referred_to) as n_referred_to,
-    count(*) filter (where is_referred_to and context_rank is not null) as n_found
+    count(is_found) as n_referred_to,
+    count(*) filter (where is_found) as n_found
 from retrieved
 full join referring using (run_id, sample_id, document)
 group by document

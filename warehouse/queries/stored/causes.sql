@@ -13,44 +13,20 @@ thresholds as (
     from cause_thresholds
 ),
 
--- Before the join, which else keeps whole texts in memory.
-texts as (
-    select
-        sample_id,
-        input_hash,
-        context_ids,
-        coalesce(list_distinct(reference_context_ids), []) as reference_ids,
-        -- An empty list is a retrieval that found nothing; without a list retrieval is unknown.
-        coalesce(len(contexts) = 0, false) as retrieved_nothing
-    from samples
-),
-
-ids as (
-    select
-        run_samples.run_id,
-        run_samples.sample_id,
-        run_samples.ordinal,
-        texts.context_ids,
-        coalesce(texts.reference_ids, []) as reference_ids,
-        coalesce(texts.retrieved_nothing, false) as retrieved_nothing
-    from (from run_samples where run_id in (select run_id from open_runs)) as run_samples
-    left join texts
-        on texts.sample_id = run_samples.sample_id
-        and texts.input_hash = run_samples.input_hash
+id_matches as (
+$id_matches
 ),
 
 retrievals as (
     select
-        *,
-        case
-            when len(reference_ids) > 0 and (len(context_ids) > 0 or retrieved_nothing)
-                then list_has_all(coalesce(list_distinct(context_ids), []), reference_ids)
-        end as has_all_references,
-        list_filter(
-            range(1, coalesce(len(context_ids), 0) + 1),
-            lambda rank: coalesce(list_contains(reference_ids, context_ids[rank]), false)
-        ) as reference_ranks
-    from ids
+        run_id,
+        sample_id,
+        ordinal,
+        retrieved_nothing,
+        case when len(wanted_ids) > 0 and is_known and not are_apart then list_has_all(matches, wanted_ids) end
+            as has_all_references,
+        list_filter(range(1, len(matches) + 1), lambda rank: matches[rank] is not null) as reference_ranks
+    from id_matches
 ),
 
 usefulness as (

@@ -173,12 +173,10 @@ changed as (
         on changes.series = retrieved.series
         and changes.place > retrieved.earlier_place
         and changes.place <= retrieved.place
-        and len(list_filter(
-            retrieved.context_ids,
-            -- A context's id is its document's id, or continues it with one of these.
-            lambda id: id = changes.document
-                or (starts_with(id, changes.document) and id[len(changes.document) + 1] in ('#', ':', '/', '|', '@'))
-        )) > 0
+        and list_contains(
+            flatten(list_transform(retrieved.context_ids, lambda id: $id_owners(id))),
+            $id_owners(changes.document)[-1]
+        )
     group by all
 ),
 

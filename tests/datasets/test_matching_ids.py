@@ -1,0 +1,49 @@
+"""Reference ids and retrieved ids from a dataset to a score, its lineage, and the warning where they never match."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli_process import Place
+from dataset_files import write_json_lines
+
+METRICS = "hit_at_k,recall_at_k"
+WIDE = {"COLUMNS": "200"}
+
+
+def test_ids_that_match_and_ids_that_never_do(tmp_path: Path, prefect_home: Path) -> None:
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home), **WIDE})
+    row = {
+        "id": "q1",
+        "question": "How long?",
+        "contexts": ["Two years.", "Blue.", "Three."],
+        "reference_context_ids": ["shop/Warranty.md", "shop/prices.md"],
+    }
+    write_json_lines(
+        tmp_path / "like.jsonl", [{**row, "context_ids": ["x", r"shop\warranty.md#2", "shop/warranty.md#3"]}]
+    )
+    write_json_lines(tmp_path / "unlike.jsonl", [{**row, "context_ids": ["17", "18", "19"]}])
+
+    ran = place.call("run", "like.jsonl", "--judge", "lexical", "--metrics", METRICS, "--json")
+    assert {name: found["mean"] for name, found in ran.document["metrics"].items()} == {
+        "hit_at_k": 1,
+        "recall_at_k": 0.5,
+    }
+    shown = place.call("lineage", "latest", "q1", "recall_at_k").stdout
+    lines = [line.strip("│├└─ ") for line in shown.splitlines()]
+    assert lines[lines.index("C1 x: Two years.") :][:5] == [
+        "C1 x: Two years.",
+        r"C2 shop\warranty.md#2, matches shop/warranty.md: Blue.",
+        "C3 shop/warranty.md#3, matches shop/warranty.md: Three.",
+        "reference id shop/Warranty.md: retrieved as C2, C3",
+        "reference id shop/prices.md: not retrieved",
+    ]
+    document = place.call("lineage", "latest", "q1", "recall_at_k", "--json").document[0]
+    assert document["reference_context_ids"] == row["reference_context_ids"]
+    assert document["matches"] == [None, "shop/warranty.md", "shop/warranty.md"]
+
+    unlike = place.call("run", "unlike.jsonl", "--judge", "lexical", "--metrics", METRICS)
+    assert unlike.status == 0, unlike.stderr
+    warning = next(line for line in unlike.stdout.splitlines() if line.startswith("warning: nothing was scored by"))
+    assert warning.startswith(f"warning: nothing was scored by {METRICS.replace(',', ', ')} (ids_do_not_match 1). No ")
+    assert "such as 'shop/Warranty.md', matches a retrieved id, such as '17'" in warning
