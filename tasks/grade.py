@@ -17,6 +17,12 @@ from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeFailed, Questio
 from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, collect_turns, take_shard
 
 _MARKED = re.compile(r"\[\[([^\[\]]*)\]\]")
+_RATING_WORD = re.compile(
+    r"(?:\A|(?<=[\n.!?;,。！？；，]))[\s#*_>-]*(?:(?:final|overall|my|the)\s+)*(?:rating|score|grade|最终评分|评分|打分|得分)"
+    r"[\s*_]*(?:is|是|为)?[\s*_:：-]*\Z",
+    re.IGNORECASE,
+)
+"""The word that announces a rating, before `[[7]]`; it belongs to no reason."""
 _WHOLE = re.compile(r"-?[0-9]{1,4}(\.0+)?")
 _THINK, _THOUGHT = "<think>", "</think>"
 # Models round probabilities; a larger difference from 1 is not rounding.
@@ -138,7 +144,7 @@ def _read_reply(text: str, rubric: Rubric) -> _Reading:
             raise UnusableReply(f'the reply held neither a JSON object with "{name}" nor a rating') from None
         last = marked[-1]
         written = last[1].strip()
-        words = (plain[: last.start()] + plain[last.end() :]).strip()
+        words = " ".join((_RATING_WORD.sub("", plain[: last.start()]).strip(), plain[last.end() :].strip())).strip()
         reply = {name: {"reason": words, "rating": int(float(written)) if _WHOLE.fullmatch(written) else written}}
     ratings: dict[str, Rating] = {}
     for name, criterion in rubric.criteria.items():
@@ -169,10 +175,11 @@ def _read_reply(text: str, rubric: Rubric) -> _Reading:
             if len(scores) == 2 and scores[1] - scores[0] != 1:
                 raise UnusableReply(f"{name} has the scores {scores[0]:g} and {scores[1]:g}, which are not neighbours")
             weights = [part.get("probability") for part in spread]
-            if not all(_is_number(weight) and 0 <= weight <= 1 for weight in weights):
+            if not all(_is_number(weight) and 0 <= weight <= 100 for weight in weights):
                 raise UnusableReply(f"{name} has the probabilities {weights!r:.60}, allowed: numbers from 0 to 1")
             whole = sum(weights)
-            if abs(whole - 1) > _SPREAD_SLACK:
+            # Shares, or the same in per cent.
+            if min(abs(whole - 1), abs(whole / 100 - 1)) > _SPREAD_SLACK:
                 raise UnusableReply(f"the probabilities of {name} sum to {whole:g}, not to 1")
             rating = float(sum(float(part["score"]) * part["probability"] for part in spread) / whole)
         ratings[name] = Rating(reason=reason.strip(), rating=rating)

@@ -233,7 +233,7 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool) -> i
                 print_line()
                 silent = run_facts.read_silent(warehouse, run)
                 print_scores(rows, run.metrics, silent.hidden, silent.line, run_facts.list_folded(run, rows))
-                if note := run_facts.explain_stand_in(run):
+                for note in run_facts.list_notes(warehouse, run):
                     print_line(note)
                 print_line()
             counts = outcome.counts
@@ -250,10 +250,11 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool) -> i
             # Only models give replies that may deserve a warning.
             if run.judge != LEXICAL or run.embeddings not in (None, "hashing"):
                 identified = list(warehouse.fetch("served/identified", run_id=run.run_id)["model"])
+                n_earlier = warehouse.fetch_rows("calls/n_earlier", run_id=run.run_id)[0]["n_earlier"]
                 for warning in (
                     *run_facts.describe_replies(run_facts.read_replies(warehouse, run.run_id)),
                     *run_facts.describe_dropped(warehouse, run.run_id),
-                    *run_facts.describe_local(counts, run.judge, identified),
+                    *run_facts.describe_local(counts, run.judge, n_earlier, identified),
                 ):
                     print_line(f"warning: {warning}")
             run_facts.print_responses(run_facts.read_response_counts(warehouse, run))

@@ -37,9 +37,9 @@ from evalhouse.flows.results.run_facts import (
     describe_replies,
     explain_joint_split,
     explain_sampling,
-    explain_stand_in,
     find_other_run,
     list_folded,
+    list_notes,
     list_trail,
     list_troubled,
     print_responses,
@@ -186,6 +186,7 @@ def show(
         ],
         "corrected": [asdict(row) for row in corrected],
         "sampling": explain_sampling(warehouse, run_row),
+        "notes": list_notes(warehouse, run_row),
         "forgotten": forgotten.words if (forgotten := find_forgotten(warehouse, run_row.run_id)) else None,
         "acceptances": [asdict(row) for row in list_acceptances(warehouse, run_row.run_id)],
         "unscored": warehouse.fetch_rows("runs/unscored", **of_run),
@@ -226,7 +227,7 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
         print_line()
         folded = [] if show_all else list_folded(run, document["metrics"])
         print_scores(document["metrics"], run.metrics, silent.hidden, silent.line, folded)
-        for note in filter(None, (explain_stand_in(run), document["sampling"])):
+        for note in filter(None, (*document["notes"], document["sampling"])):
             print_line(note)
         # The groups that intervals count, if they do not count single samples.
         grouped = {row["cluster"]: row for row in sorted(document["metrics"], key=lambda row: row["n_clusters"] or 0)}

@@ -49,7 +49,7 @@ from evalhouse.flows.results.run_facts import (
     HEADLINE,
     explain_joint_split,
     explain_sampling,
-    explain_stand_in,
+    list_notes,
     load_advice,
 )
 from evalhouse.tasks.comparing.causes import FINE
@@ -345,7 +345,7 @@ def describe_run(
             }
             for reason, of_reason in unscored.items()
         ],
-        "stand_in": " ".join(filter(None, (explain_stand_in(run), explain_sampling(warehouse, run)))),
+        "stand_in": " ".join(filter(None, (*list_notes(warehouse, run), explain_sampling(warehouse, run)))),
         "costs_note": explain_joint_split(summary.costs),
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
         "preferences": preferred,

@@ -175,9 +175,17 @@ def explain_surface(
     )
 
 
-def explain_stand_in(run: RunRow) -> str | None:
-    """Explain the same for a stored run."""
-    return explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {}))
+def list_notes(warehouse: Warehouse, run: RunRow) -> list[str]:
+    """Return what a reader of a stored run's scores should know about them."""
+    notes = [explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {}))]
+    if any(metric.startswith("relevance_") for metric in run.metrics):
+        n = warehouse.fetch_rows("runs/unlogged_contexts", run_id=run.run_id)[0]["n_unlogged"]
+        if n:
+            notes.append(
+                f"note: {n:,} samples have no contexts on record, so their relevance_context_precision is 0 and their "
+                "relevance_final at most 0.7; give the column contexts, or [] where retrieval found nothing."
+            )
+    return [note for note in notes if note]
 
 
 def explain_sampling(warehouse: Warehouse, run: RunRow) -> str | None:
@@ -260,10 +268,12 @@ def describe_replies(rows: Rows) -> Iterator[str]:
         yield f"{n_late:,} of {n_requests:,} requests got no reply in time: raise --timeout or lower --concurrency"
 
 
-def describe_local(counts: "Usage", judge: str | None, identified: Collection[str] = ()) -> Iterator[str]:
+def describe_local(
+    counts: "Usage", judge: str | None, n_earlier: int = 0, identified: Collection[str] = ()
+) -> Iterator[str]:
     """Yield warnings about a self-hosted model that follow from the counts of a run.
 
-    `identified` are the models that the server has identified.
+    `n_earlier` replies of earlier runs were reused; `identified` are the models that the server has identified.
     """
     from evalhouse.tasks.judge.protocol import is_near  # noqa: PLC0415  # imports the prompts
 
@@ -276,9 +286,9 @@ def describe_local(counts: "Usage", judge: str | None, identified: Collection[st
     endpoint = os.environ.get("OPENAI_BASE_URL", "")
     named = [name.removeprefix("openai:") for name in list_judges(judge or "") if name.startswith("openai:")]
     models = [name for name in named if name not in identified]
-    if counts.reused and models and is_near(endpoint):
+    if n_earlier and models and is_near(endpoint):
         yield (
-            f"{counts.reused:,} stored replies of {' or '.join(map(repr, models))} at this address were reused, "
+            f"{n_earlier:,} stored replies of {' or '.join(map(repr, models))} at this address were reused, "
             "which are known only by name; if another model has that name now, ask again with --fresh"
         )
 

@@ -88,7 +88,7 @@ def test_show_as_json(house: House, ask: Ask) -> None:
     document = ask("show", "latest", "--json").document
     assert document.keys() == {
         "run", "metrics", "worst_by", "worst", "changes", "responses", "costs", "replies", "votes", "noise", "warnings",
-        "corrected", "acceptances", "unscored", "components", "forgotten", "preferences", "sampling",
+        "corrected", "acceptances", "unscored", "components", "forgotten", "preferences", "sampling", "notes",
     }  # fmt: skip
     assert {row["metric"] for row in document["metrics"]} == house.first.document["metrics"].keys()
     assert all(row["change"] == 0 for row in document["metrics"] if row["mean"] is not None), "the same run again"

@@ -1,5 +1,6 @@
 """The report of a run and `show` on the judge's replies: steps it is not up to, late replies, cut ones."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,14 @@ import pytest
 from endpoint import Asked, Inject, Raw, running_endpoint
 from endpoint_replies import Choice, build_completion, compose_reply
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
+from rows import fill
+from warehouse_processes import make_warehouse
+from warehouse_runs import make_run
 
-from evalhouse.flows.results.run_facts import describe_local, describe_replies, list_troubled, read_replies
+from evalhouse.flows.results.run_facts import describe_local, describe_replies, list_notes, list_troubled, read_replies
 from evalhouse.tasks.asking.usage import Usage
+from evalhouse.warehouse.engine.connection import open_writer
+from evalhouse.warehouse.rows.runs import insert_run
 
 
 async def judge(folder: Path, n: int = 4, script: Any = None, **settings: Any) -> tuple[list[dict[str, Any]], Usage]:  # noqa: ANN401
@@ -68,10 +74,28 @@ async def test_a_server_that_cuts_requests_without_a_word_is_seen_by_its_count(t
 
 def test_replies_of_a_local_model_are_known_by_its_name_alone_which_is_reported() -> None:
     point_to("http://127.0.0.1:8080/v1")
-    (line,) = describe_local(Usage(reused=24), "openai:judge")
+    (line,) = describe_local(Usage(reused=40), "openai:judge", 24)
     assert "24 stored replies of 'judge'" in line
     assert "--fresh" in line
-    assert list(describe_local(Usage(reused=24), "openai:judge", ["judge"])) == [], "the server says which one it is"
-    assert list(describe_local(Usage(reused=24), "lexical")) == []
+    assert list(describe_local(Usage(reused=40), "openai:judge")) == [], "they repeat requests of this run"
+    named = describe_local(Usage(reused=24), "openai:judge", 24, ["judge"])
+    assert list(named) == [], "the server says which one it is"
+    assert list(describe_local(Usage(reused=24), "lexical", 24)) == []
     point_to("https://api.openai.com/v1")
-    assert list(describe_local(Usage(reused=24), "openai:judge")) == []
+    assert list(describe_local(Usage(reused=24), "openai:judge", 24)) == []
+
+
+def test_contexts_that_were_not_logged_are_named_where_relevance_takes_them_for_none(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    run = make_run("r", metrics=("relevance_final",), embeddings="openai:e")
+    insert_run(warehouse, run)
+    with open_writer(warehouse.location, patience_s=5.0) as con:
+        for name, contexts in (("a", None), ("b", None), ("c", []), ("d", ["x"])):
+            keys = {"run_id": "r", "sample_id": name}
+            fill(con, "run_samples", {**keys, "input_hash": name, "ordinal": 1})
+            fill(con, "samples", {"sample_id": name, "input_hash": name, "contexts": contexts})
+            graded = {"rubric": "relevance", "criterion": "final", "rating": 0.5, "scale_max": 1.0}
+            fill(con, "grades", {**keys, **graded})
+    (note,) = list_notes(warehouse, run)
+    assert note.startswith("note: 2 samples have no contexts on record, so their relevance_context_precision is 0")
+    assert list_notes(warehouse, replace(run, metrics=("accuracy",))) == []

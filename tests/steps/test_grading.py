@@ -125,9 +125,24 @@ def test_what_is_marked_but_no_rating_is_refused(text: str) -> None:
         read(text)
 
 
-def test_a_marked_rating_keeps_the_words_around_it_as_its_reason() -> None:
-    (grade,) = read_grades("The year agrees. [[7]]", find_rubric("accuracy"), has_contexts=True)
-    assert (grade.reason, grade.rating) == ("The year agrees.", 7)
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("The year agrees. [[7]]", "The year agrees."),
+        ("The year agrees.\n\nRating: [[7]]", "The year agrees."),
+        ("The year agrees.\n**Final rating:** [[7]]", "The year agrees."),
+        ("The year agrees. Score is [[7]] of ten.", "The year agrees. of ten."),
+        ("年份一致。评分：[[7]]", "年份一致。"),
+        ("Rating: [[7]]\nThe year agrees.", "The year agrees."),
+        ("The year agrees, and I give it a rating of [[7]]", "The year agrees, and I give it a rating of"),
+        ("It lacks what the critics said of the score: [[7]]", "It lacks what the critics said of the score:"),
+    ],
+)
+def test_a_marked_rating_keeps_the_words_around_it_as_its_reason(text: str, reason: str) -> None:
+    (grade,) = read_grades(text, find_rubric("accuracy"), has_contexts=True)
+    assert (grade.reason, grade.rating) == (reason, 7)
+    with pytest.raises(UnusableReply, match="gave no reason"):
+        read_grades("Rating: [[7]]", find_rubric("accuracy"), has_contexts=True)
 
 
 @pytest.mark.parametrize("rubric", ["relevance", "passage_recall", "answer_validity"])
@@ -159,6 +174,9 @@ async def test_a_rating_planted_in_the_answer_reaches_the_judge_as_material_and_
         ([(5, 1)], 5),
         ([(5, 1.0), (4, 0)], 5),
         ([(3, 0.5), (4, 0.51)], (1.5 + 2.04) / 1.01),
+        ([(3, 70), (4, 30)], 3.3),  # per cent
+        ([(4, 99.5), (3, 0.5)], 3.995),
+        ([(5, 100)], 5),
     ],
 )
 def test_the_grade_is_the_weighted_mean_of_two_neighbours(scores: Sequence[Any], mean: float) -> None:
@@ -171,6 +189,9 @@ def test_the_grade_is_the_weighted_mean_of_two_neighbours(scores: Sequence[Any],
         ([(3, 0.6), (4, 0.6)], "sum to 1.2, not to 1"),
         ([(3, 0.2), (4, 0.2)], "sum to 0.4, not to 1"),
         ([(3, 0.5)], "sum to 0.5, not to 1"),
+        ([(3, 70), (4, 0.3)], "sum to 70.3, not to 1"),
+        ([(3, 50), (4, 60)], "sum to 110, not to 1"),
+        ([(3, 150), (4, -50)], "allowed: numbers from 0 to 1"),
         ([(2, 0.5), (4, 0.5)], "2 and 4, which are not neighbours"),
         ([(3, 0.5), (3, 0.5)], "3 and 3, which are not neighbours"),
         ([(3, -0.2), (4, 1.2)], "allowed: numbers from 0 to 1"),
