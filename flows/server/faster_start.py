@@ -1,14 +1,13 @@
 """Start the Prefect server of one run in 60 % of the CPU, by names that Prefect, pydantic and FastAPI do not document.
 
-`EVALHOUSE_PLAIN_SERVER=1` leaves all of it out. When a new release of these libraries does not fit, the child process
-starts itself once more with that variable (`create_app_faster`), so that a run only takes longer.
+`EVALHOUSE_PLAIN_SERVER=1` leaves all of it out. Where a new release of them does not fit, the child starts with it.
 """
 
 import gc
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 PLAIN_SERVER = "EVALHOUSE_PLAIN_SERVER"
@@ -22,8 +21,7 @@ def is_plain() -> bool:
 def build_when_used() -> None:
     """Build Prefect's models and routes when they are first used; call it before Prefect's server is imported.
 
-    Prefect builds 840 pydantic models, and FastAPI twice everything that 185 routes need. The server of one run answers
-    on some fifteen of them. Nothing is left out: a route that is requested is built then, within milliseconds.
+    Prefect builds 840 pydantic models, and FastAPI all that 185 routes need twice; a run uses fifteen of these.
     """
     gc.disable()  # the garbage collector visits all that the imports allocate, and frees nothing: 0.6 s
     import pydantic  # noqa: PLC0415
@@ -49,36 +47,30 @@ class LateEndpoint:
 
     def __init__(self, make: "partial[Any]") -> None:
         self._make = make
-        self._app: Any = None
 
-    def build(self) -> None:
-        """Build the route."""
+    @cached_property
+    def app(self) -> Any:  # noqa: ANN401  # the application of a FastAPI route
+        """The route, built when it is first requested."""
         from fastapi import Depends  # noqa: PLC0415
         from prefect.server.api.server import enforce_minimum_version  # noqa: PLC0415
 
         dependencies = [Depends(enforce_minimum_version), *self._make.keywords["dependencies"]]
-        self._app = self._make(dependencies=dependencies).app
+        return self._make(dependencies=dependencies).app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401
         """Answer one request."""
-        if self._app is None:
-            self.build()
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
 
 
 def create_app_faster(pipe_fd: int) -> Any:  # noqa: ANN401  # FastAPI's application
-    """Return Prefect's application for one run; where that fails, start this process once more without the shortcuts.
-
-    `pipe_fd` is the pipe to the parent, the standard output of the new process.
-    """
+    """Return Prefect's application for one run, or start again without shortcuts, with the parent's pipe as output."""
     try:
         build_when_used()
-        from prefect.server.api import flow_runs  # noqa: PLC0415
-        from prefect.server.api.server import create_app  # noqa: PLC0415
+        from prefect.server.api import flow_runs, server  # noqa: PLC0415
 
-        app = create_app(ephemeral=True)
+        app = server.create_app(ephemeral=True)
         route: Any = flow_runs.router.routes[0]
-        route.endpoint.build()  # as its first request would
+        assert route.endpoint.app  # built as by its first request
     except Exception as error:  # on any misfit the plain start has to do
         print(f"started again with {PLAIN_SERVER}=1: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os.dup2(pipe_fd, 1)
