@@ -232,7 +232,8 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool) -> i
             if outcome.status in ("completed", "incomplete"):
                 print_line()
                 silent = run_facts.read_silent(warehouse, run)
-                print_scores(rows, run.metrics, silent.hidden, silent.line, run_facts.list_folded(run, rows))
+                folded = run_facts.list_folded(run, rows, silent.hidden)
+                print_scores(rows, run_facts.sort_first(run.metrics), silent.hidden, silent.line, folded)
                 for note in run_facts.list_notes(warehouse, run):
                     print_line(note)
                 print_line()

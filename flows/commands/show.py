@@ -31,7 +31,7 @@ from evalhouse.flows.results.output import (
     write_shared,
 )
 from evalhouse.flows.results.run_facts import (
-    HEADLINE,
+    FIRST,
     SilentMetrics,
     describe_dropped,
     describe_replies,
@@ -46,6 +46,7 @@ from evalhouse.flows.results.run_facts import (
     read_replies,
     read_response_counts,
     read_silent,
+    sort_first,
 )
 from evalhouse.tasks.comparing import POWER
 from evalhouse.tasks.reviews.export import CorrectedMean, list_corrected
@@ -78,7 +79,7 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
     if not newest:
         print_line(f"No run in {warehouse.location.name} yet; start one with `evalhouse run sample`.")
         return
-    metrics = [metric for metric in HEADLINE if any(metric in of_run for of_run in means.values())]
+    metrics = [metric for metric in FIRST if any(metric in of_run for of_run in means.values())]
     rows: list[dict[str, object]] = [
         {
             "run": run.run_id,
@@ -154,7 +155,7 @@ def show(
         advice = suggest(by, sorted(map(str, scored)), otherwise="it has")
         raise SettingsError(f"run {run_row.run_id} has no metric {by!r}; {advice}")
     corrected = list_corrected(warehouse, run_row.run_id)
-    metric = by or next((name for name in (*HEADLINE, *run_row.metrics) if name in scored), None)
+    metric = by or next((name for name in (*FIRST, *run_row.metrics) if name in scored), None)
     of_metric = {**of_run, "metric": metric, "worst": worst}
     noise = warehouse.fetch_rows("show/noise", **of_run)
     replies = read_replies(warehouse, run_row.run_id)
@@ -225,8 +226,8 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
     print_responses(document["responses"])
     if document["metrics"]:
         print_line()
-        folded = [] if show_all else list_folded(run, document["metrics"])
-        print_scores(document["metrics"], run.metrics, silent.hidden, silent.line, folded)
+        folded = [] if show_all else list_folded(run, document["metrics"], silent.hidden)
+        print_scores(document["metrics"], sort_first(run.metrics), silent.hidden, silent.line, folded)
         for note in filter(None, (*document["notes"], document["sampling"])):
             print_line(note)
         # The groups that intervals count, if they do not count single samples.

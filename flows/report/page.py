@@ -31,7 +31,6 @@ from evalhouse.flows.report.sections import (
     draw_charts,
     explain_metrics,
     rank_causes,
-    sort_headline,
     write_share,
 )
 from evalhouse.flows.results.baseline import Difference, list_differences
@@ -44,7 +43,7 @@ from evalhouse.flows.results.output import (
     write_shared,
     write_value,
 )
-from evalhouse.flows.results.run_facts import CAUSES, HEADLINE, load_advice
+from evalhouse.flows.results.run_facts import CAUSES, group_metrics, load_advice, sort_first
 from evalhouse.tasks.reviews.export import Pick
 from evalhouse.tasks.reviews.labels import list_choices
 from evalhouse.tasks.testsets.decisions import LABELS, AskedQuestions
@@ -92,6 +91,7 @@ class _Index:
     base: list[list[float | None]] | None
     causes: list[str | None]
     cause_names: dict[str, str]
+    groups: dict[str, list[str]]
     block_size: int = BLOCK_SAMPLES
     metadata: dict[str, list[str | None]] = field(default_factory=dict)
     ids: list[str] = field(default_factory=list)
@@ -152,6 +152,7 @@ def build_page(
         base=None if base is None else [[None] * len(places) for _ in names],
         causes=[samples.causes.get(sample_id) for sample_id in places],
         cause_names={cause: load_advice("en")[cause].name for cause in CAUSES},
+        groups=group_metrics(names, run.config),
     )
     for row in samples.scores:
         if row["metric"] is not None:
@@ -185,7 +186,7 @@ def build_page(
         title=f"{run.label or run.dataset or 'Run'} · {run.run_id}",
         samples_address="#samples",
         index_metrics=names,
-        first_metric=next((name for name in sort_headline(names) if name in scored), None),
+        first_metric=next((name for name in sort_first(names) if name in scored), None),
         charts=draw_charts(dict(zip(names, index.scores, strict=True)), summary.history),
         blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared)), *blocks],
         with_calls=with_calls,
@@ -423,7 +424,9 @@ def describe_series(
         if row["metric"] not in by_metric:
             by_metric[str(row["metric"])] = [{**run, **_BLANK, "n_unscored": 0} for run in runs]
         by_metric[str(row["metric"])][places[row["run_id"]]] = row
-    means = {metric: by_metric[metric] for metric in sort_headline(list(by_metric))}
+    newest = find_run(warehouse, str(data.newest["run_id"]))
+    groups = group_metrics(sort_first(list(by_metric)), newest.config)
+    means = {metric: by_metric[metric] for names in groups.values() for metric in names}
     # The versions of prompts by run, name and hash.
     prompts: defaultdict[str, dict[str, dict[str, str]]] = defaultdict(dict)
     for row in data.prompts:
@@ -469,7 +472,6 @@ def describe_series(
         described_runs.append(
             {
                 **runs[place],
-                "knowledge": runs[place]["kb_version"] or "–",
                 "requests": costs[place].get("n_requests", "–"),
                 "cost": write_dollars(costs[place]["cost_usd"]) if costs[place] else "–",
                 "latency": f"{latency['latency_p50_ms']:,.0f} / {latency['latency_p95_ms']:,.0f}" if is_timed else "–",
@@ -487,14 +489,16 @@ def describe_series(
     else:
         total_cost = f"cost {total_cost} in all"
     # The newest run's result, compared with the run a week before.
-    newest = str(data.newest["run_id"])
     against = None
     if data.since is not None:
-        pair = RunPair(warehouse, find_run(warehouse, str(data.since["run_id"])), find_run(warehouse, newest))
+        pair = RunPair(warehouse, find_run(warehouse, str(data.since["run_id"])), newest)
         against = lay_against(pair, f"the run of {pair.base.started_at:%Y-%m-%d}", compare)
     metrics = [{**rows[places[data.newest["run_id"]]], "metric": metric} for metric, rows in means.items()]
     head = build_head(
-        data.causes[newest], metrics=metrics, against=against, gate=warehouse.fetch_rows("report/gate", run_id=newest)
+        data.causes[newest.run_id],
+        metrics=metrics,
+        against=against,
+        gate=warehouse.fetch_rows("report/gate", run_id=newest.run_id),
     )
     worse = []
     for row in data.worse:
@@ -529,6 +533,7 @@ def describe_series(
         "head": replace(head, result=f"Newest run: {head.result}"),
         "meanings": explain_metrics(list(means), files),
         "changes": [{"run": data.runs[mark.place], "text": mark.text} for _, mark in reversed(changes)],
+        "groups": groups,
         "causes": _describe_causes(data, addresses.run),
         "cause_runs": CAUSE_RUNS,
         "worse": worse,
@@ -544,13 +549,14 @@ def describe_series(
         "statuses": _count(runs, "status"),
         "total_cost": total_cost,
         "metrics": list(means),
-        "n_main": sum(name in HEADLINE for name in means) or len(means),
+        "n_first": len(groups[""]),
         "amounts": [
             {"name": name, "chart": draw_amounts(runs, values, what=name, form=form, link=addresses.run)}
             for name, values, form in drawn
             if any(value is not None for value in values)
         ],
         "timed": any(latencies),
+        "knowledge": any(run["kb_version"] for run in runs),
         "runs": described_runs,
     }
 

@@ -46,11 +46,13 @@ from evalhouse.flows.results.output import (
     write_value,
 )
 from evalhouse.flows.results.run_facts import (
-    HEADLINE,
+    FIRST,
     explain_joint_split,
     explain_sampling,
+    group_metrics,
     list_notes,
     load_advice,
+    sort_first,
 )
 from evalhouse.tasks.comparing.causes import FINE
 from evalhouse.tasks.comparing.paired import ROUNDING
@@ -109,7 +111,7 @@ def build_head(
         # Without a sample that has the verdicts which causes rest on, a metric is named.
         result = "No result yet: no sample was judged"
         scored = {str(row["metric"]): row for row in metrics if row["mean"] is not None}
-        for name in sort_headline(list(scored))[:1]:
+        for name in sort_first(list(scored))[:1]:
             n_scored = write_count(scored[name]["n_scored"], "sample")
             result = f"{name} is {write_value(scored[name]['mean'])} over {n_scored}"
     if headline:
@@ -189,11 +191,6 @@ def explain_metrics(names: Sequence[str], files: Mapping[str, MetricFile]) -> di
     return explained
 
 
-def sort_headline(names: Sequence[str]) -> list[str]:
-    """Sort the main metrics first; the others keep their order."""
-    return sorted(names, key=lambda name: HEADLINE.index(name) if name in HEADLINE else len(HEADLINE))
-
-
 def _place_cause(row: Row) -> int:
     return 2 if row["cause"] in FINE else 1 if row["cause"] == _UNJUDGED else 0
 
@@ -206,7 +203,7 @@ def _sort_moves(against: Against | None) -> dict[str, list[MetricComparison]]:
             way = "otherwise" if is_measured_otherwise(compared) else compared.paired.verdict
             found.setdefault(way, []).append(compared)
     for of_verdict in found.values():
-        places = {name: place for place, name in enumerate(sort_headline([one.metric for one in of_verdict]))}
+        places = {name: place for place, name in enumerate(sort_first([one.metric for one in of_verdict]))}
         of_verdict.sort(key=lambda compared: places[compared.metric])
     return found
 
@@ -245,7 +242,7 @@ def _find_tone(moves: Mapping[str, Sequence[MetricComparison]], gate: str | None
     """Return the tone by the gate if it decided, else by the main metrics, else by all."""
     if gate in ("passed", "failed"):
         return "good" if gate == "passed" else "bad"
-    main = [way for way in _CLEAR if any(compared.metric in HEADLINE for compared in moves.get(way, ()))]
+    main = [way for way in _CLEAR if any(compared.metric in FIRST for compared in moves.get(way, ()))]
     ways = main or [way for way in _CLEAR if way in moves]
     return "unclear" if len(ways) != 1 else "bad" if ways == ["worse"] else "good"
 
@@ -283,7 +280,7 @@ def describe_run(
     pair = RunPair(warehouse, other, run) if other else None
     comparison = compare(pair) if base and pair else None
     counted = warehouse.fetch_rows("diagnosis/causes", run_id=run.run_id)
-    names = sort_headline([str(row["metric"]) for row in metrics])
+    names = sort_first([str(row["metric"]) for row in metrics])
     compared_by_name = {metric.metric: metric for metric in comparison.metrics} if comparison else {}
     rows = {}
     for row in metrics:
@@ -300,7 +297,6 @@ def describe_run(
             "n_scored": row["n_scored"],
             "n_unscored": row["n_unscored"],
             "is_low": row["better"] == "low",
-            "is_main": name in HEADLINE,
         }
         if compared:
             paired = compared.paired
@@ -363,7 +359,8 @@ def describe_run(
         ),
         "causes": rank_causes(counted, warehouse.fetch_rows("diagnosis/causes", run_id=other.run_id) if other else ()),
         "other": other,
-        "metrics": [rows[name] for name in names],
+        "metrics": rows,
+        "groups": group_metrics(names, run.config),
         "meanings": explain_metrics(names, load_metrics(run.metric_folder)),
         "parts": describe_parts(comparison, names) if comparison else (),
         "warnings": comparison.warnings if comparison else (),
@@ -380,14 +377,13 @@ def draw_charts(
     """Draw by metric the distribution of its values, and the history of its mean if there is an earlier run."""
     runs = {metric: list(rows) for metric, rows in groupby(history, key=lambda row: str(row["metric"]))}
     charts = []
-    for name in sort_headline(list(values)):
+    for name in sort_first(list(values)):
         scored = [value for value in values[name] if value is not None]
         rows = [row for row in runs.get(name, []) if row["mean"] is not None]
         if scored:
             charts.append(
                 {
                     "name": name,
-                    "is_main": name in HEADLINE,
                     "distribution": draw_distribution(scored, of=name),
                     "history": draw_trend(rows, f"Mean of {name}", link=link) if len(rows) > 1 else None,
                     "n_runs": len(rows),

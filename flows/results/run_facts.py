@@ -26,12 +26,24 @@ from evalhouse.warehouse.store import Warehouse
 if TYPE_CHECKING:
     from evalhouse.tasks.asking.usage import Usage
 
-HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
-"""The main metrics, which come first where there is room for few."""
 FIRST: Final = (
     "answer_correctness", "faithfulness", "context_recall", "context_precision", "answer_rate", "refusal_rate",
 )  # fmt: skip
-"""The metrics that the terminal shows by themselves, if a run chose none by name."""
+"""The metrics that come first wherever results are shown."""
+_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Answer": (
+        "factual_f1", "factual_precision", "factual_recall", "statement_recall", "hallucination", "answer_relevancy",
+        "semantic_similarity", "surface_similarity", "answer_validity", "accuracy", "accuracy_3", "accuracy_5",
+        "accuracy_binary", "passage_recall", "passage_precision", "relevance_accuracy", "relevance_comprehensiveness",
+        "relevance_final", "exact_match", "token_f1", "bleu", "rouge_l", "chrf",
+    ),
+    "Retrieval": (
+        "hit_at_k", "mrr", "ndcg_at_k", "recall_at_k", "precision_at_k", "hit_retrieved", "mrr_retrieved",
+        "ndcg_retrieved", "precision_retrieved", "context_utilization", "contexts_usefulness", "context_passage_recall",
+        "context_passage_precision", "relevance_context_precision",
+    ),
+}  # fmt: skip
+_OTHER: Final = "Other"
 _WEIGHTED = "answer_correctness"
 _SHOWN_DOCUMENTS = 10
 _SHOWN_ERRORS = 10
@@ -100,12 +112,38 @@ def read_silent(warehouse: Warehouse, run: RunRow) -> SilentMetrics:
     )
 
 
-def list_folded(run: RunRow, rows: Rows) -> list[str]:
-    """List the metrics of `run_scores` rows that a short table leaves out: none if the run chose metrics by name."""
-    metrics = [str(row["metric"]) for row in rows]
-    if run.config.get("metrics") or not set(FIRST).intersection(metrics):
-        return []
-    return [metric for metric in metrics if metric not in FIRST]
+def list_first(metrics: Sequence[str], config: Mapping[str, Any]) -> list[str]:
+    """List the metrics of a run with this configuration that are shown first, in order; the others are folded.
+
+    These are the first metrics, then those that the gate of its suite names. All are shown first in a run that chose
+    its metrics by name, and in one that has none of these.
+    """
+    limits = [limit for limit in (config.get("gate") or {}).values() if isinstance(limit, Mapping)]
+    wanted = set(metrics) if config.get("metrics") else {*FIRST}.union(*limits)
+    return [name for name in sort_first(metrics) if name in wanted] or sort_first(metrics)
+
+
+def list_folded(run: RunRow, rows: Rows, hidden: Collection[str]) -> list[str]:
+    """List the metrics of `run_scores` rows that a short table leaves out, besides the `hidden` ones."""
+    names = [str(row["metric"]) for row in rows if row["metric"] not in hidden]
+    first = list_first(names, run.config)
+    return [name for name in names if name not in first]
+
+
+def sort_first(names: Sequence[str]) -> list[str]:
+    """Sort the first metrics first; the others keep their order."""
+    return sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+
+
+def group_metrics(metrics: Sequence[str], config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Group the metrics of a run by the title that they are folded under; those that come first have an empty one."""
+    groups = {"": list_first(metrics, config)}
+    for title in (*_GROUPS, _OTHER):
+        others = [name for name in metrics if name not in groups[""]]
+        groups[title] = [name for name in others if name in _GROUPS.get(title, ())]
+    grouped = {name for names in groups.values() for name in names}
+    groups[_OTHER] = [name for name in metrics if name not in grouped]
+    return {title: names for title, names in groups.items() if names}
 
 
 def read_response_counts(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:

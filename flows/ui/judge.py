@@ -17,8 +17,8 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from evalhouse.flows.report.charts import draw_amounts
 from evalhouse.flows.report.page import collect_verdicts, pack
-from evalhouse.flows.report.sections import sort_headline, write_share
-from evalhouse.flows.results.run_facts import HEADLINE
+from evalhouse.flows.report.sections import write_share
+from evalhouse.flows.results.run_facts import FIRST, sort_first
 from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render, use_cached
 from evalhouse.tasks.comparing.agreement import MEASURES, describe_agreement
 from evalhouse.tasks.comparing.intervals import find_share_interval
@@ -199,11 +199,11 @@ def _describe_noise(warehouse: Warehouse, series: str) -> dict[str, Any] | None:
     by_metric: dict[str, list[Row]] = {}
     for row in rows:
         by_metric.setdefault(row["metric"], []).append(row)
-    names = sort_headline(list(by_metric))
+    names = sort_first(list(by_metric))
     charts = []
     for name in names:
         of_metric = by_metric[name]
-        if name in HEADLINE and len(of_metric) > 1:
+        if name in FIRST and len(of_metric) > 1:
             # The floor that was known at each noise run, from it and the runs before.
             floors = []
             for place in range(1, len(of_metric) + 1):

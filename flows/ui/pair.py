@@ -19,11 +19,11 @@ from rapidfuzz.distance import LCSseq
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import write_change
-from evalhouse.flows.report.sections import build_pair_head, describe_parts, explain_metrics, sort_headline
+from evalhouse.flows.report.sections import build_pair_head, describe_parts, explain_metrics
 from evalhouse.flows.results.comparison import name_part, write_p
 from evalhouse.flows.results.headline import lay_against
 from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
-from evalhouse.flows.results.run_facts import HEADLINE
+from evalhouse.flows.results.run_facts import group_metrics, sort_first
 from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render, use_cached
 from evalhouse.tasks.comparing.changes import WAYS, find_graded, list_verdict_flips, match_items
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, rank_samples
@@ -216,30 +216,28 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
         return render(request, "pair.html", 404 if base else 200, form=form, pair=None, problem=str(error))
     compared_runs = compare_cached(request, pair)
     comparison = compared_runs.comparison
-    names = sort_headline([compared.metric for compared in comparison.metrics])
+    names = sort_first([compared.metric for compared in comparison.metrics])
     check_choice("by", by, names)
     compared = {metric.metric: metric for metric in comparison.metrics}
-    rows = []
+    rows = {}
     for name in names:
         metric, paired = compared[name], compared[name].paired
-        rows.append(
-            {
-                "name": name,
-                "is_low": metric.better == "low",
-                "base": write_value(metric.common_base),
-                "candidate": write_value(metric.common_candidate),
-                "difference": write_change(paired.difference),
-                "interval": write_interval(paired.ci_low, paired.ci_high),
-                "floor": write_value(metric.noise_floor) if metric.noise_floor else None,
-                "p": write_p(paired.p_adjusted),
-                "verdict": paired.verdict,
-                "n": paired.n,
-                "n_higher": paired.n_higher,
-                "n_lower": paired.n_lower,
-                "scored_base": f"{metric.n_base:,} ({metric.coverage_base:.0%})",
-                "scored_candidate": f"{metric.n_candidate:,} ({metric.coverage_candidate:.0%})",
-            }
-        )
+        rows[name] = {
+            "name": name,
+            "is_low": metric.better == "low",
+            "base": write_value(metric.common_base),
+            "candidate": write_value(metric.common_candidate),
+            "difference": write_change(paired.difference),
+            "interval": write_interval(paired.ci_low, paired.ci_high),
+            "floor": write_value(metric.noise_floor) if metric.noise_floor else None,
+            "p": write_p(paired.p_adjusted),
+            "verdict": paired.verdict,
+            "n": paired.n,
+            "n_higher": paired.n_higher,
+            "n_lower": paired.n_lower,
+            "scored_base": f"{metric.n_base:,} ({metric.coverage_base:.0%})",
+            "scored_candidate": f"{metric.n_candidate:,} ({metric.coverage_candidate:.0%})",
+        }
     # What was judged twice by step and by metric, and how often otherwise; empty without noise runs.
     noise_rows = [
         {"name": step["step"], "n": step["n_items"], "n_otherwise": step["n_flipped"], "share": step["flip_rate"]}
@@ -267,6 +265,7 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
         head=build_pair_head(lay_against(pair, "the base", lambda _: comparison)),
         differences=list_differences(pair),
         metrics=rows,
+        groups=group_metrics(names, pair.candidate.config),
         parts=describe_parts(comparison, names),
         retrieval=[finding.describe() for finding in comparison.retrieval],
         meanings=explain_metrics(names, load_metrics()),
@@ -347,7 +346,7 @@ def show_samples(
     """Show the samples with another score, or the samples of only one of the runs, a page at a time."""
     pair = find_pair(request, base, candidate)
     comparison = compare_cached(request, pair).comparison
-    names = sort_headline([compared.metric for compared in comparison.metrics])
+    names = sort_first([compared.metric for compared in comparison.metrics])
     check_choice("by", by, names)
     if which == "moved":
         ranked = rank_samples(comparison.moves, by or None)
@@ -524,7 +523,7 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
     names = [name.replace("_", " ") for name in (*_TEXTS, "contexts") if texts[False][name] != texts[True][name]]
     rows = {row["metric"]: row for row in pair.fetch("sample_scores", sample_id=id).to_dicts()}
     scores = []
-    for name in sort_headline(list(rows)):
+    for name in sort_first(list(rows)):
         row = rows[name]
         written = []
         for value, reason in ((row["base"], row["base_reason"]), (row["candidate"], row["candidate_reason"])):
@@ -537,7 +536,6 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
         scores.append(
             {
                 "metric": name,
-                "is_main": name in HEADLINE,
                 "base": written[0],
                 "candidate": written[1],
                 "change": write_change(change),

@@ -1,5 +1,6 @@
 """The pages of runs: the list of all runs, one run, the series and one series, and what runs cost."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -17,7 +18,7 @@ from evalhouse.flows.report.page import describe_series
 from evalhouse.flows.report.sections import Addresses, describe_about, describe_run, draw_charts, write_share
 from evalhouse.flows.results.comparison import name_check, write_amount
 from evalhouse.flows.results.output import write_count, write_dollars, write_json, write_shared, write_value
-from evalhouse.flows.results.run_facts import HEADLINE, explain_joint_split
+from evalhouse.flows.results.run_facts import explain_joint_split, list_first, sort_first
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render, use_cached
 from evalhouse.flows.ui.pair import compare_cached
 from evalhouse.tasks.comparing.causes import FINE
@@ -115,7 +116,7 @@ def describe_live(request: Request, run: RunRow) -> dict[str, Any]:
         failed = f", {step.n_failed:,} failed" if step.n_failed else ""
         texts[f"step-{step.step}"] = f"{step.n_done:,} of {n_all:,}{failed}"
     names = [file.name for file in list_metric_files(run)]
-    metrics = [name for name in HEADLINE if name in names] or names[:1]
+    metrics = list_first(names, run.config)
     if any(step.n_done for step in progress.steps):
         read = partial(fetch_means_so_far, find_warehouse(request), run, metrics)
         for mean in use_cached(request, ("means", run.run_id), time.monotonic() // _MEANS_CACHED_S, read):
@@ -167,9 +168,7 @@ def show_run(request: Request, run: str) -> Response:
     summary = fetch_summary(warehouse, row)
     names = [str(metric["metric"]) for metric in summary.metrics]
     worst = []
-    for sample in warehouse.fetch_rows(
-        "ui/worst", run_id=row.run_id, metrics=[name for name in names if name in HEADLINE] or names, most=5
-    ):
+    for sample in warehouse.fetch_rows("ui/worst", run_id=row.run_id, metrics=list_first(names, row.config), most=5):
         # The fault of its statement in words, in the colours of labels.
         if sample["label"] == "FN":
             wrong = "left out"
@@ -233,13 +232,13 @@ def show_runs(
     order = f"{SORTS[sort]} {'asc' if ascending else 'desc'} nulls last, run_id desc"
     rows = find_runs(warehouse, wanted, order=order, start=(page - 1) * _A_PAGE, limit=_A_PAGE)
     n_found = int(rows[0]["n_found"]) if rows else 0
-    # Each run is shown with the mean of its first main metric.
+    # Each run is shown with the mean of its first metric.
     means: dict[str, dict[str, Any]] = {}
     for score in fetch_derived(warehouse, "scores", [str(row["run_id"]) for row in rows]).to_dicts():
         means.setdefault(score["run_id"], {})[score["metric"]] = score["mean"]
     for row in rows:
         of_run = means.get(row["run_id"], {})
-        metric = next((name for name in HEADLINE if of_run.get(name) is not None), None)
+        metric = next((name for name in sort_first([*of_run]) if of_run[name] is not None), None)
         row |= {"metric": metric, "mean": write_value(of_run[metric]) if metric else "–"}
 
     def address(**changes: object) -> str:
@@ -290,7 +289,7 @@ def show_all_series(request: Request) -> Response:
             n_new = cause["n_samples"] if cause["cause"] not in FINE else 0
             counts[cause["run_id"]] = (n_wrong + n_new, cause["n_of"])
     problems = {run_id: write_share(n_wrong / n) for run_id, (n_wrong, n) in counts.items()}
-    # Of each series the main metrics: the last mean, its change, and the shape of the nights before.
+    # Of each series the first metrics: the last mean, its change, and the shape of the nights before.
     described = []
     for row in series:
         by_metric: dict[str, list[Row]] = {}
@@ -298,7 +297,7 @@ def show_all_series(request: Request) -> Response:
             if mean["series"] == row["series"] and mean["mean"] is not None:
                 by_metric.setdefault(str(mean["metric"]), []).append(mean)
         metrics = []
-        for name in [name for name in HEADLINE if name in by_metric] or list(by_metric)[:1]:
+        for name in list_first([*by_metric], json.loads(row["config"] or "{}")):
             last = by_metric[name][-1]
             if last["previous_run_id"] is None:
                 change = ""

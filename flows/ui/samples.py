@@ -19,9 +19,8 @@ from fastapi.responses import RedirectResponse, Response
 
 from evalhouse.flows.report.charts import draw_trend, embed_data, write_change
 from evalhouse.flows.report.samples import build_samples
-from evalhouse.flows.report.sections import sort_headline
 from evalhouse.flows.results.output import write_value
-from evalhouse.flows.results.run_facts import CAUSES, HEADLINE, load_advice
+from evalhouse.flows.results.run_facts import CAUSES, group_metrics, list_first, load_advice, sort_first
 from evalhouse.flows.ui.judge import list_items
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render
 from evalhouse.warehouse.messages import shorten, suggest
@@ -222,8 +221,8 @@ PAGE: Final = 50
 MAX_VALUES: Final = 30
 """Metadata with more values than this do not help to choose samples."""
 _MAX_ANSWER: Final = 300
+_MAX_TITLE: Final = 200
 _NOT_SCORED: Final = {"value": None, "unscored_reason": "not scored yet", "change": None}
-_MAIN: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +232,7 @@ class SampleList:
     run: RunRow
     wanted: Filters
     metrics: Mapping[str, int]
-    """What a rise is worth by metric, as in SIGNS; the main ones come first."""
+    """What a rise is worth by metric, as in SIGNS; the first ones at the front."""
     metric: str | None
     base: str | None
     is_descending: bool
@@ -241,10 +240,8 @@ class SampleList:
 
     @property
     def columns(self) -> list[str]:
-        """The metrics in the table: the columns of the address, else the main ones, and the metric it is sorted by."""
-        chosen = (
-            self.wanted.columns or [name for name in self.metrics if name in HEADLINE] or list(self.metrics)[:_MAIN]
-        )
+        """The metrics in the table: the columns of the address, else the first ones, and the metric it is sorted by."""
+        chosen = self.wanted.columns or list_first([*self.metrics], self.run.config)
         return [*chosen, *([self.metric] if self.metric and self.metric not in chosen else [])]
 
     def address(self, kind: str = "", **changes: Any) -> str:  # noqa: ANN401  # fields of Filters
@@ -256,7 +253,7 @@ class SampleList:
 def find_list(warehouse: Warehouse, run: RunRow, given: Sequence[tuple[str, str]]) -> SampleList:
     """Find the samples that fit the parameters of an address; raises HTTPException 400 for values it does not allow."""
     rows = {str(row["metric"]): row for row in warehouse.fetch_rows("ui/run_metrics", run_id=run.run_id)}
-    metrics = {name: SIGNS[rows[name]["better"]] for name in sort_headline(sorted(rows))}
+    metrics = {name: SIGNS[rows[name]["better"]] for name in sort_first(sorted(rows))}
     wanted = parse_filters(given, list(metrics), CAUSES)
     scored = (name for name in metrics if rows[name]["n_scored"])
     metric = wanted.metric or next(scored, None)
@@ -437,6 +434,7 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
         reviewer=name,
         items=list_items(warehouse, row.run_id, id, name) if name else [],
         data=embed_data(data),
+        title=shorten(data["sample"].question, _MAX_TITLE),
         question=data["sample"].question,
         charts=charts,
         versions=versions,
@@ -468,6 +466,7 @@ def collect(warehouse: Warehouse, found: SampleList, base: RunRow | None, sample
             "base": [[value] for value in of_base] if found.base else None,
             "causes": [summary["cause"]],
             "cause_names": {cause: advice.name for cause, advice in load_advice(_LANGUAGE).items()},
+            "groups": group_metrics([*found.metrics], run.config),
         },
         "fixed": shared,
     }

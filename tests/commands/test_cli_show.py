@@ -56,7 +56,7 @@ def test_show_has_scores_worst_samples_calls_and_what_is_unscored(house: House, 
     assert "tags: a, b" in finished.lines
     names = [line.split()[0] for line in finished.lines if line]
     shown = names[names.index("metric") + 1 :]
-    main = ["answer_correctness", "context_recall", "context_precision", "faithfulness", "answer_rate"]
+    main = ["answer_correctness", "faithfulness", "context_recall", "context_precision", "answer_rate"]
     assert shown[: len(main)] == main
     assert re.search(r"^\d+ more metrics are in `evalhouse show --all`$", finished.stdout, re.MULTILINE)
     assert find_line(ask("show", house.run_id, "--all"), "factual_f1")

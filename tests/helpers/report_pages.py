@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-VOID = ("meta", "input", "br", "rect", "circle", "path")
+VOID = ("meta", "input", "br", "wbr", "rect", "circle", "path")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class ReportPage(HTMLParser):
         return [block for block in blocks if block["kind"] == kind]
 
     def rows(self, section: str) -> list[list[str]]:
-        """The body of the table in a section, cell by cell: the text directly in a cell, else all text within it."""
+        """The bodies of the tables in a section, cell by cell: the text directly in a cell, else all text within it."""
         start = next(
             at for at, element in enumerate(self.elements) if element.attributes.get("aria-labelledby") == section
         )
@@ -98,7 +98,7 @@ class ReportPage(HTMLParser):
         for element in self.elements[start + 1 :]:
             if element.tag == "section":
                 break
-            is_body = is_body or element.tag == "tbody"
+            is_body = element.tag == "tbody" or (is_body and element.tag != "thead")
             if element.tag == "tr" and is_body:
                 rows.append([])
             elif element.tag in ("td", "th") and is_body:

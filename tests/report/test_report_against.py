@@ -16,7 +16,6 @@ from report_pages import ReportPage
 from rows import derive_all
 
 from evalhouse.flows.report.charts import draw_parts
-from evalhouse.flows.results.run_facts import HEADLINE
 from evalhouse.tasks.comparing.changes import Part
 
 Ask = Callable[..., Finished]
@@ -50,10 +49,8 @@ def test_the_parts_of_every_metric_add_up_to_its_change(
     capsys: pytest.CaptureFixture[str], nights: Path, page: ReportPage
 ) -> None:
     document = call_here(capsys, "compare", "previous", "latest", "--json", "--warehouse", str(nights)).document
-    first = [name for name in HEADLINE if name in {one["metric"] for one in document["metrics"]}]
-    places = {name: place for place, name in enumerate(first)}
-    moved = [one for one in document["metrics"] if one["change"]]
-    moved.sort(key=lambda one: places.get(one["metric"], len(places)))
+    titles = [str(title.attributes["data-metric"]) for title in page.find("span", **{"class": "metric"})]
+    moved = sorted((one for one in document["metrics"] if one["change"]), key=lambda one: titles.index(one["metric"]))
     rows = [row for row in page.rows("parts") if row[0] != "because of"]
     sums = [row for row in rows if row[0] == "all together"]
     assert [row[3] for row in sums] == [

@@ -239,6 +239,8 @@ def test_the_keyboard_is_enough(page: Page) -> None:
     page.press("Enter")
     page.wait_for(OPENED)
     page.press("Tab")
+    assert page.evaluate("document.activeElement.textContent").endswith("more scores")
+    page.press("Tab")
     assert page.evaluate("document.activeElement.tagName") == "MARK"
 
 
@@ -413,7 +415,8 @@ def test_what_a_metric_means_is_reported_where_its_name_is(page: Page) -> None:
     message = page.evaluate("document.getElementById('tip').textContent")
     assert message == load_metrics()[page.evaluate("document.querySelector('h3 .metric').textContent")].meaning
     page.show_as(width=390)
-    shown = page.evaluate("[...document.querySelectorAll('.scores .meaning')].every((one) => one.checkVisibility())")
+    meanings = "[...document.querySelectorAll('section > .scores .meaning')]"
+    shown = page.evaluate(f"{meanings}.every((one) => one.checkVisibility())")
     assert shown, "a phone has no pointer to rest on a name"
 
 

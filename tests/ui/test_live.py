@@ -82,7 +82,7 @@ def test_what_was_answered_counts_at_once_and_once(tmp_path: Path) -> None:
             assert before["texts"]["step-classify"] == f"3 of {N}"
             assert before["texts"]["requests"] == str(len(judge.asked))
             assert before["values"]["step-rank"] == 3 / N
-            assert before["texts"]["mean-factual_f1"] == "none yet"
+            assert before["texts"]["mean-faithfulness"] == "none yet"
             assert warehouse.read("from llm_calls").is_empty()  # all of it came from the journal
             await asyncio.to_thread(live_run.asker.record.close)
             await asyncio.to_thread(write, live_run, works)
@@ -90,7 +90,6 @@ def test_what_was_answered_counts_at_once_and_once(tmp_path: Path) -> None:
         assert not warehouse.read("from llm_calls").is_empty()
         assert after["texts"] | {"stand": ""} == before["texts"] | {
             "stand": "",  # the time left differs by now
-            "mean-factual_f1": "1.000 of 3 samples",
             "mean-faithfulness": "1.000 of 3 samples",
             "mean-context_precision": "1.000 of 3 samples",
         }

@@ -15,6 +15,9 @@ from starlette.testclient import TestClient
 from stored_house import copy_stored_house
 from ui_house import make_client
 
+from evalhouse.flows.results.run_facts import FIRST, group_metrics
+from evalhouse.warehouse.metric_files import load_metrics
+
 
 def read_section(text: str, heading: str) -> str:
     """Return the text of the section whose heading has this id."""
@@ -74,5 +77,52 @@ def test_an_unknown_value_in_an_address_is_answered_with_the_known_ones(
 def test_the_first_page_shows_how_each_series_is(client: TestClient, house: House) -> None:
     text = client.get("/").text
     assert 'href="/series?name=dataset%20harbour.jsonl"' in text.replace("+", "%20")
-    mean = house.first.document["metrics"]["factual_f1"]["mean"]
-    assert f"<dt>factual_f1</dt><dd><b>{mean:.3f}</b>" in text
+    mean = house.first.document["metrics"]["faithfulness"]["mean"]
+    assert f"<dt>faithfulness</dt><dd><b>{mean:.3f}</b>" in text
+
+
+@pytest.mark.parametrize(
+    ("metrics", "config", "groups"),
+    [
+        (
+            ["mrr", "factual_f1", "refusal_rate", "own", "faithfulness", "self_knowledge"],
+            {},
+            {"": ["faithfulness", "refusal_rate"], "Answer": ["factual_f1"], "Retrieval": ["mrr"],
+             "Other": ["own", "self_knowledge"]},
+        ),
+        (
+            ["mrr", "own", "faithfulness"],
+            {"gate": {"min": {"own": 0.5}, "max_drop": None, "against": "passed"}},
+            {"": ["faithfulness", "own"], "Retrieval": ["mrr"]},
+        ),
+        (["own", "faithfulness", "mrr"], {"metrics": ["own", "mrr"]}, {"": ["faithfulness", "own", "mrr"]}),
+        (["own", "mrr"], {}, {"": ["own", "mrr"]}),
+        ([], {}, {}),
+    ],
+    ids=["no choice", "a gate", "metrics by name", "none of the first", "none"],
+)  # fmt: skip
+def test_metrics_that_a_run_is_about_come_first_and_others_are_grouped(
+    metrics: list[str], config: dict[str, object], groups: dict[str, list[str]]
+) -> None:
+    assert group_metrics(metrics, config) == groups
+
+
+def test_only_metrics_about_neither_answer_nor_retrieval_are_under_other() -> None:
+    groups = group_metrics(sorted(load_metrics()), {})
+    assert groups[""] == list(FIRST)
+    subjects = {"citation", "context_retention", "noise", "result", "self", "sql", "tool", "turn"}
+    assert all(name.split("_")[0] in subjects or name in subjects for name in groups["Other"]), groups["Other"]
+
+
+@pytest.mark.parametrize(
+    ("address", "section"),
+    [("/runs/{run}", "scores"), ("/compare?base=previous&candidate=latest", "scores"),
+     ("/series?name=dataset%20harbour.jsonl", "history")],
+    ids=["run", "comparison", "series"],
+)  # fmt: skip
+def test_pages_fold_all_but_the_first_metrics(client: TestClient, house: House, address: str, section: str) -> None:
+    text = client.get(address.format(run=house.run_id)).text
+    first, *folded = text[text.index(f'aria-labelledby="{section}"') :].partition("</section>")[0].split("<summary>")
+    assert "answer_rate" in first
+    assert "precision_retrieved" not in first
+    assert [title.partition(":")[0] for title in folded] == ["Answer", "Retrieval", "Other"]

@@ -61,5 +61,5 @@ function writeScore(value) {
 }
 
 function writeChange(value) {
-  return value === null ? "–" : `${value > 0 ? "+" : value < 0 ? "−" : "±"}${Math.abs(value).toFixed(3)}`;
+  return value === null ? "–" : `${value >= 0.0005 ? "+" : value <= -0.0005 ? "−" : "±"}${Math.abs(value).toFixed(3)}`;
 }

@@ -14,9 +14,9 @@ function describeSample(sample, place) {
   const here = `sample-${place}`;
   const of = (source) => sample.statements.filter((statement) => statement.source === source);
   return make("article", { "aria-label": `Sample ${sample.sample_id}` },
-    listScores(place),
     describeConversation(sample, here),
-    make("h3", null, "Question"), make("div", { class: "box text" }, sample.question),
+    describeQuestion(sample.question),
+    listScores(place),
     make("div", { class: "pair" },
       describeText("Answer", sample.answer, of("answer"), here),
       describeText("Ground truth", sample.ground_truth, of("ground_truth"), here)),
@@ -30,6 +30,12 @@ function describeSample(sample, place) {
     describeCalls(sample, here));
 }
 
+// The question, unless it is the title of the page.
+function describeQuestion(question) {
+  return document.querySelector("h1").textContent === clean(question) ? null
+    : [make("h3", null, "Question"), make("div", { class: "box text" }, question)];
+}
+
 // The turns before the question, with the ids that verdicts name.
 function describeConversation(sample, here) {
   if (!sample.conversation.length) return null;
@@ -40,17 +46,24 @@ function describeConversation(sample, here) {
   return make("section", null, make("h3", null, "Conversation before"), make("ol", { class: "list" }, turns));
 }
 
+// The cause and the first scores; the others are folded, by group.
 function listScores(place) {
-  const { metrics, scores, reasons, base } = store.index;
+  const { metrics, scores, reasons, base, groups } = store.index;
   const cause = store.cause(place);
-  return make("ul", { class: "chips", "aria-label": "Scores" }, cause === null ? null : make("li", null, "cause ", make("b", null, cause)),
-    metrics.map((metric, column) => {
+  const describe = (metric) => {
+    const column = metrics.indexOf(metric);
     const value = scores[column][place];
     const before = base ? base[column][place] : null;
     const moved = before !== null && value !== null && before !== value ? ` (${writeChange(value - before)})` : "";
     const text = value === null ? `unscored: ${reasons[column][place] || "not scored yet"}` : writeScore(value);
     return make("li", null, make("span", { class: "metric", "data-metric": metric }, metric), " ", make("b", null, text), moved);
-  }));
+  };
+  const { "": first = [], ...others } = groups;
+  const folded = Object.entries(others).map(([title, names]) => [make("h3", null, title),
+    make("ul", { class: "chips", "aria-label": `Scores, ${title}` }, names.map(describe))]);
+  return make("div", null,
+    make("ul", { class: "chips", "aria-label": "Scores" }, cause === null ? null : make("li", null, "cause ", make("b", null, cause)), first.map(describe)),
+    folded.length ? make("details", null, make("summary", null, `${Object.values(others).flat().length} more scores`), folded.flat()) : null);
 }
 
 function describeText(title, text, statements, here) {
@@ -175,7 +188,7 @@ function describeFlips(sample) {
   const items = sample.flips.map((flip) => make("li", { class: "statement flip" },
     make("span", { class: "tag is-fn" }, flip.change), ` ${flip.kind}`,
     make("div", { class: "pair" }, side("base", flip.base), side("this run", flip.candidate))));
-  return make("section", null, make("h3", null, "Verdicts that are others than in the base"), make("ul", { class: "list" }, items));
+  return make("section", null, make("h3", null, "Verdicts that differ from the base"), make("ul", { class: "list" }, items));
 }
 
 function describeFailures(sample) {
@@ -189,7 +202,7 @@ function describeVotes(sample) {
   if (!sample.votes.length) return null;
   const items = sample.votes.map((vote) => make("li", null,
     `${vote.step} ${vote.item}: ${vote.votes.map(([verdict, n]) => `${n} × ${verdict}`).join(", ")}`));
-  return make("section", null, make("h3", null, "Votes that were not of one mind"), make("ul", { class: "list" }, items));
+  return make("section", null, make("h3", null, "Votes that disagreed"), make("ul", { class: "list" }, items));
 }
 
 function describeMore(title, text) {

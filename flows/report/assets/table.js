@@ -233,7 +233,7 @@ async function toggle(place, open) {
 function makeSteps(place) {
   const at = view.order.indexOf(place);
   const turn = (by) => ({ click: () => { view.open = place; step(by); } });
-  return make("div", { class: "pager" }, make("button", { type: "button", disabled: at <= 0, on: turn(-1) }, "← before (k)"),
+  return make("div", { class: "pager" }, make("button", { type: "button", disabled: at <= 0, on: turn(-1) }, "← previous (k)"),
     make("span", { class: "soft" }, `${(at + 1).toLocaleString("en")} of ${view.order.length.toLocaleString("en")}`),
     make("button", { type: "button", disabled: at >= view.order.length - 1, on: turn(1) }, "next (j) →"));
 }

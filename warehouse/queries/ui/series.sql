@@ -9,7 +9,7 @@ with newest as (
     group by series
 )
 
-select newest.*, runs.label, runs.status, runs.gate, runs.started_at, runs.judge
+select newest.*, runs.label, runs.status, runs.gate, runs.started_at, runs.judge, runs.config
 from newest
 inner join runs on runs.run_id = newest.run_id
 order by runs.started_at desc, newest.series
