@@ -38,7 +38,7 @@ import duckdb
 import polars as pl
 
 from evalhouse.warehouse import messages, steps
-from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
+from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer, read_maker
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations, migrate
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
@@ -320,6 +320,14 @@ class Warehouse:
             try:
                 rows: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
             except (duckdb.CatalogException, duckdb.BinderException) as error:
+                maker = read_maker(self.location)
+                if maker is not None and maker.split(".")[0] != f"v{duckdb.__version__.split('.')[0]}":
+                    raise WarehouseError(
+                        f"{self.location.name} was last written by DuckDB {maker.removeprefix('v')}, and the DuckDB "
+                        f"{duckdb.__version__} of this installation does not understand a view in it "
+                        f"({first_line(str(error))}); install `duckdb=={maker.removeprefix('v')}`, or write the views "
+                        "again by a run of this evalhouse there"
+                    ) from None
                 raise WarehouseError(
                     f"{self.location.name} is not an evalhouse warehouse, or one of another version "
                     f"({first_line(str(error))}); name another file with {name_setting('warehouse')}"

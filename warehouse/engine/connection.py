@@ -224,6 +224,19 @@ def explain_failure(location: Location, error: duckdb.Error) -> WarehouseError:
     return kind(f"{location.name}: {text}")
 
 
+def read_maker(location: Location) -> str | None:
+    """Return the version of DuckDB that a file was last written by, such as `v2.0.1`; None for a lake.
+
+    It stands in the file's main header: 8 bytes of a checksum, `DUCK`, 8 of the storage's version, 32 of flags, and
+    then 32 for the version.
+    """
+    if location.lake is not None:
+        return None
+    with location.path.open("rb") as file:
+        header = file.read(84)
+    return header[52:].rstrip(b"\0").decode("ascii", "replace")
+
+
 def _is_file(location: Location) -> bool:
     try:
         if location.path.is_dir():

@@ -38,7 +38,7 @@ scored as (
         scores.metric,
         scores.sample_id,
         scores.value,
-        if(scores.metric = 'precision_retrieved' and len(sample_rankings.useful_gains) = 0, 0, 1) as extent
+        case when scores.metric = 'precision_retrieved' and len(sample_rankings.useful_gains) = 0 then 0 else 1 end as extent
     from scores
     left join sample_rankings
         on sample_rankings.run_id = scores.run_id
@@ -55,7 +55,7 @@ joined as (
         scored.metric,
         scored.value,
         scored.extent,
-        if(scored.extent > 0, scored.value, 0) as judged_value,
+        case when scored.extent > 0 then scored.value else 0 end as judged_value,
         coalesce(summed.n_reviewed, 0) as n_reviewed,
         coalesce(summed.n_carried, 0) as n_carried,
         coalesce(summed.represented, 0) as represented,

@@ -70,7 +70,7 @@ scored as (
         least(
             coalesce(try_cast(regexp_extract(scores.metric_version, ';k=(\d+)', 1) as bigint), 5), placed.n_contexts
         ) as n_ranks,
-        1 / if(placed.step = 'rank', n_ranks, placed.n_statements) as share
+        1 / case when placed.step = 'rank' then n_ranks else placed.n_statements end as share
     from placed
     inner join scores
         on scores.run_id = placed.run_id
@@ -86,8 +86,8 @@ select
     scored.step,
     scored.statement_id,
     scored.context_rank,
-    if(coalesce(scored.is_repeat, false), 0, scored.judged) as judged,
-    if(coalesce(scored.is_repeat, false), 0, scored.labelled) as said,
+    case when scored.is_repeat then 0 else scored.judged end as judged,
+    case when scored.is_repeat then 0 else scored.labelled end as said,
     scored.share,
     scored.n_reviewers,
     coalesce(corrected_strata.n_picked / corrected_strata.n_labelled, 1) / scored.probability as weight,

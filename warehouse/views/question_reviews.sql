@@ -51,7 +51,7 @@ select
     coalesce(testset_questions.language, json_extract_string(latest."before", '$.language')) as language,
     origins.judge,
     origins.origin,
-    if(latest.change = 'mended', 'fixed', latest.change) as decision,
+    case when latest.change = 'mended' then 'fixed' else latest.change end as decision,
     latest.reviewer,
     latest.reviewed_at,
     json_extract_string(latest."after", '$.note') as note

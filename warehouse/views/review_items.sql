@@ -28,7 +28,7 @@ labelled as (
         texts.question_hash,
         -- The same sentence in an answer and in a ground truth is two questions, with other labels to choose from.
         'classify ' || statements.source as kind,
-        if(statements.source = 'answer', texts.ground_truth_hash, texts.answer_hash) as against_hash
+        case when statements.source = 'answer' then texts.ground_truth_hash else texts.answer_hash end as against_hash
     from classifications
     inner join statements
         on statements.run_id = classifications.run_id
@@ -47,7 +47,7 @@ attributed as (
         attributions.statement_id,
         statements.source,
         statements.text,
-        if(attributions.supported, 'supported', 'unsupported') as judge_label,
+        case when attributions.supported then 'supported' else 'unsupported' end as judge_label,
         attributions.reason,
         texts.question_hash,
         'attribute' as kind,
@@ -69,7 +69,7 @@ ranked as (
         'rank' as step,
         context_verdicts.context_rank,
         texts.contexts[context_verdicts.context_rank] as text,
-        if(context_verdicts.useful, 'useful', 'not_useful') as judge_label,
+        case when context_verdicts.useful then 'useful' else 'not_useful' end as judge_label,
         context_verdicts.reason,
         texts.question_hash,
         'rank' as kind,

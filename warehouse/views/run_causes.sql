@@ -27,7 +27,7 @@ counted as (
         causes.cause,
         causes.precedence,
         coalesce(sizes.n_by_cause[causes.cause], 0)::bigint as n_samples,
-        if(causes.cause = 'not_judged', sizes.n_all, sizes.n_judged) as n_of
+        case when causes.cause = 'not_judged' then sizes.n_all else sizes.n_judged end as n_of
     from sizes
     cross join causes
 ),

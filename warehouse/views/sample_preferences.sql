@@ -20,8 +20,8 @@ joined as (
         max(reason) filter (where shown_first = 'candidate') as candidate_first_reason,
         max(call_id) filter (where shown_first = 'base') as base_first_call_id,
         max(call_id) filter (where shown_first = 'candidate') as candidate_first_call_id,
-        if(count(*) = 2, avg(if(shown_first = 'candidate', of_first, 1 - of_first)), null) as points,
-        if(count(*) = 2 and not is_identical, avg(of_first), null) as first_place
+        case when count(*) = 2 then avg(case when shown_first = 'candidate' then of_first else 1 - of_first end) end as points,
+        case when count(*) = 2 and not is_identical then avg(of_first) end as first_place
     from pointed
     group by run_id, sample_id
 )

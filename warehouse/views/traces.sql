@@ -13,7 +13,7 @@ select
     min(started_at) as started_at,
     (epoch_us(max(started_at + to_microseconds((1000 * coalesce(duration_ms, 0))::bigint))) - epoch_us(min(started_at)))
     / 1000 as duration_ms,
-    if(bool_or(status = 'error'), 'error', 'ok') as status,
+    case when bool_or(status = 'error') then 'error' else 'ok' end as status,
     count(*) as n_spans,
     max(received_at) as received_at
 from (

@@ -83,7 +83,7 @@ graded as (
         run_id,
         sample_id,
         -- What was measured without a rubric's prompt has the name of its step.
-        if(rubric in ('relevancy', 'tool_calls', 'result_sets'), rubric, 'grade_' || rubric) as step,
+        case when rubric in ('relevancy', 'tool_calls', 'result_sets') then rubric else 'grade_' || rubric end as step,
         criterion,
         rating,
         scale_min,

@@ -67,7 +67,8 @@ unsupported as (
         statements.sample_id,
         statements.statement_id,
         -- Where texts were forgotten, that of one day is that of another day by the hash it ends in.
-        if(starts_with(statements.text, 'forgotten on '), right(statements.text, 17), lower(trim(statements.text)))
+        case when starts_with(statements.text, 'forgotten on ') then right(statements.text, 17)
+            else lower(trim(statements.text)) end
             as words,
         run_samples.input_hash
     from (from statements where source = 'ground_truth' and run_id in (select run_id from open_runs)) as statements
@@ -104,7 +105,7 @@ stated as (
             run_id,
             sample_id,
             statement_id,
-            if(starts_with(text, 'forgotten on '), right(text, 17), lower(trim(text))) as words
+            case when starts_with(text, 'forgotten on ') then right(text, 17) else lower(trim(text)) end as words
         from statements
         where source = 'ground_truth' and run_id in (select earlier_run_id from pairs)
     ) as statements
@@ -122,7 +123,9 @@ texts as (
         starts_with(question, 'forgotten on ') as is_forgotten,
         list_transform(
             contexts,
-            lambda context: hash(if(starts_with(context, 'forgotten on '), right(context, 17), context))
+            lambda context: hash(
+                case when starts_with(context, 'forgotten on ') then right(context, 17) else context end
+            )
         ) as contexts
     from samples
 ),

@@ -102,7 +102,12 @@ fitted as (
 residuals as (
     select
         *,
-        calibrated * (z - if(has_slope, (wz * wxx - wx * wxz + (w * wxz - wx * wz) * signal) / det, wz / w)) as residual
+        calibrated * (
+            z - case
+                when has_slope then (wz * wxx - wx * wxz + (w * wxz - wx * wz) * signal) / det
+                else wz / w
+            end
+        ) as residual
     from fitted
 ),
 
