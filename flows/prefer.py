@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import begin_run, parse_pairs, resolve_settings
-from evalhouse.flows.results.run_facts import find_other_run
+from evalhouse.flows.results.run_facts import find_two_runs
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.prompts import derive_settings
 from evalhouse.flows.trials.session import Session, estimate_usage, open_session
@@ -243,8 +243,7 @@ def plan_runs(base: str, candidate: str, options: PreferOptions) -> PreferPlan:
     resolved = resolve_settings(options.flags)
     url = resolved.settings.warehouse
     warehouse = Warehouse(url)
-    base_run = find_run(warehouse, base)
-    run = find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE")
+    base_run, run = find_two_runs(warehouse, base, candidate)
     derived = derive_settings(resolved, replace(run, config=_pick_known(run)), url)
     derived = leave_out(derived, lambda where: where.belongs_to_run)
     own = {name: getattr(resolved.settings, name) for name in ("prompts", "limit")}

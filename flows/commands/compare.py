@@ -40,7 +40,7 @@ from evalhouse.flows.results.output import (
     write_dollars,
     write_interval,
 )
-from evalhouse.flows.results.run_facts import find_other_run
+from evalhouse.flows.results.run_facts import find_two_runs
 from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.tasks.comparing.changes import find_flips
@@ -49,6 +49,7 @@ from evalhouse.tasks.comparing.replay import count_verdicts
 from evalhouse.tasks.comparing.runs import (
     ComparisonSettings,
     MetricComparison,
+    check_common,
     compare_all_answers,
     compare_runs,
     rank_samples,
@@ -56,7 +57,7 @@ from evalhouse.tasks.comparing.runs import (
 from evalhouse.tasks.reviews.export import pair_corrected
 from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 from evalhouse.warehouse.store import Warehouse
 
@@ -104,7 +105,9 @@ def compare(
     """Compare the run CANDIDATE with the run BASE: what moved, whether that is chance, and why.
 
     Both are run ids, unique prefixes of one, labels, `latest`, `previous`, `latest-completed`, or one of these words of
-    a suite, such as `latest:SUITE`. Without them `previous` is compared with `latest`.
+    a suite, such as `latest:SUITE`. `previous` is the run before the other one in its series: of the same suite, or
+    outside suites of the same dataset. Without them `previous` is compared with `latest`. Two runs that share no sample
+    are refused.
 
     The first sentence names the stage of the bot that is clearly worse or better, and the causes of bad answers that
     grew or shrank. Below are the causes and main metrics that moved; --all shows the rest.
@@ -120,9 +123,9 @@ def compare(
     The noise floor is what that noise alone reaches in 95 of 100 comparisons, by the runs of `evalhouse run --noise`.
     It explains a change and decides nothing. If the judge now scores the same texts differently, you are warned.
     """
-    base_run = find_run(warehouse, base)
-    pair = RunPair(warehouse, base_run, find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE"))
+    pair = RunPair(warehouse, *find_two_runs(warehouse, base, candidate))
     settings = ComparisonSettings(cluster=cluster, seed=seed)
+    check_common(pair)
     comparison = compare_runs(pair, settings)
     headline = write_headline(lay_against(pair, "the base", lambda _: comparison))
     metrics = [compared.metric for compared in comparison.metrics]
@@ -279,8 +282,7 @@ def replay(
     """
     from evalhouse.flows.replay import ReplayOptions, make_replay  # noqa: PLC0415  # these import what runs
 
-    base_run = find_run(warehouse, base)
-    pair = RunPair(warehouse, base_run, find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE"))
+    pair = RunPair(warehouse, *find_two_runs(warehouse, base, candidate))
     for run in (pair.base, pair.candidate):
         if run.kind != "evaluation":
             raise SettingsError(f"run {run.run_id} is of kind {run.kind} and has no scores to explain")

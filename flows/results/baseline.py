@@ -32,12 +32,14 @@ _NO_FAULTS: Final = frozenset({"fine", "refused_rightly"})
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
     """The runs that drops are measured against. `against` is the name that was given, None without one; `runs` are
-    several if their mean is meant, newest last; `missing` says why a baseline that was named does not exist."""
+    several if their mean is meant, newest last; `missing` says why a baseline that was named does not exist, or shares
+    no sample with the run (`is_unrelated`), which fails the gate."""
 
     against: str | None = None
     runs: tuple[RunRow, ...] = ()
     accepted: Acceptance | None = None
     missing: str | None = None
+    is_unrelated: bool = False
 
 
 def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, nights: Sequence[Night]) -> Baseline:
@@ -56,7 +58,7 @@ def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, ni
         base = find_previous(warehouse, run)
     else:
         try:
-            base = find_run(warehouse, against)
+            base = find_run(warehouse, against, beside=run)
         except WarehouseError as error:
             return Baseline(against=against, missing=f"the baseline cannot be found: {error}")
         if base.run_id == run.run_id:

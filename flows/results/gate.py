@@ -49,7 +49,14 @@ from evalhouse.tasks.comparing.gate_checks import (
     pick_nights,
 )
 from evalhouse.tasks.comparing.noise import describe_components
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, group_means, warn_of_status
+from evalhouse.tasks.comparing.runs import (
+    Comparison,
+    ComparisonSettings,
+    check_common,
+    compare_runs,
+    group_means,
+    warn_of_status,
+)
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.rows.gates import Night
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -84,9 +91,11 @@ def decide(
     """Check all limits and return the checks with the gate's outcome, as --json prints it.
 
     A missing baseline leaves drops undecided; `nights` are the runs before, for trends. Raises ComparisonError if the
-    runs cannot be compared as asked.
+    runs cannot be compared as asked, NothingCommon if they share no sample.
     """
     comparison: Comparison | None = None
+    if baseline.runs:
+        check_common(*(RunPair(warehouse, base, run) for base in baseline.runs))
     if len(baseline.runs) == 1:
         # p is adjusted over the drops that are checked, and over no others.
         of_drops = replace(settings, metrics=frozenset(limits.drops))
@@ -118,7 +127,7 @@ def decide(
                 limit=check.limit,
                 value=None,
                 n=0,
-                outcome="undecided",
+                outcome="failed" if baseline.is_unrelated else "undecided",
                 reason="nothing_common",
                 detail=baseline.missing,
             )

@@ -84,9 +84,22 @@ class SilentMetrics:
         return f"nothing was scored by {'; '.join(parts)}" if parts else None
 
 
+def find_two_runs(warehouse: Warehouse, base: str, candidate: str) -> tuple[RunRow, RunRow]:
+    """Find two runs to compare; raises SettingsError if both names mean the same run.
+
+    `previous` is the run before the other one in its series.
+    """
+    sides = "BASE and CANDIDATE"
+    if base.startswith("previous"):
+        run = find_run(warehouse, candidate)
+        return find_other_run(warehouse, run, base, sides=sides), run
+    run = find_run(warehouse, base)
+    return run, find_other_run(warehouse, run, candidate, sides=sides)
+
+
 def find_other_run(warehouse: Warehouse, run: RunRow, name: str, *, sides: str = "RUN and --against") -> RunRow:
     """Find the run to compare with; raises SettingsError if the name means the same run."""
-    other = find_run(warehouse, name)
+    other = find_run(warehouse, name, beside=run)
     if other.run_id == run.run_id:
         raise SettingsError(f"{sides} are both run {run.run_id}; name two runs (`evalhouse runs` lists all)")
     return other

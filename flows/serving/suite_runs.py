@@ -46,7 +46,7 @@ def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | Non
     # The statistics, which most runs do without.
     from evalhouse.flows.results.gate import decide, read_scores  # noqa: PLC0415
     from evalhouse.tasks.comparing.gate_checks import Limits, cover_all  # noqa: PLC0415
-    from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings  # noqa: PLC0415
+    from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings, NothingCommon  # noqa: PLC0415
 
     gate = SuiteGate.model_validate(gate_config, strict=False)
     nights = list_nights(warehouse, run) if gate.max_drop or gate.trends else []
@@ -71,7 +71,11 @@ def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | Non
         document = decide_by(baseline, nights=nights, limits=limits, settings=settings)
     except ComparisonError as error:
         # The run is paid for: the limits that need no comparison are still decided.
-        missing = Baseline(against=baseline.against, missing=f"it cannot be compared: {error}")
+        missing = Baseline(
+            against=baseline.against,
+            missing=f"it cannot be compared: {error}",
+            is_unrelated=isinstance(error, NothingCommon),
+        )
         document = decide_by(missing, limits=replace(limits, trends={}), settings=ComparisonSettings())
     record_decision(warehouse, make_decision(document, "suite"))
     return document

@@ -95,7 +95,12 @@ def find_pair(request: Request, base: str, candidate: str, runs: Sequence[RunRow
         raise WarehouseError("No run yet: two runs of `evalhouse run` can be compared here.")
     if not (base and candidate):
         raise SettingsError("No other run to compare with; name two runs.")
-    before, after = (pick_run(runs, wanted) for wanted in (base, candidate))
+    if base.startswith("previous"):
+        after = pick_run(runs, candidate)
+        before = pick_run(runs, base, beside=after)
+    else:
+        before = pick_run(runs, base)
+        after = pick_run(runs, candidate, beside=before)
     if before.run_id == after.run_id:
         raise SettingsError(f"both are run {after.run_id}; name two runs")
     return RunPair(find_warehouse(request), before, after)

@@ -61,6 +61,10 @@ class ComparisonError(ValueError):
     """The runs cannot be compared as asked; the text names the value and what is allowed."""
 
 
+class NothingCommon(ComparisonError):
+    """The runs share no sample."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComparisonSettings:
     """Settings of a comparison. `cluster` is a metadata column, NO_CLUSTER, or None to look for one of CLUSTER_COLUMNS.
@@ -539,6 +543,18 @@ def _list_warnings(
             f"no noise floor is known for {', '.join(unknown)}: a change may be the judge's own noise; have some "
             "samples judged again with `evalhouse run ... --noise 0.05`, or `[noise] share = 0.05` in a suite"
         )
+
+
+def check_common(*pairs: RunPair) -> None:
+    """Raise NothingCommon, with both datasets, unless the runs of one of the pairs share a sample."""
+    if any(not pair.fetch("samples").filter("in_base", "in_candidate").is_empty() for pair in pairs):
+        return
+    names = [f"run {run.run_id} of {run.dataset}" for run in (pairs[-1].base, pairs[-1].candidate)]
+    raise NothingCommon(
+        f"{' and '.join(names)} have no sample in common, by its id, so nothing can be compared; name two runs of the "
+        "same samples (`evalhouse runs` lists all), or after a change of the samples accept a run as the new baseline "
+        "(`evalhouse gate --accept RUN --why TEXT`)"
+    )
 
 
 def warn_of_status(run: RunRow) -> Iterator[str]:

@@ -249,16 +249,28 @@ def test_a_metric_of_one_run_has_no_change(copy: Copy) -> None:
     assert found["mean_base"] is not None
 
 
-def test_runs_without_a_common_sample_are_shown_apart_honestly(copy: Copy) -> None:
+def test_runs_without_a_common_sample_are_refused(copy: Copy, ask: Ask) -> None:
     copy.change(
         *(f"update {table} set sample_id = sample_id || '-new' where run_id = 'copied'" for table in _RUN_TABLES)
     )
-    copy.change("insert into samples select * replace (sample_id || '-new' as sample_id) from samples")
-    document = copy.compare()
-    assert document["n_samples"]["common"] == 0
-    assert {one["verdict"] for one in document["metrics"]} == {"undecided"}
-    assert list_parts(document, "factual_f1").keys() == {"added", "removed"}
-    check_sums(document)
+    copy.change(
+        "insert into samples select * replace (sample_id || '-new' as sample_id) from samples",
+        "update runs set dataset = 'other.jsonl' where run_id = 'copied'",
+    )
+    drops = ("--max-drop", "factual_f1=0.02")
+    for command in (("compare", copy.base, "copied"), ("gate", "copied", "--against", copy.base, *drops)):
+        finished = ask(*command, "--warehouse", copy.path)
+        assert finished.status == 2
+        assert (
+            f"run {copy.base} of harbour.jsonl and run copied of other.jsonl have no sample in common"
+            in finished.stderr
+        )
+        assert "evalhouse runs" in finished.stderr
+    # Of another series no run is `previous`.
+    for command in (("compare",), ("gate", "latest", "--against", "previous", *drops)):
+        finished = ask(*command, "--warehouse", copy.path)
+        assert finished.status == 2
+        assert "run copied is the first of its series (dataset other.jsonl)" in finished.stderr
 
 
 def test_a_night_with_changes_of_every_kind(moved: str, ask: Ask) -> None:

@@ -9,6 +9,7 @@ from warehouse_runs import make_run
 
 from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing
 from evalhouse.warehouse.rows.runs import RunStatus, find_run, insert_run, list_runs, pick_run, update_run
+from evalhouse.warehouse.sandbox.query import run_query
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -120,7 +121,7 @@ def test_runs_that_did_not_complete_are_passed_over_on_demand(
     for n, status in enumerate(statuses):
         insert_run(warehouse, make_run(f"run-{n}", minute=n, status=status, suite="shop"))
     if place is None:
-        with pytest.raises(WarehouseError, match=r"no run has completed yet|there is only one run"):
+        with pytest.raises(WarehouseError, match=r"no run has completed yet|is the first of its series"):
             find_run(warehouse, wanted)
     else:
         assert find_run(warehouse, wanted).run_id == f"run-{place}"
@@ -137,8 +138,51 @@ def test_the_first_run_has_no_previous(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     insert_run(warehouse, make_run("r"))
     assert find_run(warehouse, "latest").run_id == "r"
-    with pytest.raises(WarehouseError, match="only one run so far"):
+    with pytest.raises(WarehouseError, match="is the first of its series"):
         find_run(warehouse, "previous")
+
+
+SERIES = (("a1", None, "a"), ("n1", "nightly", "a"), ("a2", None, "a"), ("b1", None, "b"), ("n2", "nightly", "b"),
+          ("n3", "nightly", "b"), ("a3", None, "a"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "beside", "found"),
+    [
+        ("latest", None, "a3"),
+        ("previous", None, "a2"),
+        ("previous", "a3", "a2"),
+        ("previous", "a2", "a1"),
+        ("previous", "n3", "n2"),
+        ("previous", "a1", None),
+        ("previous", "b1", None),
+        ("previous-completed", "n2", "n1"),
+        ("previous:nightly", None, "n2"),
+        ("previous:nightly", "n2", "n1"),
+        ("previous:nightly", "a3", "n2"),
+        ("latest:nightly", "a3", "n3"),
+        ("latest", "b1", "a3"),
+    ],
+)
+def test_previous_stays_in_the_series_of_the_other_run(
+    tmp_path: Path, wanted: str, beside: str | None, found: str | None
+) -> None:
+    warehouse = make_warehouse(tmp_path)
+    for minute, (run_id, suite, dataset) in enumerate(SERIES):
+        run = make_run(run_id, minute=minute, suite=suite, dataset=dataset, status="completed")
+        insert_run(warehouse, run)
+    other = find_run(warehouse, beside) if beside else None
+    if found is None:
+        with pytest.raises(
+            WarehouseError, match=f"run {beside} is the first of its series .*`evalhouse runs` lists all"
+        ):
+            find_run(warehouse, wanted, beside=other)
+    else:
+        assert find_run(warehouse, wanted, beside=other).run_id == found
+    in_sql = run_query(
+        warehouse.location, "select getvariable('latest') as latest, getvariable('previous') as previous"
+    )
+    assert in_sql.to_dicts() == [{"latest": "a3", "previous": "a2"}]
 
 
 def test_columns_of_one_run_are_set(own_nights: Warehouse) -> None:

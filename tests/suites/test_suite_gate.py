@@ -238,6 +238,22 @@ def test_other_baselines_are_a_choice(store: Warehouse, against: str, base: str)
     assert document["outcome"] == ("passed" if base == "refused" else "failed")
 
 
+@pytest.mark.parametrize("against", ["passed", "mean_of_passed", "previous_any", "night-0"])
+def test_a_baseline_without_a_common_sample_fails_the_gate_and_says_what_to_do(store: Warehouse, against: str) -> None:
+    for minute in (0, 10):
+        pass_night(store, f"night-{minute}", minute, GOOD)
+    night = add_night(store, "night", 20, GOOD, gate_limits={**DROP, "against": against, "trend": False})
+    with store.writing(patience_s=1.0) as connection:
+        for table in ("run_samples", "scores"):
+            connection.execute(f"update {table} set sample_id = 'new-' || sample_id where run_id = 'night'")
+    document = decide(store, night)
+    assert document["outcome"] == "failed"
+    (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]
+    assert (drop["outcome"], drop["reason"]) == ("failed", "nothing_common")
+    assert "have no sample in common" in drop["detail"]
+    assert "evalhouse gate --accept RUN" in drop["detail"]
+
+
 @pytest.mark.parametrize(
     ("against", "judge", "version"), [("passed", "openai:other", "1"), ("mean_of_passed", "lexical", "2")]
 )

@@ -155,11 +155,13 @@ def list_runs(
     return runs
 
 
-def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
+def find_run(warehouse: Warehouse, wanted: str, *, beside: RunRow | None = None) -> RunRow:
     """Return the run of an id, a unique start of one, the newest with that label, or `latest` / `previous`.
 
-    `latest-completed` and `previous-completed` (or with a blank) pass over runs that did not complete. `:SUITE` behind
-    any of these limits it to a suite. Words and labels name evaluations; a run of another kind is found by its id.
+    `previous` is the run before `latest` in its series: runs of one suite, or outside suites of one dataset. With
+    `beside`, which is the run to compare with, it is the run before that one. `latest-completed` and
+    `previous-completed` (or with a blank) pass over runs that did not complete. `:SUITE` behind any of these limits it
+    to a suite. Words and labels name evaluations; a run of another kind is found by its id.
     Raises WarehouseError that names similar or the newest runs when none or more than one fits.
     """
     if exact := list_runs(warehouse, run_id=wanted):
@@ -172,10 +174,10 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
     runs = list_runs(warehouse)
     if not runs:
         raise WarehouseError(f"{warehouse.location.name} has no runs yet; start one with `evalhouse run`")
-    return pick_run(runs, wanted)
+    return pick_run(runs, wanted, beside=beside)
 
 
-def pick_run(runs: Sequence[RunRow], wanted: str) -> RunRow:
+def pick_run(runs: Sequence[RunRow], wanted: str, *, beside: RunRow | None = None) -> RunRow:
     """Return the same from a list of runs, newest first."""
     word, colon, suite = wanted.partition(":")
     if (word := word.replace(" ", "-")) in WORDS:
@@ -189,10 +191,18 @@ def pick_run(runs: Sequence[RunRow], wanted: str) -> RunRow:
         if not of_suite:
             suites = ", ".join(sorted({run.suite for run in evaluations if run.suite})) or "none"
             raise WarehouseError(f"no run is of suite {suite!r}; suites in the warehouse: {suites}")
-        if place == "previous" and len(of_suite) == 1:
-            of_what = f" of suite {suite!r}" if colon else ""
-            raise WarehouseError(f"there is only one run{of_what} so far, so there is no previous one")
-        return of_suite[0 if place == "latest" else 1]
+        if place == "latest":
+            return of_suite[0]
+        if beside is None or beside.series is None or (colon and beside.suite != suite):
+            beside = of_suite[0]
+        begun = (beside.started_at, beside.run_id)
+        for run in of_suite:
+            if run.series == beside.series and (run.started_at, run.run_id) < begun:
+                return run
+        raise WarehouseError(
+            f"run {beside.run_id} is the first of its series ({beside.series}), so there is no {wanted!r} one; name "
+            "another run (`evalhouse runs` lists all)"
+        )
     # An id may be the start of another, as that of a run is of its noise run's.
     exact = [run for run in runs if run.run_id == wanted]
     starting = exact or [run for run in runs if wanted and run.run_id.startswith(wanted)]

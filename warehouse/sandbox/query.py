@@ -165,7 +165,15 @@ _SANDBOX = (
     "set enable_external_access = false",
     "set lock_configuration = true",
 )
-_NEWEST = "select max_by(run_id, (started_at, run_id), 2) from runs where kind = 'evaluation'"
+_LATEST = "select max_by(run_id, (started_at, run_id)) from runs where kind = 'evaluation'"
+_PREVIOUS = """
+    select max_by(runs.run_id, (runs.started_at, runs.run_id))
+    from runs
+    join runs as newest on newest.run_id = getvariable('latest') and newest.suite is not distinct from runs.suite
+    where runs.kind = 'evaluation'
+        and (runs.suite is not null or runs.dataset is not distinct from newest.dataset)
+        and (runs.started_at, runs.run_id) < (newest.started_at, newest.run_id)
+"""
 # Table functions that change settings past the lock (in DuckDB 1.5 logging to a forbidden place ends the process),
 # and functions that run a text as SQL, in which the others could hide.
 _FORBIDDEN = re.compile(
@@ -196,7 +204,8 @@ def run_query(
     Raises QueryError with DuckDB's own words where it has some. Without `memory_mb` DuckDB takes up to four fifths of
     the machine's memory. Intervals and other types that Polars has not come as text. What memory does not hold is put
     into the folder `spill`, up to a limit, and otherwise beside the warehouse. The query can name two runs:
-    getvariable('latest') is the id of the newest evaluation, getvariable('previous') that of the one before.
+    getvariable('latest') is the id of the newest evaluation, getvariable('previous') that of the run before it in its
+    series.
     """
     with open_reader(location, is_own=True) as connection:
         if location.lake is not None:
@@ -210,8 +219,8 @@ def run_query(
         # tables: over a long history the causes of one run come in 0.3 s and not in a minute. A file without our table
         # of runs, or with one from before runs had kinds, is queried without these names.
         with suppress(duckdb.CatalogException, duckdb.BinderException):
-            for place, name in enumerate(("latest", "previous"), start=1):
-                connection.execute(f"set variable {name} = ({_NEWEST})[{place}]")
+            connection.execute(f"set variable latest = ({_LATEST})")
+            connection.execute(f"set variable previous = ({_PREVIOUS})")
         return run_shut_in(connection, sql, timeout_s=timeout_s, memory_mb=memory_mb, most_rows=most_rows)
 
 
