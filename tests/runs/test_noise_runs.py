@@ -224,7 +224,7 @@ def test_a_change_within_noise_is_not_a_finding_and_its_floor_is_reported(
     rate = 2 * FLIP_RATE * (1 - FLIP_RATE)
     n = 2 * N_AGAIN
     assert steps["classify"]["n_flipped"] == pytest.approx(n * rate, abs=4 * sqrt(n * rate * (1 - rate)))
-    printed = call_here(capsys, "compare", *runs).stdout
+    printed = call_here(capsys, "compare", *runs, "--all").stdout
     assert "The judge against itself: what was judged twice, in 1 noise run" in printed
 
 
