@@ -14,7 +14,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -140,6 +140,8 @@ def make_asset_source(key: str) -> UpdateSource:
 def explain_bad_cron(cron: str) -> str | None:
     """Return what is wrong with a cron expression, or None for one that Prefect takes and that fires some day."""
     croniter = _load_croniter()
+    if len(fields := cron.split()) in (6, 7):
+        return _explain_fields(fields)
     # Prefect refuses croniter's random and hashed fields.
     if any(field.casefold() in ("r", "h") for field in cron.split()):
         return f"random and hashed fields (R, H) are not allowed; write {_EXAMPLE}"
@@ -150,6 +152,26 @@ def explain_bad_cron(cron: str) -> str | None:
     except (croniter.CroniterError, ValueError, AttributeError, KeyError):
         return f"it is not a cron expression; write {_EXAMPLE}"
     return None
+
+
+def _explain_fields(fields: Sequence[str]) -> str:
+    """Return what is wrong with six or seven fields, and the five of them that mean the same.
+
+    Quartz and Spring begin with seconds, AWS and Quartz end with a year; Prefect would read the sixth as seconds.
+    """
+    croniter = _load_croniter().croniter
+    ends_with_year = len(fields) == 6 and re.fullmatch(r"\d{4}(?:[-,/]\d+)*", fields[5]) is not None
+    for five, left_out in ((fields[1:6], "seconds at its beginning"), (fields[:5], "year at its end")):
+        if (ends_with_year and five == fields[1:6]) or not croniter.is_valid(" ".join(five)):
+            continue
+        written = ["*" if field == "?" else field for field in five]
+        if "?" in five:  # as in Quartz and AWS, where Sunday is 1; here it is 0
+            written[4] = re.sub(r"(?<![#/\d])[1-7]", lambda day: str(int(day[0]) - 1), written[4])
+        form = " ".join(written)
+        return (
+            f"it has {len(fields)} fields, and a schedule has five; without the {left_out} it is {form!r}: write that"
+        )
+    return f"it has {len(fields)} fields; write {_EXAMPLE}"
 
 
 def explain_bad_timezone(timezone: str) -> str | None:
@@ -164,11 +186,20 @@ def explain_bad_timezone(timezone: str) -> str | None:
 def list_fires(cron: str, timezone: str, *, n: int, after: datetime) -> Sequence[datetime]:
     """Return the next times at which a schedule fires, in its time zone; `after` has a zone.
 
-    As in Prefect the clock on the wall counts: croniter's own computation is an hour off after a change of clocks.
+    As in Prefect the clock on the wall counts. Of an hour that comes twice the first is meant; a time that clocks leave
+    out is an hour earlier, and is no second fire if that hour has one.
     """
     zone = ZoneInfo(timezone)
     iterator = _load_croniter().croniter(cron, after.astimezone(zone).replace(tzinfo=None))
-    return [iterator.get_next(datetime).replace(tzinfo=zone) for _ in range(n)]
+    fires: list[datetime] = []
+    while len(fires) < n:
+        on_wall = iterator.get_next(datetime)
+        fire = on_wall.replace(tzinfo=zone).astimezone(UTC).astimezone(zone)
+        if fire.replace(tzinfo=None) != on_wall:
+            fire = on_wall.replace(tzinfo=zone, fold=1).astimezone(UTC).astimezone(zone)
+        if fire not in fires:
+            fires.append(fire)
+    return fires
 
 
 @cache

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -372,6 +372,19 @@ CRONS = {
     "H 3 * * *": "random and hashed fields",
     "0 0 30 2 *": "that day never comes",
 }
+# Fields too many, and the five that mean the same; None if there are none.
+LONG_CRONS = {
+    "0 0 3 * * *": "0 3 * * *",
+    "0 */5 9-17 * * MON-FRI": "*/5 9-17 * * MON-FRI",
+    "0 30 2 ? * 2-6": "30 2 * * 1-5",
+    "0 0 3 1 * ?": "0 3 1 * *",
+    "0 0 3 ? * 6#3 *": "0 3 * * 5#3",
+    "0 0 3 * * * 2027": "0 3 * * *",
+    "0 3 * * * 2027": "0 3 * * *",
+    "0 3 * * ? *": "0 3 * * *",
+    "0 3 ? * MON-FRI *": "0 3 * * MON-FRI",
+    "a b c d e f": None,
+}
 
 
 @pytest.fixture(scope="module")
@@ -398,10 +411,41 @@ def test_cron_is_read_as_prefect_reads_it(cron: str, refused_by_prefect: list[st
     assert (cron not in refused_by_prefect) == (wrong is None or wrong == "that day never comes")
 
 
-def test_fires_are_in_the_schedules_own_zone_through_a_change_of_clocks() -> None:
-    # In Berlin clocks go back on 25 October 2026, from summer's UTC+2 to winter's UTC+1.
-    fires = list_fires("30 3 * * *", "Europe/Berlin", n=3, after=datetime(2026, 10, 23, 12, tzinfo=UTC))
-    assert [f"{fire:%d %H:%M %z}" for fire in fires] == ["24 03:30 +0200", "25 03:30 +0100", "26 03:30 +0100"]
+@pytest.mark.parametrize("cron", LONG_CRONS)
+def test_six_or_seven_fields_are_refused_with_the_five_that_mean_the_same(cron: str) -> None:
+    problem, five = str(explain_bad_cron(cron)), LONG_CRONS[cron]
+    assert problem.startswith(f"it has {len(cron.split())} fields")
+    assert f"it is {five!r}: write that" in problem if five else "five fields" in problem
+    assert five is None or explain_bad_cron(five) is None
+
+
+# Around changes of clocks: in Berlin on 25 October 2026 and 28 March 2027, in Santiago at midnight.
+CHANGES = [
+    ("30 3 * * *", "Europe/Berlin", "2026-10-23T12:00+00:00"),
+    ("30 2 * * *", "Europe/Berlin", "2026-10-23T12:00+00:00"),
+    ("30 2 * * *", "Europe/Berlin", "2027-03-26T12:00+00:00"),
+    ("*/30 * * * *", "Europe/Berlin", "2027-03-27T23:10+00:00"),
+    ("30 * * * *", "Europe/Berlin", "2026-10-24T22:40+00:00"),
+    ("30 2 * * *", "America/New_York", "2027-03-13T12:00+00:00"),
+    ("0 0 * * *", "America/Santiago", "2026-09-04T12:00+00:00"),
+    ("0 3 * * *", "UTC", "2027-03-27T12:00+00:00"),
+]
+
+
+def test_announced_times_are_those_that_prefect_will_use() -> None:
+    script = (
+        "import json, sys; from datetime import datetime; from prefect.server.schemas.schedules import CronSchedule\n"
+        "async def main():\n"
+        "    for cron, zone, start in json.loads(sys.argv[1]):\n"
+        "        schedule = CronSchedule(cron=cron, timezone=zone)\n"
+        "        print(*[d.isoformat() for d in await schedule.get_dates(6, datetime.fromisoformat(start))])\n"
+        "import asyncio; asyncio.run(main())"
+    )
+    asked = [sys.executable, "-c", script, json.dumps(CHANGES)]
+    lines = subprocess.run(asked, capture_output=True, check=True, timeout=60, text=True).stdout.splitlines()
+    for (cron, zone, start), line in zip(CHANGES, lines, strict=True):
+        ours = list_fires(cron, zone, n=6, after=datetime.fromisoformat(start))
+        assert [fire.isoformat() for fire in ours] == line.split(), cron
 
 
 def test_a_gate_without_drops_is_read_back_as_it_was_kept() -> None:
