@@ -17,7 +17,7 @@ import difflib
 import html
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -196,6 +196,8 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
     from evalhouse.flows.preparing.request import resolve_settings, split_list
     from evalhouse.flows.results.progress import ProgressLine
     from evalhouse.flows.run.call_process import RunnerGone, run_apart
+    from evalhouse.tasks.datasets.records import write_samples
+    from evalhouse.tasks.datasets.values import DatasetError
     from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.messages import list_names, settings_as_arguments
 
@@ -215,8 +217,15 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
             line.say(f"stopped; to resume it: evalhouse resume {message['interrupted']['run_id']}\n")
 
     with tempfile.TemporaryDirectory(prefix="evalhouse-") as folder, settings_as_arguments():
-        source = _write_samples(samples, Path(folder))
-        dataset = os.fspath(samples) if isinstance(samples, str | os.PathLike) else _SAMPLES
+        dataset, source = _SAMPLES, None
+        if isinstance(samples, str | os.PathLike):
+            dataset = os.fspath(samples)
+        else:
+            mapping = settings.get("mapping")
+            try:
+                source = str(write_samples(samples, Path(folder), mapping if isinstance(mapping, dict) else {}))
+            except DatasetError as error:
+                raise EvaluationError(str(error)) from None
         chosen = split_list(metrics, "metrics") if isinstance(metrics, str) else tuple(metrics)
         resolved = resolve_settings({**settings, "dataset": dataset, "metrics": chosen}).settings
         request = {"settings": resolved.model_dump_json(), "source": source, "with_progress": line.is_watched}
@@ -229,45 +238,6 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
     if "error" in message:
         raise EvaluationError(message["error"])
     return Evaluation(**(message.get("ended") or message["interrupted"]), warehouse=resolved.warehouse)
-
-
-def _write_samples(samples: Any, folder: Path) -> str | None:  # noqa: ANN401  # anything that a caller passes
-    """Write the samples into a file of `folder` and return its path; None for the name of a dataset.
-
-    Raises EvaluationError for what cannot be read as samples.
-    """
-    if isinstance(samples, str | os.PathLike):
-        return None
-    if hasattr(samples, "__arrow_c_stream__"):
-        import polars as pl
-
-        path = folder / "samples.parquet"
-        pl.DataFrame(samples).write_parquet(path)
-        return str(path)
-    if isinstance(samples, Mapping) or not isinstance(samples, Iterable):
-        raise EvaluationError(
-            f"samples is a {type(samples).__name__}; give a list of dictionaries, a frame, or the name of a dataset: "
-            'evaluate([{"question": "…", "answer": "…"}])'
-        )
-    import orjson
-
-    rows = []
-    for place, sample in enumerate(samples):
-        if not isinstance(sample, Mapping):
-            raise EvaluationError(
-                f"samples[{place}] is a {type(sample).__name__}; each is a dictionary with a question"
-            )
-        try:
-            rows.append(orjson.dumps(dict(sample), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
-        except TypeError as error:
-            raise EvaluationError(
-                f"samples[{place}]: {error}; what a sample holds are texts, numbers, lists and dictionaries of these"
-            ) from None
-    if not rows:
-        raise EvaluationError("samples is empty; give at least one dictionary with a question")
-    path = folder / "samples.jsonl"
-    path.write_bytes(b"".join(rows))
-    return str(path)
 
 
 def answer_calls() -> None:

@@ -369,6 +369,10 @@ class Columns:
         self.mapped = frozenset(field for field in FIELDS if field in mapping)
         self._awaited = dict(mapped)
 
+    def reads(self, name: str) -> bool:
+        """Return True if a column of this name may be read as a field."""
+        return any(_spell(name) in (_spell(path.name), _spell(path.root)) for path in chain(*self._paths.values()))
+
     def locate(self, row: Mapping[str, object]) -> Mapping[Field, ColumnPath]:
         """Return the column of each field that this row has one for: the first of its names that is there.
 

@@ -109,7 +109,7 @@ MILL = SAMPLES[0]
         (7, {}, "samples is a int; give a list of dictionaries"),
         ([], {}, "samples is empty; give at least one dictionary"),
         (["What?"], {}, "samples[0] is a str; each is a dictionary"),
-        ([MILL, {**MILL, "metadata": {1, 2}}], {}, "samples[1]: Type is not JSON serializable: set"),
+        ([MILL, {**MILL, "contexts": {"a"}}], {}, "samples[1]: column 'contexts' holds a value that cannot be read"),
         ([{"answer": "Nothing is there."}], {}, 'samples: no question column; columns: answer'),
         ([{"answer": "Nothing is there."}], {}, 'mapping={"question": "COLUMN"}'),
         ([MILL, {**MILL, "sample_id": "b", "question": ""}], {}, "samples[1]: "),
