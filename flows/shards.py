@@ -128,41 +128,34 @@ def count_turns(concurrency: int, live_run: LiveRun) -> int:
 async def judge_shard(live_run: LiveRun, number: int) -> None:
     """Run all steps of one shard side by side, and write the finished samples even when a step stops the run.
 
-    These are the steps that the run's metrics need, by `warehouse/steps.toml`.
+    These are the steps that the run's metrics need, by `warehouse/steps.toml`. A stop of the run cancels those that
+    Prefect is about to try again.
     """
     live_run.asker.raise_if_stopped()
     size, shared = live_run.settings.shard_size, live_run.shared_limits
     async with shared.hold(live_run.asker.raise_if_stopped) if shared is not None else nullcontext():
         with live_run.asker.activity.moving():
             await live_run.open_shard(number, number * size + 1, (number + 1) * size)
-        ended = await asyncio.gather(
-            *(take_step(live_run, name, number) for name in live_run.tasks), return_exceptions=True
-        )
+
+        def release_waiting(extraction: "asyncio.Future[None]") -> None:
+            """Let no other step wait for statements after the last try of `extract`, however that has ended."""
+            error = asyncio.CancelledError() if extraction.cancelled() else extraction.exception()
+            if error is not None:
+                for work in live_run.shards[number].works:
+                    work.release_waiting(error)
+
+        begun = {
+            name: asyncio.ensure_future(limit_time(load_step(name).task, live_run)(live_run.run_id, number))
+            for name in live_run.tasks
+        }
+        if "extract" in begun:
+            begun["extract"].add_done_callback(release_waiting)
+        ended = await asyncio.gather(*begun.values(), return_exceptions=True)
     await write(live_run.run_id, number)
+    live_run.asker.raise_if_stopped()  # with the reason of the stop, where a step was cancelled by it
     for error in ended:
         if isinstance(error, BaseException):
             raise error
-
-
-async def take_step(live_run: LiveRun, name: str, number: int) -> None:
-    """Run the task of one step for a shard; a stop of the run ends Prefect's wait before a retry."""
-    waiting = asyncio.current_task()
-    assert waiting is not None
-    try:
-        try:
-            await limit_time(load_step(name).task, live_run)(live_run.run_id, number)
-        except asyncio.CancelledError:
-            if waiting in live_run.retrying:
-                waiting.uncancel()
-                live_run.asker.raise_if_stopped()
-            raise
-        finally:
-            live_run.retrying.discard(waiting)
-    except BaseException as error:
-        if name == "extract":  # on any end no other step may wait for its statements any longer
-            for work in live_run.shards[number].works:
-                work.release_waiting(error)
-        raise
 
 
 async def take_asking_steps(live_run: LiveRun, work: SampleWork) -> None:

@@ -23,7 +23,7 @@ from live_runs import (
 )
 
 from evalhouse.flows import shards
-from evalhouse.flows.shards import load_step, take_step
+from evalhouse.flows.shards import judge_shard, load_step
 from evalhouse.tasks.attribute import attribute, attribute_statements
 from evalhouse.tasks.classify import classify
 from evalhouse.tasks.extract import extract
@@ -252,17 +252,24 @@ async def test_stopping_ends_prefects_wait_before_a_retry(tmp_path: Path, monkey
     def says(question: Question) -> str | Exception:
         return TransientJudgeError("status 503") if question.step == "extract_answer" else say_good(question)
 
-    extracting = replace(load_step("extract"), task=extract_with_retries)
-    monkeypatch.setattr(shards, "load_step", {"extract": extracting}.__getitem__)
-    async with lay_shard(tmp_path, says, attempts=1) as (live_run, _):
-        begun = [asyncio.create_task(one) for one in (take_step(live_run, "extract", 0), classify.fn("run-1", 0))]
+    async def leave_out(*_: object) -> None:
+        """Neither load nor write: the shard is laid out by hand."""
+
+    tasks: dict[str, Any] = {"extract": extract_with_retries, "classify": classify.fn}
+    steps_here = {name: replace(load_step(name), task=task) for name, task in tasks.items()}
+    monkeypatch.setattr(shards, "load_step", steps_here.__getitem__)
+    monkeypatch.setattr(shards, "write", leave_out)
+    monkeypatch.setattr(LiveRun, "open_shard", leave_out)
+    async with lay_shard(tmp_path, says, attempts=1) as (live_run, shard):
+        vars(live_run)["tasks"] = tuple(steps_here)
+        judging = asyncio.create_task(judge_shard(live_run, 0))
         await asyncio.sleep(0.2)
         assert waits == [5]
         live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=1.0)
-        async with asyncio.timeout(1):
-            ended = await asyncio.gather(*begun, return_exceptions=True)
-    assert [type(error) for error in ended] == [RunCancelled, RunCancelled]
-    assert not live_run.retrying
+        with pytest.raises(RunCancelled, match="SIGTERM"):
+            async with asyncio.timeout(1):
+                await judging
+        assert all(work.extractions["answer"].done() for work in shard.works)
 
 
 FAULTS = (
