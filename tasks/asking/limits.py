@@ -16,6 +16,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -54,11 +55,17 @@ _STILL_S = 1.0
 # The event loop may have been held up for longer than that: all that was ready to run does so first.
 _CHECKED_AGAIN_S = 0.1
 
-# The shortest lease that Prefect grants: the slots of a dead process are free again after it.
-_LEASE: Mapping[str, Any] = {"lease_duration": 60.0, "strict": True, "raise_on_lease_renewal_failure": False}
-# Prefect itself would ask again half a minute after others have held the slots.
-_ASK_AGAIN_S = 3.0
 _MAX_SILENCE_S = 20.0
+# The shortest lease that Prefect grants: the slots of a dead process are free again after it. Each request for slots is
+# sent once, because one that is given up may be granted, and Prefect itself repeats it after half a minute.
+_LEASE: Mapping[str, Any] = {
+    "lease_duration": 60.0,
+    "strict": True,
+    "raise_on_lease_renewal_failure": False,
+    "max_retries": 0,
+    "timeout_seconds": _MAX_SILENCE_S,
+}
+_ASK_AGAIN_S = 3.0
 # A busy Prefect server is asked again for this long before a shard is judged without its part of the limit.
 _SHARING_PATIENCE_S = 120.0
 
@@ -430,11 +437,7 @@ class SharedLimits:
 
     async def _acquire(self, stack: AsyncExitStack, raise_if_stopped: Callable[[], None]) -> int:
         """Enter the lease of a shard's slots, fewer where the limits are smaller; returns their number."""
-        from prefect.concurrency.asyncio import (  # noqa: PLC0415
-            AcquireConcurrencySlotTimeoutError,
-            ConcurrencySlotAcquisitionError,
-            concurrency,
-        )
+        from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError, concurrency  # noqa: PLC0415
         from prefect.exceptions import PrefectException  # noqa: PLC0415
 
         patient_until = read_clock() + (0.0 if self._is_unshared else _SHARING_PATIENCE_S)
@@ -446,23 +449,19 @@ class SharedLimits:
                 self._is_unshared = False
                 active = {name: size for name, size in sizes.items() if size is not None}
                 slots = min([self._slots, *active.values()])
-                if not active:
+                if active and slots:  # an operator may have set the limit to 0
+                    await stack.enter_async_context(concurrency(list(active), occupy=slots, **_LEASE))
+                if slots or not active:
                     return slots
-                if slots:
-                    lease = concurrency(list(active), occupy=slots, timeout_seconds=_ASK_AGAIN_S, **_LEASE)
-                    await stack.enter_async_context(lease)
-                    return slots
-                await asyncio.sleep(_ASK_AGAIN_S)  # an operator has set the limit to 0
-            except AcquireConcurrencySlotTimeoutError:
-                pass
             except (httpx.HTTPError, PrefectException, ConcurrencySlotAcquisitionError, TimeoutError) as error:
-                if read_clock() >= patient_until:
+                refusal = error.__cause__
+                if isinstance(refusal, httpx.HTTPStatusError) and refusal.response.status_code == HTTPStatus.LOCKED:
+                    self._warn("waiting for slots of the Prefect limit %s, which others hold", ", ".join(self._limits))
+                elif read_clock() >= patient_until:  # before, a busy server, or one that is being started again
                     self._is_unshared = True
                     self._warn("limits are not shared with other runs that ask the same model: %s", error)
                     return self._slots
-                await asyncio.sleep(_ASK_AGAIN_S)  # a busy server, or one that is being started again
-                continue
-            self._warn("waiting for slots of the Prefect limit %s, which others hold", ", ".join(active))
+            await asyncio.sleep(_ASK_AGAIN_S)
 
     async def _fetch_size(self, name: str) -> int | None:
         """Return a limit's slots, and make a limit that is missing; None for one that is switched off."""

@@ -5,9 +5,11 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import httpx
 import pytest
+from prefect.client.orchestration import PrefectClient
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
@@ -184,3 +186,21 @@ async def test_server_that_is_busy_for_a_while_is_asked_again_before_a_shard_is_
     async with run.shared.hold(never_stop):
         assert (run.share, read_limit(prefect, key)) == (8, (16, 8))
     assert (failures, caplog.records) == ([], [])
+
+
+async def test_slow_answer_of_the_server_leaves_no_slots_behind(
+    prefect: httpx.Client, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request for slots that was given up would hold them for a minute, and the shard would wait for itself."""
+    increment = PrefectClient.increment_concurrency_slots_with_lease
+
+    async def increment_slowly(self: PrefectClient, *args: Any, **options: Any) -> httpx.Response:  # noqa: ANN401
+        response = await increment(self, *args, **options)
+        await asyncio.sleep(1.0)  # five times as long as between two looks at a limit that others hold
+        return response
+
+    monkeypatch.setattr(PrefectClient, "increment_concurrency_slots_with_lease", increment_slowly)
+    run = Run(key, slots=16)
+    async with asyncio.timeout(20), run.shared.hold(never_stop):
+        assert (run.share, read_limit(prefect, key)) == (16, (16, 16))
+    assert read_limit(prefect, key) == (16, 0)
