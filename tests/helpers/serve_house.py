@@ -204,9 +204,9 @@ def start_prefect_server(house: ServeHouse, *, requires_key: bool = True) -> Ite
 
 
 def soon(seconds: float) -> str:
-    """A cron expression, with a field for seconds, that is due once, so many seconds from now."""
-    at = datetime.now(UTC) + timedelta(seconds=seconds)
-    return f"{at.minute} {at.hour} {at.day} {at.month} * {at.second}"
+    """A cron expression that is due once, at the first full minute after so many seconds."""
+    at = datetime.now(UTC) + timedelta(seconds=seconds + 60)
+    return f"{at.minute} {at.hour} {at.day} {at.month} *"
 
 
 @contextlib.contextmanager
