@@ -31,7 +31,6 @@ from evalhouse.flows.report.sections import (
     draw_charts,
     explain_metrics,
     rank_causes,
-    write_share,
 )
 from evalhouse.flows.results.baseline import Difference, list_differences
 from evalhouse.flows.results.headline import Compare, compare_plainly, lay_against
@@ -40,6 +39,7 @@ from evalhouse.flows.results.output import (
     write_count,
     write_dollars,
     write_interval,
+    write_share,
     write_shared,
     write_value,
 )

@@ -33,6 +33,7 @@ from evalhouse.flows.results.headline import (
     Against,
     Compare,
     compare_plainly,
+    describe_result,
     is_measured_otherwise,
     lay_against,
     write_headline,
@@ -42,6 +43,7 @@ from evalhouse.flows.results.output import (
     write_cost,
     write_count,
     write_interval,
+    write_share,
     write_shared,
     write_value,
 )
@@ -97,27 +99,9 @@ def build_head(
     gate decided; `forgotten` are the texts that were deleted.
     """
     moves = _sort_moves(against)
-    headline = write_headline(against) if against and against.comparison else None
     outcome = gate[0]["gate"] if gate else None
+    headline = describe_result(causes, metrics, against)
     n_judged = next((int(row["n_of"]) for row in causes if row["cause"] != _UNJUDGED), 0)
-    n_wrong = sum(row["n_samples"] for row in causes if _place_cause(row) == 0)
-    if n_wrong and n_judged:
-        have = "has" if n_wrong == 1 else "have"
-        share = write_share(n_wrong / n_judged)
-        result = f"{n_wrong:,} of {write_count(n_judged, 'judged answer')} {have} a problem ({share})"
-    elif n_judged:
-        result = f"No problem was found in {write_count(n_judged, 'judged answer')}"
-    else:
-        # Without a sample that has the verdicts which causes rest on, a metric is named.
-        result = "No result yet: no sample was judged"
-        scored = {str(row["metric"]): row for row in metrics if row["mean"] is not None}
-        for name in sort_first(list(scored))[:1]:
-            n_scored = write_count(scored[name]["n_scored"], "sample")
-            result = f"{name} is {write_value(scored[name]['mean'])} over {n_scored}"
-    if headline:
-        # Without a sample that was judged in both runs the headline counts none.
-        has_counts = against and against.comparison and against.comparison.causes.n
-        result = headline.sentence if has_counts or not n_judged else f"{headline.sentence}; {result}"
     further = [f"{forgotten.words[:1].upper()}{forgotten.words[1:]}."] if forgotten else []
     if outcome is not None:
         failed = [check for check in gate if check["outcome"] == "failed"] or [check for check in gate if check["kind"]]
@@ -125,11 +109,7 @@ def build_head(
         more = f"; and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
         why = f": {'; '.join(named[:_MAX_NAMED])}{more}" if outcome != "passed" and named else ""
         further.append(f"The gate {outcome}{why}.")
-    if headline:
-        further.extend(headline.further)
-    else:
-        for row in rank_causes([row for row in causes if _place_cause(row) == 0], ())[:1]:
-            further.append(f"Most often, in {write_count(row['n_samples'], 'sample')}: {row['name']}. {row['meaning']}")
+    further.extend(headline.further)
     further.extend(_describe_moves(moves, against))
     # How far the result can be relied on.
     if 0 < n_judged < _FEW:
@@ -137,7 +117,7 @@ def build_head(
     if n_unjudged := sum(row["n_samples"] for row in causes if row["cause"] == _UNJUDGED):
         lack = "lacks" if n_unjudged == 1 else "lack"
         further.append(f"{write_count(n_unjudged, 'sample')} {lack} verdicts that a cause rests on.")
-    return Head(tone=_find_tone(moves, outcome), result=f"{result}.", further=tuple(further))
+    return Head(tone=_find_tone(moves, outcome), result=f"{headline.sentence}.", further=tuple(further))
 
 
 def build_pair_head(against: Against) -> Head:
@@ -171,14 +151,6 @@ def rank_causes(counted: Sequence[Row], before: Sequence[Row]) -> list[dict[str,
             }
         )
     return sorted(rows, key=lambda row: (_place_cause(row), -row["n_samples"]))
-
-
-def write_share(share: float | None) -> str:
-    """Write a share as per cent, with a decimal between 0 and 1 and between 99 and 100."""
-    if share is None:
-        return "–"
-    percent = 100 * share
-    return f"{percent:.1f} %" if 0 < percent < 1 or 99 < percent < 100 else f"{percent:.0f} %"
 
 
 def explain_metrics(names: Sequence[str], files: Mapping[str, MetricFile]) -> dict[str, str]:

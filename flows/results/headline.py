@@ -5,14 +5,14 @@ is worse or better and the causes of bad answers that grew or shrank, beside the
 runs. The counts are over the samples that were judged in both.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from evalhouse.flows.results.comparison import name_part
-from evalhouse.flows.results.output import write_count
-from evalhouse.flows.results.run_facts import Cause, load_advice
-from evalhouse.tasks.comparing.causes import OF_RETRIEVAL, WAYS, CauseMove
+from evalhouse.flows.results.output import write_count, write_share, write_value
+from evalhouse.flows.results.run_facts import Cause, load_advice, sort_first
+from evalhouse.tasks.comparing.causes import FINE, OF_RETRIEVAL, WAYS, CauseMove
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS
@@ -21,6 +21,7 @@ Compare = Callable[[RunPair], Comparison]
 _MEASURING: Final = ("judge", "formula")
 """Parts of a change that come from the measurement."""
 _STAGES: Final = {"retrieval": "retrieval", "generation": "generation", "answer": "what the bot answers"}
+_UNJUDGED: Final = "not_judged"
 _MAX_CLEAR: Final = 3
 _MAX_UNCLEAR: Final = 2
 
@@ -123,7 +124,7 @@ def write_headline(against: Against, *, slices: Sequence[str] = ()) -> Headline:
             clauses.append(f"no score differs from {called}")
     clauses += slices
     if causes.n:
-        before, now = (f"{n / causes.n:.0%}".replace("%", " %") for n in (causes.n_base, causes.n_candidate))
+        before, now = (write_share(n / causes.n) for n in (causes.n_base, causes.n_candidate))
         share = "as before" if causes.n_base == causes.n_candidate else f"{before} before"
         clauses.append(f"{now} of {write_count(causes.n, 'answer')} have a problem, {share}")
     further = [f"{_capitalise(_name(move.cause))} means: {_explain(move.cause)}" for move in explained]
@@ -134,6 +135,43 @@ def write_headline(against: Against, *, slices: Sequence[str] = ()) -> Headline:
             f"{n_contexts:,} other contexts."
         )
     return Headline(sentence=_capitalise("; ".join(clauses)), further=tuple(further))
+
+
+def describe_result(
+    causes: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]], against: Against | None
+) -> Headline:
+    """Describe a run: what changed since another, or without one that can be compared what is frequent.
+
+    `causes` are rows of `run_causes`, `metrics` of `run_scores`.
+    """
+    changes = write_headline(against) if against and against.comparison else None
+    if changes and against and against.comparison and against.comparison.causes.n:
+        return changes
+    n_judged = next((int(row["n_of"]) for row in causes if row["cause"] != _UNJUDGED), 0)
+    wrong = [row for row in causes if row["n_samples"] and row["cause"] not in (*FINE, _UNJUDGED)]
+    n_wrong = sum(row["n_samples"] for row in wrong)
+    further = changes.further if changes else ()
+    if n_wrong and n_judged:
+        have = "has" if n_wrong == 1 else "have"
+        share = write_share(n_wrong / n_judged)
+        sentence = f"{n_wrong:,} of {write_count(n_judged, 'judged answer')} {have} a problem ({share})"
+        most = max(wrong, key=lambda row: row["n_samples"])
+        meaning = load_advice("en")[most["cause"]].meaning
+        often = f"Most often, in {write_count(most['n_samples'], 'sample')}: {_name(most['cause'])}. {meaning}"
+        further = further or (often,)
+    elif n_judged:
+        sentence = f"No problem was found in {write_count(n_judged, 'judged answer')}"
+    else:
+        # Without a sample that has the verdicts which causes rest on, a metric is named.
+        sentence = "No result yet: no sample was judged"
+        scored = {str(row["metric"]): row for row in metrics if row["mean"] is not None}
+        for name in sort_first(list(scored))[:1]:
+            n_scored = write_count(scored[name]["n_scored"], "sample")
+            sentence = f"{name} is {write_value(scored[name]['mean'])} over {n_scored}"
+        sentence = changes.sentence if changes else sentence
+    if changes and n_judged:
+        sentence = f"{changes.sentence}; {sentence}"
+    return Headline(sentence=sentence, further=further)
 
 
 def describe_causes(comparison: Comparison) -> list[dict[str, object]]:

@@ -262,6 +262,14 @@ def write_interval(low: float | None, high: float | None) -> str:
     return "–" if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
+def write_share(share: float | None) -> str:
+    """Write a share as per cent, with a decimal between 0 and 1 and between 99 and 100."""
+    if share is None:
+        return "–"
+    percent = 100 * share
+    return f"{percent:.1f} %" if 0 < percent < 1 or 99 < percent < 100 else f"{percent:.0f} %"
+
+
 def write_shared(row: Mapping[str, Any]) -> str:
     """Write `290 shared of 300 and 310`: the samples that both runs scored, and the numbers of each run.
 

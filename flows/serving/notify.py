@@ -7,11 +7,12 @@ address, since anyone who has it can post.
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.results.baseline import find_previous, list_means, read_moves, write_moves
-from evalhouse.flows.results.comparison import describe_finding, name_check
+from evalhouse.flows.results.comparison import describe_finding, name_check, name_limit
 from evalhouse.flows.results.gate import describe_verdict
 from evalhouse.flows.results.output import (
     escape_markdown,
@@ -21,7 +22,7 @@ from evalhouse.flows.results.output import (
     write_number,
     write_value,
 )
-from evalhouse.flows.results.run_facts import describe_testset
+from evalhouse.flows.results.run_facts import describe_testset, sort_first
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.tasks.settings.suite import (
     NAMED,
@@ -37,11 +38,14 @@ from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.samples import fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
+if TYPE_CHECKING:
+    from evalhouse.flows.results.headline import Headline
+
 Message = dict[str, Any]
 
 _KEYS = (
     "suite", "run_id", "status", "problem", "gate", "trigger", "kb_name", "kb_version", "label", "href", "n_samples",
-    "testset", "previous_run_id", "metrics",
+    "testset", "previous_run_id", "headline", "metrics",
 )  # fmt: skip
 _GATE_KEYS = ("outcome", "undecided", "counts", "baseline", "checks")
 _TIMEOUT_S = 10.0
@@ -72,11 +76,13 @@ def notify_of_end(
     if not endings & set(notify.on):
         return
     previous, means = find_previous(warehouse, run), list_means(warehouse, run)
+    headline = _describe(warehouse, run, previous)
     shared = {}
     if previous is not None:
         metrics = [str(row["metric"]) for row in means]
         shared = fetch_shared_with(warehouse, run.run_id, previous.run_id, metrics)
     message = {name: getattr(run, name, None) for name in _KEYS} | {
+        "headline": headline and asdict(headline),
         "testset": run.config.get("refreshed"),
         "problem": problem,
         "gate": None if gate is None else {name: gate[name] for name in _GATE_KEYS},
@@ -90,6 +96,19 @@ def notify_of_end(
         },
     }
     _deliver(notify, message)
+
+
+def _describe(warehouse: Warehouse, run: RunRow, previous: RunRow | None) -> "Headline | None":
+    """Describe what changed since the run before, or without one what is frequent; None for a run that broke off."""
+    if run.status not in ("completed", "incomplete"):
+        return None
+    # The statistics, which a run without notifications does without.
+    from evalhouse.flows.results.headline import describe_result, lay_against  # noqa: PLC0415
+    from evalhouse.warehouse.rows.run_pairs import RunPair  # noqa: PLC0415
+
+    against = lay_against(RunPair(warehouse, previous, run), "the run before") if previous else None
+    counted = warehouse.fetch_rows("diagnosis/causes", run_id=run.run_id)
+    return describe_result(counted, list_means(warehouse, run), against)
 
 
 def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) -> None:
@@ -171,29 +190,47 @@ def write_message(message: Mapping[str, Any]) -> str:
     if message["trigger"] == "event":
         version = f" to {message['kb_version']}" if message["kb_version"] else ""
         cause = f"because {message['kb_name']} was updated{version}"
-    lines = [f"{mark} {message['suite']} {message['status']}{run}, {cause}"]
+    lines = [f"{message['suite']} {message['status']}{run}, {cause}"]
+    if headline := message["headline"]:
+        lines = [f"{headline['sentence']}.", *headline["further"][:1], *lines]
+    lines[0] = f"{mark} {lines[0]}"
+    failures = [] if gate is None else _pick_failures(gate)
     if gate is not None:
-        lines += [describe_verdict(gate), *_list_failures(gate)]
+        lines += [describe_verdict(gate), *_write_failures(failures)]
     if message["problem"]:
         lines.append(shorten(str(message["problem"]), _MAX_PROBLEM))
     if message["testset"]:
         lines.append(shorten(RefreshedTestset.model_validate(message["testset"]).describe(), _MAX_PROBLEM))
-    if metrics:
-        shown: list[str] = []
-        for name, row in metrics.items():
-            if row["mean"] is not None and len(shown) < _MAX_METRICS:
-                change = "" if row["change"] is None else f" ({row['change']:+.3f})"
-                shown.append(f"{name} {write_number(row['mean'])}{change}")
-        n_more = len(metrics) - len(shown)
-        lines.append(", ".join(shown + ([f"and {n_more} more"] if n_more else [])))
+    # The main metrics, without those that a failed check names.
+    failed = metrics.keys() & {check["metric"] for check in failures}
+    named = [name for name in sort_first(list(metrics)) if metrics[name]["mean"] is not None and name not in failed]
+    shown = []
+    for name in named[:_MAX_METRICS]:
+        change = metrics[name]["change"]
+        shown.append(f"{name} {write_number(metrics[name]['mean'])}{'' if change is None else f' ({change:+.3f})'}")
+    if shown:
+        n_more = len(metrics) - len(failed) - len(shown)
+        lines.append(", ".join(shown + ([f"and {n_more} more"] if n_more > 0 else [])))
     if message["href"]:
         lines.append(str(message["href"]))
+    if run_id := message["run_id"]:
+        command = f"show {run_id}" if message["status"] == "completed" else f"resume {run_id}"
+        if message["status"] == "completed" and any(row["n_shared"] for row in metrics.values()):
+            command = f"compare {message['previous_run_id']} {run_id}"
+        lines.append(f"next: evalhouse {command}")
     return clean_text("\n".join(lines))
 
 
-def _list_failures(gate: Mapping[str, Any]) -> list[str]:
-    """Return the first checks by which the gate failed, a line each."""
-    return [f"{name_check(check)}: {describe_finding(check)}" for check in _pick_failures(gate)[:_MAX_FAILURES]]
+def _write_failures(failures: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write the first checks by which a gate failed, a line for each metric."""
+    by_metric: dict[str, list[Mapping[str, Any]]] = {}
+    for check in failures:
+        by_metric.setdefault(check["metric"] or check["kind"], []).append(check)
+    lines = []
+    for first, *others in list(by_metric.values())[:_MAX_FAILURES]:
+        also = "".join(f"; {name_limit(check)}: {describe_finding(check)}" for check in others)
+        lines.append(f"{name_check(first)}: {describe_finding(first)}{also}")
+    return lines
 
 
 def _pick_failures(gate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -204,9 +241,12 @@ def _pick_failures(gate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None, *, flow_run_url: str | None) -> str:
     """Return the page as Markdown; text from outside (labels, versions, ids of documents) is escaped."""
+    previous = find_previous(warehouse, run)
+    headline = _describe(warehouse, run, previous)
     lines = [
         f"# {escape_markdown(run.suite or 'run')}: {run.status}",
         "",
+        *([f"**{escape_markdown(headline.sentence)}.**", ""] if headline else []),
         f"Run `{run.run_id}`, {escape_markdown(describe_trigger(run))}.",
     ]
     if testset := describe_testset(run):
@@ -215,7 +255,7 @@ def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None
         lines += ["", f"**Problem:** {escape_markdown(run.problem)}"]
     if gate is not None:
         lines += ["", f"**{escape_markdown(describe_verdict(gate))}**", ""]
-        lines += [f"- {escape_markdown(failure)}" for failure in _list_failures(gate)]
+        lines += [f"- {escape_markdown(failure)}" for failure in _write_failures(_pick_failures(gate))]
     lines += ["", "| metric | mean | 95 % interval | scored | not scored |", "| --- | --- | --- | --- | --- |"]
     for row in list_means(warehouse, run):
         mean, interval = write_value(row["mean"]), write_interval(row["ci_low"], row["ci_high"])

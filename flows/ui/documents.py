@@ -18,7 +18,7 @@ from fastapi.responses import Response
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import draw_amounts
-from evalhouse.flows.report.sections import write_share
+from evalhouse.flows.results.output import write_share
 from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.flows.ui.pair import mark_changes
 from evalhouse.tasks.comparing.intervals import find_share_interval

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from evalhouse.flows.report.charts import draw_amounts
 from evalhouse.flows.report.page import collect_verdicts, pack
-from evalhouse.flows.report.sections import write_share
+from evalhouse.flows.results.output import write_share
 from evalhouse.flows.results.run_facts import FIRST, sort_first
 from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render, use_cached
 from evalhouse.tasks.comparing.agreement import MEASURES, describe_agreement

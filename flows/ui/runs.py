@@ -15,9 +15,16 @@ from fastapi.responses import JSONResponse, Response
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import draw_amounts, draw_spark, write_change
 from evalhouse.flows.report.page import describe_series
-from evalhouse.flows.report.sections import Addresses, describe_about, describe_run, draw_charts, write_share
+from evalhouse.flows.report.sections import Addresses, describe_about, describe_run, draw_charts
 from evalhouse.flows.results.comparison import name_check, write_amount
-from evalhouse.flows.results.output import write_count, write_dollars, write_json, write_shared, write_value
+from evalhouse.flows.results.output import (
+    write_count,
+    write_dollars,
+    write_json,
+    write_share,
+    write_shared,
+    write_value,
+)
 from evalhouse.flows.results.run_facts import explain_joint_split, list_first, sort_first
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render, use_cached
 from evalhouse.flows.ui.pair import compare_cached

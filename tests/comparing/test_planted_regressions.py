@@ -12,6 +12,12 @@ import pytest
 from cli_process import Place
 from starlette.testclient import TestClient
 from ui_house import make_client
+from webhook import serve_webhook
+
+from evalhouse.flows.serving.notify import notify_of_end
+from evalhouse.tasks.settings.suite import Notify
+from evalhouse.warehouse.rows.runs import list_runs
+from evalhouse.warehouse.store import Warehouse
 
 N: Final = 36
 TOOLS: Final = (
@@ -107,9 +113,16 @@ def test_the_first_sentence_names_the_stage_and_the_causes_that_moved(
     assert place.call("report", candidate, "--against", base, "-o", "it.html").status == 0
     assert read_first((place.folder / "it.html").read_text(encoding="utf-8")) == printed.lines[0]
     assert read_first(client.get(f"/compare?base={base}&candidate={candidate}").text) == printed.lines[0]
+    store = Warehouse(str(place.folder / "evalhouse.duckdb"))
+    runs = {run.label: run for run in list_runs(store)}
     if NIGHTS.index(candidate) == NIGHTS.index(base) + 1:
         first = read_first(client.get(f"/runs/{candidate}").text)
         assert first == printed.lines[0].replace("the base", "the run before")
+        with serve_webhook() as webhook:
+            notify_of_end(Notify(webhook=webhook.url, on=("completed",)), store, runs[candidate], None, None)
+        text = webhook.bodies[0]["text"].splitlines()
+        assert text[0] == f"✅ {first}"
+        assert text[-1] == f"next: evalhouse compare {runs[base].run_id} {runs[candidate].run_id}"
 
 
 def test_without_an_earlier_run_it_names_what_is_frequent(client: TestClient) -> None:

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from evalhouse.flows.report.sections import Against, build_head, explain_metrics, rank_causes, write_share
+from evalhouse.flows.report.sections import build_head, explain_metrics, rank_causes
+from evalhouse.flows.results.headline import Against
+from evalhouse.flows.results.output import write_share
 from evalhouse.tasks.comparing.changes import Part
 from evalhouse.tasks.comparing.paired import Paired, Verdict
 from evalhouse.tasks.comparing.runs import Comparison, MetricComparison

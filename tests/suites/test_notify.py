@@ -85,6 +85,11 @@ def add_night(store: Warehouse, run_id: str, minute: int, scores: dict[str, list
         for n, value in enumerate(values)
     ]
     with store.writing(patience_s=1.0) as connection:
+        connection.execute(
+            "insert into run_samples (run_id, sample_id, ordinal, input_hash) "
+            "select ?, 'q' || n, n, 'same' from range(2) as numbers (n)",
+            [run_id],
+        )
         connection.executemany(
             "insert into scores (run_id, sample_id, metric, value, metric_version, unscored_reason) "
             "values (?, ?, ?, ?, ?, ?)",
@@ -112,6 +117,7 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
     assert (posted.method, posted.content_type) == ("POST", "application/json; charset=utf-8")
     body = posted.body
     text = body.pop("text")
+    assert body.pop("headline")["sentence"] == "Nothing is clearly better or worse than in the run before"
     assert body == {
         "suite": "s",
         "run_id": "night-2",
@@ -132,15 +138,26 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         },
     }
     assert text.splitlines() == [
-        "❌ s completed (run night-2), because handbook was updated to v7",
+        "❌ Nothing is clearly better or worse than in the run before.",
+        "Of the 2 samples in both runs 0 have another answer and 0 other contexts.",
+        "s completed (run night-2), because handbook was updated to v7",
         "gate failed: 2 failed, 0 undecided, 1 passed",
         "factual_f1: mean at least 0.800: found 0.500 (0.400 to 0.600), beyond the limit by 0.300: "
         "the whole interval is beyond the limit",
         "faithfulness: fall over nights at most 0.010: found 0.050 (0.030 to 0.070), beyond the limit by 0.040: "
         "a significant drop",
-        "factual_f1 0.500 (-0.500), faithfulness 0.250",
         "https://example.org/c/1",
+        "next: evalhouse compare night-1 night-2",
     ]
+
+
+def test_no_metric_is_named_twice_in_the_text(store: Warehouse, webhook: Webhook) -> None:
+    lowest, trend, _ = GATE["checks"]
+    gate = {**GATE, "checks": [lowest, {**trend, "metric": "factual_f1"}]}
+    notify_of_end(make_notify("gate_failed"), store, make_ended(), None, gate)
+    text = webhook.bodies[0]["text"]
+    assert [text.count(name) for name in ("factual_f1", "faithfulness", "fall over nights at most 0.010")] == [1, 1, 1]
+    assert "\nfaithfulness 0.250\n" in text
 
 
 @pytest.mark.parametrize(
@@ -176,17 +193,23 @@ def test_run_that_never_began_is_posted_as_failed(webhook: Webhook) -> None:
     assert len(webhook.posted) == 1
 
 
+TEXT = (
+    "⚠️ No result yet: no sample was judged.\ns incomplete (run r), started by hand\n<!channel> & co\n"
+    "next: evalhouse resume r"
+)
+
+
 @pytest.mark.parametrize(
     ("form", "shape"),
     [
-        ("slack", {"text": "⚠️ s incomplete (run r), started by hand\n&lt;!channel&gt; &amp; co"}),
+        ("slack", {"text": TEXT.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}),
         (
             "dingtalk",
-            {"msgtype": "text", "text": {"content": "⚠️ s incomplete (run r), started by hand\n<!channel> & co"}},
+            {"msgtype": "text", "text": {"content": TEXT}},
         ),
         (
             "feishu",
-            {"msg_type": "text", "content": {"text": "⚠️ s incomplete (run r), started by hand\n<!channel> & co"}},
+            {"msg_type": "text", "content": {"text": TEXT}},
         ),
     ],
 )
