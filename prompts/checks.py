@@ -458,7 +458,7 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
             message = f"is not a block that {whose} is given; allowed: {', '.join(allowed)}"
             yield PromptProblem(f"variables.{name}", message)
     given = {SAMPLE_COLUMNS.get(name) for name in variables}
-    for need in (name for names in content.needs for name in names):
+    for need in content.needs:
         if need not in given:
             yield PromptProblem(
                 "rubric.needs", f"'{need}' is needed but no variable: declare its block under `variables`"

@@ -485,20 +485,13 @@ def load_yaml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def list_rubric_columns(name: str, templates: Iterable[str] = ()) -> frozenset[str] | None:
-    """Return the columns of a sample that a rubric gets, by its stored prompts' texts, else by the built-in one.
-
-    An answer in place of contexts is `answer_as_contexts`. None for a rubric that is neither stored nor built in.
-    """
+    """Return the columns of a sample that a rubric gets, by its stored prompts' texts, else by the built-in one; None
+    for a rubric that is neither stored nor built in."""
     declared = [content for content in map(_parse_stored, templates) if content is not None]
     if not declared and name in list_built_in(REFERENCE_LANGUAGE):
         built_in = _parse_stored(load_built_in(REFERENCE_LANGUAGE, name).template)
         declared = [built_in] if built_in else []
-    columns: set[str] = set()
-    for content in declared:
-        has_substitute = ["contexts", "answer"] in content["rubric"]["needs"]
-        for variable in content["variables"]:
-            is_stand_in = has_substitute and variable == "answer"
-            columns.add("answer_as_contexts" if is_stand_in else SAMPLE_COLUMNS[variable])
+    columns = {SAMPLE_COLUMNS[variable] for content in declared for variable in content["variables"]}
     return frozenset(columns) or None
 
 

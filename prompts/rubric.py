@@ -9,9 +9,9 @@ section `rubric` of a prompt file with the models here; `tasks/grade.py` asks th
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 Need = Literal["answer", "ground_truth", "contexts"]
 CriterionKind = Literal["rating", "spread", "flag", "preference"]
@@ -84,22 +84,13 @@ class Total(BaseModel):
 
 
 class RubricContent(BaseModel):
-    """The section `rubric` of a prompt file.
-
-    `needs` are the texts that a sample must have to be rated. In a file each is a name, or a list of names of which the
-    first that the sample has is rated, and the others are left empty.
-    """
+    """The section `rubric` of a prompt file; `needs` are the texts that a sample must have to be rated."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-    needs: list[Annotated[list[Need], Field(min_length=1)]]
+    needs: list[Need]
     criteria: dict[str, Criterion] = Field(min_length=1)
     rules: list[Rule] = []
     totals: dict[str, Total] = {}
-
-    @field_validator("needs", mode="before")
-    @classmethod
-    def _list_names(cls, needs: object) -> object:
-        return [[need] if isinstance(need, str) else need for need in needs] if isinstance(needs, list) else needs
 
     @property
     def is_of_pairs(self) -> bool:
@@ -150,12 +141,6 @@ class Rubric(RubricContent):
     """A checked rubric under its name. `metrics` gives each score's name its criterion or total."""
 
     name: str
-
-    @property
-    def stand_in(self) -> str | None:
-        """A sentence on the texts that are rated in place of missing ones; None without any."""
-        lists = [(first, " or ".join(others)) for first, *others in self.needs if others]
-        return " ".join(f"A sample without {first} is rated by its {others}." for first, others in lists) or None
 
     @property
     def metrics(self) -> dict[str, str]:

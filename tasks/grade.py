@@ -45,12 +45,7 @@ async def grade_by_rubric(live_run: LiveRun, work: SampleWork, prompt: Prompt) -
     """Rate one sample by one rubric, by rule where that needs no judge."""
     rubric, step, sample = prompt.rubric, f"grade_{prompt.name}", work.sample
     assert rubric is not None
-    # By text that the rubric needs the one that is rated: itself, its replacement, or None without either.
-    rated: dict[str, str | None] = {
-        need: next((name for name in (need, *stand_ins) if getattr(sample, name) is not None), None)
-        for need, *stand_ins in rubric.needs
-    }
-    missing = next((f"no_{need}" for need, name in rated.items() if name is None), None)
+    missing = next((f"no_{need}" for need in rubric.needs if getattr(sample, need) is None), None)
     if missing is not None:
         work.note_outcome(step, missing)
         return
@@ -61,11 +56,13 @@ async def grade_by_rubric(live_run: LiveRun, work: SampleWork, prompt: Prompt) -
         proof = await prove_by_running(sample)
     if proof is not None:
         work.add_grade(rubric.name, proof)
-    elif not getattr(sample, rated.get("contexts") or "question"):
+    elif "contexts" in rubric.needs and not sample.contexts:
         # The worst ratings, which a retrieval that found nothing gets where contexts are rated.
-        reason = "no context was retrieved" if rated["contexts"] == "contexts" else "the answer is empty"
         worst = {
-            name: Rating(reason=reason, rating=float(criterion.min if criterion.better != "low" else criterion.max))
+            name: Rating(
+                reason="no context was retrieved",
+                rating=float(criterion.max if criterion.better == "low" else criterion.min),
+            )
             for name, criterion in rubric.criteria.items()
         }
         for grade in rubric.settle(worst, has_contexts=False, judged_totals={}):
@@ -91,24 +88,19 @@ async def grade_by_rubric(live_run: LiveRun, work: SampleWork, prompt: Prompt) -
                 "sql": sample.answer or "",
                 "expected_sql": sample.ground_truth or "",
             }
-            # Blocks without a text, or replaced by another, are empty.
-            spare = {name for names in rubric.needs for name in names} - set(rated.values())
-            empty: dict[str, BlockValue] = {name: [] if name == "contexts" else "" for name in spare}
             question = Question(
                 step=step,
                 sample_id=sample.sample_id,
                 prompt=prompt.after(before.turns),
-                data={**before.block, **{name: (offered | empty)[name] for name in prompt.variables}},
+                data={**before.block, **{name: offered[name] for name in prompt.variables}},
                 logprobs=live_run.settings.logprobs and bool(find_expectable(rubric)),
             )
             answer = await live_run.asker.ask(question, lambda text: _read_reply(text, rubric))
             reading, ratings = answer.value, answer.value.ratings
             if question.logprobs:
                 ratings = expect_ratings(ratings, reading.reply, reading.text, answer.logprobs, rubric)
-            stand_ins = [f"{name} rated in place of {need}" for need, name in rated.items() if name != need]
             for grade in _settle(ratings, reading, rubric, has_contexts=bool(sample.contexts)):
-                rule = "; ".join([*stand_ins, *([grade.rule] if grade.rule else [])])
-                work.add_grade(rubric.name, replace(grade, rule=rule) if stand_ins else grade, answer.call_id)
+                work.add_grade(rubric.name, grade, answer.call_id)
         except JudgeFailed as error:
             work.note_outcome(step, error.reason, str(error))
             return

@@ -25,7 +25,7 @@ OPTIONAL_STEPS: Final = tuple(step.name for step in STEPS.values() if step.optio
 
 Better = Literal["high", "low", "neutral"]
 SIGNS: Final[Mapping[Better, int]] = {"high": 1, "low": -1, "neutral": 0}
-"""What a rise of a metric is worth: of a neutral one neither a rise nor a fall is better."""
+"""The worth of a rise of a metric: of a neutral one neither a rise nor a fall is better."""
 """The direction in which a metric is better."""
 
 Embeddings = Literal["model", "hashing"]
@@ -232,17 +232,14 @@ def write_rubric_metric(
     criterion: str,
     better: Better = "high",
     minimum: float = 0.0,
-    stand_in: str | None = None,
 ) -> str:
     """Return a metric file for a rubric's criterion or total: its rating as a share of the scale's maximum.
 
-    `stand_in` is a sentence on the rating where a text is missing. The built-in rubrics have such files; for
-    users' rubrics they are made while a run is planned.
+    The built-in rubrics have such files; for users' rubrics they are made while a run is planned.
     """
     further = (f"-- better: {better}\n" if better != "high" else "") + (f"-- minimum: {minimum!r}\n" if minimum else "")
     text = read_query("rubric_metric")
-    says = f" {stand_in}" if stand_in else ""
-    return text.format(metric=metric, rubric=rubric, criterion=criterion, further=further, stand_in=says)
+    return text.format(metric=metric, rubric=rubric, criterion=criterion, further=further)
 
 
 def resolve_parameters(metric: MetricFile, settings: Mapping[str, float]) -> dict[str, float]:

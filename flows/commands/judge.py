@@ -261,8 +261,7 @@ def _describe(prompt: Prompt) -> dict[str, object]:
     if (rubric := prompt.rubric) is not None:
         fields = {"kind", "min", "max", "anchors", "better"}
         criteria = {name: criterion.model_dump(include=fields) for name, criterion in rubric.criteria.items()}
-        needs = [needed if len(needed) > 1 else needed[0] for needed in rubric.needs]
-        described["rubric"] = {"needs": needs, "criteria": criteria, "metrics": rubric.metrics}
+        described["rubric"] = {"needs": rubric.needs, "criteria": criteria, "metrics": rubric.metrics}
     return described
 
 

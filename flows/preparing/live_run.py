@@ -159,7 +159,6 @@ def make_rubric_metrics(prompts: Iterable[Prompt], metrics: Mapping[str, MetricF
                 rubric=prompt.name,
                 criterion=criterion,
                 better=prompt.rubric.find_better(criterion),
-                stand_in=prompt.rubric.stand_in,
                 minimum=prompt.rubric.find_minimum(criterion),
             ),
             name=metric,
@@ -207,11 +206,11 @@ def describe_columns(
     return [*lines, *staged.use.suggest(is_asked=is_asked)]
 
 
-def _list_inputs(metric: MetricFile, needs: Mapping[str, Sequence[Sequence[str]]]) -> set[str]:
-    """Return the fields that a metric requires of a sample; `needs` has the fields of rubrics, with alternatives."""
+def _list_inputs(metric: MetricFile, needs: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the fields that a metric requires of a sample; `needs` has the fields of rubrics by step."""
     steps = add_earlier(metric.needs)
     inputs = {field for step in steps for field in find_step(step).inputs or ()}
-    return inputs | {need[0] for step in steps for need in needs.get(step, ()) if len(need) == 1}
+    return inputs | {need for step in steps for need in needs.get(step, ())}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -296,7 +296,7 @@ def print_scores(
     """Print rows of `run_scores` as a table in the given order of metrics, without the `hidden` and `folded` ones.
 
     `note` explains the hidden ones, a line says how to see the folded ones, and others name the metrics that are
-    better when low, and those that are neither.
+    better when low, and the neutral ones.
     """
     visible = [row for row in sort_by_metric(rows, order) if row["metric"] not in hidden]
     shown = [row for row in visible if row["metric"] not in folded]

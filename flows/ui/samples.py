@@ -232,7 +232,7 @@ class SampleList:
     run: RunRow
     wanted: Filters
     metrics: Mapping[str, int]
-    """What a rise is worth by metric, as in SIGNS; the first ones at the front."""
+    """The worth of a rise by metric, as in SIGNS; the first ones at the front."""
     metric: str | None
     base: str | None
     is_descending: bool

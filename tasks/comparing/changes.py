@@ -59,7 +59,6 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "answer": "answer",
     "ground_truth": "ground_truth",
     "contexts": "contexts",
-    "answer_as_contexts": "answer",  # where a sample lacks contexts, and a rubric rates its answer in their place
     "context_ids": "contexts",
     "reference_context_ids": "ground_truth",
     "conversation": "question",
@@ -73,7 +72,7 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "contexts_role": "contexts",
     "ground_truths": "ground_truth",
 }
-METADATA_INPUTS: Final = tuple(INPUTS)[8:]
+METADATA_INPUTS: Final = tuple(INPUTS)[7:]
 """The inputs that a sample's metadata holds."""
 _JOINED_CALLS: Final = frozenset(
     call for plan in PLANS.values() for name in plan.joins for call in list_possible_calls(name)

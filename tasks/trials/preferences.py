@@ -208,7 +208,7 @@ async def judge_pair(live_run: LiveRun, request: PreferenceRequest, pair: Answer
     prompt = request.prompt
     missing = _MISSING.get((not (pair.base or "").strip(), not (pair.candidate or "").strip()))
     needs = prompt.rubric.needs if prompt.rubric is not None else []
-    lacking = next((f"no_{need}" for need, *_ in needs if getattr(pair.sample, need) is None), None)
+    lacking = next((f"no_{need}" for need in needs if getattr(pair.sample, need) is None), None)
     problem = pair.problem or missing or lacking
     if problem is not None:
         verdicts.note(problem)

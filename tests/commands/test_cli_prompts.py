@@ -72,7 +72,7 @@ def test_a_program_gets_criteria_and_metrics_of_rubrics(ask: Ask) -> None:
     listed = {item["name"]: item["rubric"] for item in ask("prompts", "list", "--json").document}
     assert listed["extract"] is None
     assert listed["passage_recall"] == {
-        "needs": ["ground_truth", ["contexts", "answer"]],
+        "needs": ["ground_truth", "answer"],
         "criteria": {
             "passage_recall": {"kind": "spread", "min": 1, "max": 5, "anchors": [1, 2, 3, 4, 5], "better": "high"}
         },

@@ -127,7 +127,7 @@ SAMPLE: dict[str, Any] = {
         ({"question": "When?", "ground_truth": "Never."}, ["question", "ground_truth"]),
         ({"contexts": ["Two.", "One."]}, ["contexts"]),
         ({"contexts": None, "context_ids": None}, ["contexts", "context_ids"]),
-        ({"contexts": None, "answer": "No."}, ["answer", "contexts", "answer_as_contexts"]),
+        ({"contexts": None, "answer": "No."}, ["answer", "contexts"]),
         ({"reference_context_ids": ["2"]}, ["reference_context_ids"]),
         ({"metadata": '{"rows": [2], "latency": 3}'}, ["rows"]),
         ({"metadata": '{"rows": [1], "latency": 9, "tables": {"a": 1}}'}, ["tables"]),

@@ -229,9 +229,6 @@ READ_BY_PROOFS = {"sql_equivalence": {"setup", "tables"}}
 @pytest.mark.parametrize("rubric", RUBRICS)
 def test_only_the_inputs_of_its_prompt_can_move_a_rubric(rubric: str) -> None:
     taken = {OTHER_NAMES.get(name, name) for name in RUBRICS[rubric].variables} | READ_BY_PROOFS.get(rubric, set())
-    if rubric.startswith("passage_"):
-        # The answer of a sample with contexts is not shown.
-        taken = taken - {"answer"} | {"answer_as_contexts"}
     taken |= {"ground_truths"} if "ground_truth" in taken else set()
     taken |= {"conversation"}  # every request holds the earlier turns
     for name, cause in INPUTS.items():

@@ -110,7 +110,7 @@ def test_text_in_strings_and_comments_is_not_code() -> None:
         (WHOLE.replace("classify", "classify, classify"), "'classify' is in needs twice"),
         (WHOLE.replace("classify", "classify, -"), "unknown step '-'"),
         (WHOLE.replace("classify", "classify,"), "unknown step ''"),
-        (HEADER + "-- better: lower\n" + SAYS + BODY, "better is 'lower'; it must be 'high' or 'low'"),
+        (HEADER + "-- better: lower\n" + SAYS + BODY, "better is 'lower'; it must be 'high' or 'low' or 'neutral'"),
         (HEADER + "-- minimum: low\n" + SAYS + BODY, "minimum is 'low'; it must be a number from 0 to below 1"),
         (HEADER + "-- minimum: 1\n" + SAYS + BODY, "minimum is '1'; it must be a number from 0 to below 1"),
         (HEADER + "-- default: 3\n" + SAYS + BODY, "default is '3'; it must be 'no', 'yes' or 'yes, place <number>'"),

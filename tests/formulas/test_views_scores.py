@@ -300,9 +300,7 @@ SIZES = {
     ("truth", "strength"),
     [(0.5, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0.5, 4), (0.7, 1), (0.7, 4), (0.9, 4)))],
 )
-def test_the_clustered_interval_covers_whatever_the_sizes_of_the_documents(
-    sizes: str, truth: float, strength: float
-) -> None:
+def test_the_clustered_interval_covers_for_documents_of_all_sizes(sizes: str, truth: float, strength: float) -> None:
     """Right or wrong, with a share 1 / (1 + strength) of the variance between documents."""
     counts = np.array(SIZES[sizes])
     rng, places = np.random.default_rng(len(counts)), np.repeat(np.arange(len(counts)), counts)

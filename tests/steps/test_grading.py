@@ -135,7 +135,7 @@ def test_what_is_marked_but_no_rating_is_refused(text: str) -> None:
         ("年份一致。评分：[[7]]", "年份一致。"),
         ("Rating: [[7]]\nThe year agrees.", "The year agrees."),
         ("The year agrees, and I give it a rating of [[7]]", "The year agrees, and I give it a rating of"),
-        ("It lacks what the critics said of the score: [[7]]", "It lacks what the critics said of the score:"),
+        ("It lacks what the critics wrote of the score: [[7]]", "It lacks what the critics wrote of the score:"),
     ],
 )
 def test_a_marked_rating_keeps_the_words_around_it_as_its_reason(text: str, reason: str) -> None:
@@ -353,7 +353,7 @@ async def test_an_unknown_role_of_contexts_stops_the_run_and_names_the_sample(tm
     [
         ("accuracy", {"answer": None}, "no_answer"),
         ("accuracy", {"ground_truth": None}, "no_ground_truth"),
-        ("passage_recall", {"contexts": None, "answer": None}, "no_contexts"),
+        ("context_passage_recall", {"contexts": None}, "no_contexts"),
         ("passage_recall", {"contexts": None, "ground_truth": None}, "no_ground_truth"),
         ("contexts_usefulness", {"contexts": None}, "no_contexts"),
     ],
@@ -367,7 +367,7 @@ async def test_what_a_sample_lacks_is_the_reason_and_nothing_is_asked(
     assert work.rows["grades"] == []
 
 
-@pytest.mark.parametrize(("rubric", "rating"), [("contexts_usefulness", 0), ("passage_recall", 1)])
+@pytest.mark.parametrize(("rubric", "rating"), [("contexts_usefulness", 0), ("context_passage_recall", 1)])
 async def test_contexts_that_were_not_found_get_the_lowest_rating_unasked(
     tmp_path: Path, rubric: str, rating: float
 ) -> None:
@@ -380,32 +380,21 @@ async def test_contexts_that_were_not_found_get_the_lowest_rating_unasked(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("rubric", ["passage_recall", "passage_precision"])
-async def test_an_answer_without_contexts_is_rated_as_the_passage_and_the_record_says_so(
-    tmp_path: Path, rubric: str, language: str
+@pytest.mark.parametrize("lacks", ["answer", "contexts"])
+@pytest.mark.parametrize("what", ["recall", "precision"])
+async def test_answers_and_contexts_are_rated_as_passages_by_a_metric_each(
+    tmp_path: Path, what: str, lacks: str, language: str
 ) -> None:
-    prompt = load_prompts(language)[rubric]
-    reply = spread((3, 0.25), (4, 0.75), name=rubric)
-    written, retrieved = make_sample(contexts=None), make_sample()
-    judge, work = await grade_with(tmp_path / "written", prompt, reply, sample=written)
-    assert (judge.asked[0].data["answer"], judge.asked[0].data["contexts"]) == (written.answer, [])
-    assert (read_row(work, rubric)["rating"], read_row(work, rubric)["rule"]) == (
-        3.75, "answer rated in place of contexts",
-    )  # fmt: skip
-    assert score_work(work, rubric) == (0.75, None)
-
-    judge, work = await grade_with(tmp_path / "retrieved", prompt, reply, sample=retrieved)
-    assert judge.asked[0].data["answer"] == ""
-    assert len(judge.asked[0].data["contexts"]) == len(retrieved.contexts or ())
-    assert read_row(work, rubric)["rule"] is None
-
-
-async def test_an_empty_answer_in_place_of_contexts_holds_nothing(tmp_path: Path) -> None:
-    sample = make_sample(contexts=None, answer="")
-    judge, work = await grade_with(tmp_path, "passage_recall", rate(5), sample=sample)
-    assert judge.asked == []
-    row = read_row(work, "passage_recall")
-    assert (row["rating"], row["reason"], row["rule"]) == (1, "the answer is empty", "settled without asking")
+    sample = make_sample(**{lacks: None})
+    for rubric, text in ((f"passage_{what}", "answer"), (f"context_passage_{what}", "contexts")):
+        prompt = load_prompts(language)[rubric]
+        reply = spread((3, 0.25), (4, 0.75), name=rubric)
+        judge, work = await grade_with(tmp_path / rubric, prompt, reply, sample=sample)
+        if text == lacks:
+            assert (judge.asked, score_work(work, rubric)) == ([], (None, f"no_{lacks}"))
+            continue
+        assert judge.asked[0].data.keys() == {"question", "ground_truth", text}
+        assert (read_row(work, rubric)["rule"], score_work(work, rubric)) == (None, (0.75, None))
 
 
 async def test_where_low_is_good_an_empty_retrieval_is_not_praised(tmp_path: Path) -> None:

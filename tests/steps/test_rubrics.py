@@ -163,7 +163,6 @@ FINAL = {"sum": ["tone"], "over": 10, "decimals": 1, "metric": "manners_final"}
         ({"criteria": {"tone": {**TONE, "metric": "My Tone"}}}, "rubric", "'My Tone' cannot be a name"),
         ({"criteria": {"a": {**TONE, "metric": "m"}, "b": {**TONE, "metric": "m"}}}, "rubric", "'m' is given 2 times"),
         ({"needs": ["contexts"]}, "rubric.needs", "'contexts' is needed but no variable"),
-        ({"needs": [["answer", "contexts"]]}, "rubric.needs", "'contexts' is needed but no variable"),
         ({"rules": [{"when": {}, "cap": {"tone": 1}}]}, "rubric.rules[0].when", "must be {no_contexts: true}"),
         ({"rules": [{"when": {"criterion": "tone"}, "cap": {"tone": 1}}]}, "rubric.rules[0].when", "must be {no_co"),
         ({"rules": [{"when": {"no_contexts": True, "criterion": "tone"}, "cap": {"tone": 1}}]},
@@ -217,8 +216,8 @@ def test_a_query_may_stand_for_answer_and_ground_truth() -> None:
         ({"criteria": {"tone": {"max": 1000}}}, "rubric.criteria.tone.max"),
         ({"criteria": {"tone": {"min": -1, "max": 5}}}, "rubric.criteria.tone.min"),
         ({"criteria": {"tone": {"kind": "guess"}}}, "rubric.criteria.tone.kind"),
-        ({"needs": ["sleep"]}, "rubric.needs.0.0"),
-        ({"needs": [["answer"], []]}, "rubric.needs.1"),
+        ({"needs": ["sleep"]}, "rubric.needs.0"),
+        ({"needs": ["answer", ["contexts", "answer"]]}, "rubric.needs.1"),
         ({"weights": {}}, "rubric.weights"),
     ],
 )
@@ -240,7 +239,6 @@ def test_each_score_of_a_built_in_rubric_has_the_metric_file_that_would_be_writt
             metric,
             rubric=prompt.name,
             criterion=criterion,
-            stand_in=prompt.rubric.stand_in,
             minimum=prompt.rubric.find_minimum(criterion),
         )
         for prompt in load_prompts(language).values()
@@ -350,7 +348,7 @@ def test_a_rubric_can_say_that_low_is_good_and_nothing_else(tmp_path: Path) -> N
     write_prompt(tmp_path, content)
     (problem,) = check_prompts(tmp_path)
     assert problem.key == "rubric.criteria.tone.better"
-    assert problem.message == "Input should be 'high' or 'low', not 'sideways'"
+    assert problem.message == "Input should be 'high', 'low' or 'neutral', not 'sideways'"
 
 
 def test_a_rise_of_a_rubric_of_faults_is_worse_from_its_file_to_the_gate(

@@ -119,12 +119,11 @@ def test_statements_keep_punctuation_and_names(judged: Judged) -> None:
 
 def test_texts_reach_the_judge_as_they_are(judged: Judged) -> None:
     answer = SAMPLES[0]["answer"]
-    substituted = {"passage_precision", "passage_recall"}  # by the contexts that these samples have
     whole = [
         name for name, prompt in load_prompts("zh").items()
-        if {"answer", "text", "sql"} & prompt.variables.keys() and name not in (*substituted, *UNASKED)
+        if {"answer", "text", "sql"} & prompt.variables.keys() and name not in UNASKED
     ]  # fmt: skip
-    assert sum(answer in messages[-1] for messages in judged.sent) == len(whole) == 9
+    assert sum(answer in messages[-1] for messages in judged.sent) == len(whole) == 11
     listed = "\n".join(f"[A{place}] {text}" for place, text in enumerate(ANSWER, start=1))
     assert sum(listed in messages[-1] for messages in judged.sent) == 2, "classify and attribute"
 

@@ -46,8 +46,6 @@ texts as (
         base.texts[2] is distinct from candidate.texts[2] as answer,
         base.texts[3] is distinct from candidate.texts[3] as ground_truth,
         base.contexts is distinct from candidate.contexts as contexts,
-        base.texts[2] is distinct from candidate.texts[2]
-            and (base.contexts is null or candidate.contexts is null) as answer_as_contexts,
         base.context_ids is distinct from candidate.context_ids as context_ids,
         base.reference_context_ids is distinct from candidate.reference_context_ids as reference_context_ids,
         -- Whether a forgotten one changed is unknown.
