@@ -119,14 +119,15 @@ async def pick_accepted(
 ) -> int:
     """Return the place of the accepted answer that counts, of several right ones in a dataset, and record it.
 
-    It is the one that gives the answer the highest factual_f1, the earlier one among equals; where nothing is
-    classified the one that is spelled most like the answer. `statements` are listed by text, numbered as if it
-    were the only one: what is asked here is then recorded for classify. Raises JudgeFailed.
+    It is the one that gives the answer the highest factual_f1, the earlier one among equals; to a refusal one that
+    states nothing either; where nothing is classified the one that is spelled most like the answer. `statements` are
+    listed by text, numbered as if it were the only one: what is asked here is then recorded for classify. Raises
+    JudgeFailed.
     """
 
     async def rate(truths: Sequence[Item]) -> float:
         if not answer.items or not truths:
-            return 0.0
+            return float(not answer.items and not truths and answer.reason is None)
         judged = await ask_labels(live_run, work.sample, answer.items, truths)
         labels = [(item_id[0], pick_deciding(verdicts).verdict.label) for item_id, verdicts in judged.items()]
         n_tp, n_fp, n_fn = (labels.count(pair) for pair in (("A", "TP"), ("A", "FP"), ("G", "FN")))

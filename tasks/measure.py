@@ -59,19 +59,22 @@ async def measure_overlaps(live_run: LiveRun, work: SampleWork) -> str | None:
     return None
 
 
-async def compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
-    """Grade the tool calls of an answer against the expected ones."""
+async def compare_tool_calls(live_run: LiveRun, work: SampleWork) -> str | None:
+    """Grade tool calls against the expected ones; in a dataset that records calls, null means no call."""
     from evalhouse.tasks.measures.structured_answers import TOOL_CALLS, ToolCallError, grade_tool_calls, read_tool_calls
 
     metadata = work.sample.metadata
     expected, made = metadata.get("expected_tool_calls"), metadata.get("tool_calls")
-    if expected is None or made is None:
-        return "no_ground_truth" if expected is None else "no_answer"
+    if expected is None:
+        return "no_ground_truth"
+    # A turn that was cut from messages has every call that these hold.
+    if made is None and metadata.keys().isdisjoint({"tool_calls", "turn"}) and not live_run.records_tool_calls:
+        return "no_answer"
     try:
         wanted = read_tool_calls(expected, strict=True)
     except ToolCallError as error:
         raise FatalJudgeError(f"sample {work.sample.sample_id}, column expected_tool_calls: {error}") from None
-    for match in grade_tool_calls(wanted, read_tool_calls(made, strict=False)):
+    for match in grade_tool_calls(wanted, read_tool_calls([] if made is None else made, strict=False)):
         work.add_grade(TOOL_CALLS, match)
     return None
 

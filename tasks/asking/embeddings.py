@@ -29,6 +29,7 @@ from evalhouse.tasks.judge.protocol import (
     UnusableReply,
     repeat_error,
 )
+from evalhouse.tasks.lexical.split import unify_forms
 
 MAX_TEXTS: Final = 256
 """Texts in one request; OpenAI takes 2,048, self-hosted servers often 32, which is detected."""
@@ -279,13 +280,13 @@ def compare_spelling(text: str, other: str) -> float:
 
 
 def _count_ngrams(text: str) -> Counter[str]:
-    """Count two to four characters each, within words with a space on both sides, and regardless of case.
+    """Count two to four characters each, within words with a space on both sides, regardless of case and Unicode form.
 
     scikit-learn calls this `char_wb`. Importing it costs every run a second, and hashing into a vector of fixed length
     lets different n-grams meet, which moved values by up to 0.008.
     """
     ngrams: list[str] = []
-    for word in text.lower().split():
+    for word in unify_forms(text).lower().split():
         padded = f" {word} "
         for size in _NGRAM_SIZES:
             if len(padded) <= size:

@@ -9,6 +9,7 @@ have a verb, because a statement too many costs more agreement than a statement 
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations
@@ -21,6 +22,35 @@ import yaml
 _LISTS: Mapping[str, Any] = yaml.load(
     Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 )
+
+
+# Not part of a comparison: soft hyphens, joiners, direction marks, and variants of the letter before.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff]"
+)
+# As compatible forms `10²` would be `102`, and `2½` `21/2`.
+_POWER = re.compile(r"(?<=[\d²³⁰-⁹])[²³¹⁰-⁹⁺⁻]+")
+_BEFORE_FRACTION = re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])")
+
+
+def unify_forms(text: str) -> str:
+    """Return a text in the one form in which the lexical judge and the text metrics compare texts.
+
+    It is NFKC, in which composed and decomposed letters, full-width forms and ligatures are equal, without invisible
+    characters. An exponent after a digit stays what it is.
+
+    >>> unify_forms("ﬁle １２\u200b½ of 10²")
+    'file 12 1/2 of 10²'
+    """
+    if text.isascii():
+        return text
+    spaced = _BEFORE_FRACTION.sub(" ", _INVISIBLE.sub("", text))
+    parts: list[str] = []
+    end = 0
+    for power in _POWER.finditer(spaced):
+        parts += [unicodedata.normalize("NFKC", spaced[end : power.start()]), power[0]]
+        end = power.end()
+    return "".join([*parts, unicodedata.normalize("NFKC", spaced[end:])]).replace("\u2044", "/")
 
 
 def read_words(name: str) -> list[str]:

@@ -31,6 +31,7 @@ from evalhouse.tasks.lexical.split import (
     read_words,
     split_sentences,
     stem_word,
+    unify_forms,
 )
 
 _SMALLEST = read_words("small_numbers")
@@ -244,7 +245,7 @@ def normalise(text: str) -> str:
         text = _CITATION.sub("", text)
     if text.isascii():
         return text
-    text = unicodedata.normalize("NFKC", text).translate(_PUNCTUATION)
+    text = unify_forms(text).translate(_PUNCTUATION)
     if text.isascii():
         return text
     decomposed = _ACCENTED.sub(r"\1", unicodedata.normalize("NFD", text))

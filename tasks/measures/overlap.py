@@ -6,7 +6,8 @@ does. Values are shares from 0 to 1, where sacrebleu itself uses 0 to 100.
 
 Exact match and token F1 follow SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250), whose official script no library here
 has: small letters, no punctuation, no articles, and the rest split at white space. Beyond that script, which knows
-English alone, punctuation is that of any script and each Chinese character is a token.
+English alone, punctuation is that of any script and each Chinese character is a token. All five compare texts in the
+Unicode form of `unify_forms`, in which full-width letters, ligatures and decomposed accents are equal to plain ones.
 """
 
 import re
@@ -21,6 +22,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from sacrebleu.tokenizers.tokenizer_zh import TokenizerZh
+
+from evalhouse.tasks.lexical.split import unify_forms
 
 # The name `exact_match` is that of earlier versions, which ignored white space alone.
 KINDS = ("bleu", "rouge_l", "chrf", "squad_exact_match", "token_f1")
@@ -45,6 +48,7 @@ def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
     >>> round(measure_overlap("The Eiffel Tower, in Paris.", "Paris")["token_f1"], 2)
     0.4
     """
+    answer, ground_truth = unify_forms(answer), unify_forms(ground_truth)
     bleu, chrf, tokenize = _load_scorers(bool(_CHINESE.search(answer) or _CHINESE.search(ground_truth)))
     # Lower-case words, and Chinese characters, without punctuation.
     words = [
@@ -53,14 +57,14 @@ def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
     ]
     tokens: list[list[str]] = []
     for text in (answer, ground_truth):
-        # The tokens that SQuAD compares; of a text of only punctuation and articles all its words.
+        # The tokens that SQuAD compares; of a text of only articles, such as the answer "A.", these.
         kept = "".join(
             letter
             for letter in text.lower()
             if letter not in string.punctuation and not unicodedata.category(letter).startswith("P")
         )
         spaced = _CHINESE.sub(lambda match: f" {match[0]} ", kept).split()
-        tokens.append([word for word in spaced if word not in _ARTICLES] or text.split())
+        tokens.append([word for word in spaced if word not in _ARTICLES] or spaced or text.split())
     n_common = {
         "rouge_l": (LCSseq.similarity(*words), words),
         "token_f1": ((Counter(tokens[0]) & Counter(tokens[1])).total(), tokens),

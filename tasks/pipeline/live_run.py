@@ -257,6 +257,11 @@ class LiveRun:
     retrying: set["asyncio.Task[Any] | None"] = field(default_factory=set)
 
     @cached_property
+    def records_tool_calls(self) -> bool:
+        """True if the dataset has the column `tool_calls`, in any row."""
+        return bool(self.warehouse.fetch_rows("samples/has_column", run_id=self.run_id, column="tool_calls"))
+
+    @cached_property
     def _clients(self) -> Clients:
         def end_waits(*_: object) -> None:
             for waiting in self.retrying:

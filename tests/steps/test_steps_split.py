@@ -306,6 +306,19 @@ async def test_the_best_accepted_answer_counts_and_is_named(tmp_path: Path, acce
     assert read_similarities(work) == {"accepted_answer": (1.0, RIGHT)}
 
 
+@pytest.mark.parametrize("accepted", [(RIGHT, "Not stated."), ("Not stated.", RIGHT), (WRONG, "Unknown", RIGHT)])
+@pytest.mark.parametrize("answer", ["There isn't enough information to answer.", ""])
+async def test_a_right_refusal_counts_wherever_it_is_named(
+    tmp_path: Path, accepted: tuple[str, ...], answer: str
+) -> None:
+    work = await judge(tmp_path, make(*accepted, answer=answer), "factual_f1")
+    assert read_truth(work) == []
+    assert read_similarities(work)["accepted_answer"] == (
+        1.0,
+        next(text for text in accepted if text not in (RIGHT, WRONG)),
+    )
+
+
 async def test_among_equals_the_first_counts(tmp_path: Path) -> None:
     work = await judge(tmp_path, make(WRONG, OTHER, answer="Few know Lisbon."), "factual_f1")
     assert read_truth(work) == [WRONG]

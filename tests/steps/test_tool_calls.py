@@ -12,6 +12,7 @@ from grades import score_work
 from hypothesis import given
 from hypothesis import strategies as st
 from live_runs import ScriptedJudge, lay_out_run, make_sample, read_outcomes
+from rows import fill, open_rows
 
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.measure import measure_sample
@@ -20,6 +21,7 @@ from evalhouse.tasks.measures import structured_answers as tool_calls
 from evalhouse.tasks.measures.overlap import KINDS, measure_overlap
 from evalhouse.tasks.measures.structured_answers import ToolCall, ToolCallError, grade_tool_calls, read_tool_calls
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
+from evalhouse.warehouse.queries import read_query
 
 ASK = ToolCall(name="ask_tide", arguments={"harbour": "Quillon", "day": 1})
 BOOK = ToolCall(name="book_berth", arguments={"length_m": 12.5})
@@ -245,16 +247,36 @@ async def test_a_samples_calls_are_scored_in_order_or_in_any(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("metadata", "reason"),
+    ("metadata", "expected"),
     [
         ({"tool_calls": []}, "no_ground_truth"),
         ({"expected_tool_calls": []}, "no_answer"),
-        ({"expected_tool_calls": [], "tool_calls": []}, None),
+        ({"expected_tool_calls": None, "tool_calls": None}, "no_ground_truth"),
+        ({"expected_tool_calls": [], "tool_calls": []}, 1),
+        ({"expected_tool_calls": [], "tool_calls": None}, 1),
+        ({"expected_tool_calls": [{"name": "list_ships"}], "tool_calls": None}, 0),
+        ({"expected_tool_calls": [{"name": "list_ships"}], "turn": 1}, 0),
+        ({"expected_tool_calls": [], "turn": 1}, 1),
     ],
 )
-async def test_what_is_not_given_is_not_guessed(tmp_path: Path, metadata: dict[str, Any], reason: str | None) -> None:
+async def test_no_call_differs_from_no_record(tmp_path: Path, metadata: dict[str, Any], expected: float | str) -> None:
     work = await measure(tmp_path, **metadata)
-    assert score_work(work, "tool_call_accuracy") == ((None, reason) if reason else (1, None))
+    assert score_work(work, "tool_call_accuracy") == (
+        (None, expected) if isinstance(expected, str) else (expected, None)
+    )
+
+
+def test_a_dataset_has_a_column_that_any_row_has() -> None:
+    with open_rows() as con:
+        for run_id, metadata in (("with", '{"tool_calls": null}'), ("without", "{}"), ("with", None)):
+            key = {"sample_id": f"{run_id}-{metadata}", "input_hash": "h"}
+            fill(con, "samples", {**key, "metadata": metadata})
+            fill(con, "run_samples", {**key, "run_id": run_id})
+        query = read_query("samples/has_column")
+        found = [
+            con.execute(query, {"run_id": name, "column": "tool_calls"}).fetchall() for name in ("with", "without")
+        ]
+    assert found == [[(1,)], []]
 
 
 async def test_malformed_expectations_stop_the_run_with_one_message_that_names_the_sample(tmp_path: Path) -> None:
@@ -305,6 +327,18 @@ def test_bleu_of_two_words_in_a_row() -> None:
         ("首都是北京市", "北京", 0, 4 / 8),
         ("用 DuckDB 查询！", "用DuckDB查询", 1, 1),
         ("The", "A", 0, 0),
+        *((text, "A", 1, 1) for text in ("A.", "(A)", "a", " “A” ", "A:")),
+        ("An A", "a", 0, 2 / 3),
+        # One text in several Unicode forms.
+        ("카이로는 수도입니다", "카이로는 수도입니다", 1, 1),
+        ("Thủ đô Hà Nội", "Thủ đô Hà Nội", 1, 1),
+        ("The ﬁnal oﬃce", "final office", 1, 1),
+        ("１２ ＡＢＣ％", "12 abc%", 1, 1),
+        ("ｶﾞﾗｽ", "ガラス", 1, 1),
+        ("e\u00adlec\u200btri\u2060city\ufeff", "electricity", 1, 1),
+        ("12\u00a0km\u00b2", "12 km2", 1, 1),
+        ("2½", "2 1/2", 1, 1),
+        ("10²", "102", 0, 0),
         ("…", "!", 0, 0),
         ("", "Paris", 0, 0),
     ],

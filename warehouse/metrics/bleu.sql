@@ -1,5 +1,5 @@
 -- metric: bleu
--- version: 1
+-- version: 2
 -- needs: overlap
 -- meaning: How many words and phrases of the answer are in the ground truth too
 -- One row per sample of the run: sentence BLEU of the answer against the ground truth (sacrebleu), 0 to 1.

@@ -1,5 +1,5 @@
 -- metric: chrf
--- version: 1
+-- version: 2
 -- needs: overlap
 -- meaning: How many sequences of letters the answer and the ground truth share
 -- One row per sample of the run: chrF of the answer against the ground truth (sacrebleu): F2 of character n-grams, 0 to 1.

@@ -1,10 +1,10 @@
 -- metric: exact_match
--- version: 2
+-- version: 3
 -- needs: overlap
 -- meaning: Whether the answer is the ground truth word for word, but for capitals, punctuation and articles
 -- One row per sample of the run: 1 when the answer is the ground truth but for capital letters, punctuation, articles (a,
--- an, the) and white space, as SQuAD normalises them, else 0. Of several accepted answers one is enough. Source:
--- Rajpurkar et al. 2016, arXiv:1606.05250.
+-- an, the) and white space, as SQuAD normalises them, and for Unicode forms (NFKC), else 0. Of several accepted answers
+-- one is enough. Source: Rajpurkar et al. 2016, arXiv:1606.05250.
 with steps as (
     select run_id, sample_id, reason
     from sample_steps

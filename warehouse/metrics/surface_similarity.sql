@@ -1,5 +1,5 @@
 -- metric: surface_similarity
--- version: 1
+-- version: 2
 -- needs: similarity
 -- embeddings: hashing
 -- meaning: How alike the answer and the ground truth are in spelling, not in meaning

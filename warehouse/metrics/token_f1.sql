@@ -1,5 +1,5 @@
 -- metric: token_f1
--- version: 1
+-- version: 2
 -- needs: overlap
 -- meaning: How many words the answer and the ground truth share, in any order
 -- One row per sample of the run: F1 of the words that answer and ground truth have in common, normalised as for
