@@ -120,6 +120,7 @@ class MakeState:
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     n_failed: int = 0
+    last_failure: str = ""
     problem: str | None = None
 
     @property
@@ -130,6 +131,7 @@ class MakeState:
     def note_failure(self, error: JudgeFailed) -> None:
         """Count a request without a usable reply; there are no more requests once the budget is spent."""
         self.n_failed += 1
+        self.last_failure = str(error)
         if isinstance(error, BudgetExhausted):
             self.problem = str(error)
 
@@ -310,15 +312,17 @@ class MadeSet:
         elif self.status == INCOMPLETE:
             missing = {kind: n - kept[kind] for kind, n in wanted.items()}
             kinds = ", ".join(f"{n} {kind}" for kind, n in missing.items() if n > 0)
-            failed = f", {making.n_failed} without a usable reply" if making.n_failed else ""
+            failed = f", {making.n_failed} without a usable reply ({making.last_failure})" if making.n_failed else ""
             print_notice(
                 f"Fewer than asked for ({kinds} missing): the documents gave no more that pass all checks after "
                 f"{making.outcomes.total():,} candidates{failed}. More documents, other --kinds or a stronger judge "
                 "help."
             )
-        print_line(f"next: evalhouse run {self.path} …   (or as the dataset of a suite that asks your bot)")
+        if making.kept:
+            print_line(f"next: evalhouse run {self.path} …   (or as the dataset of a suite that asks your bot)")
+        begin = "     " if making.kept else "next:"
         print_line(
-            '      evalhouse query "select reason, detail, question from testset_candidates '
+            f'{begin} evalhouse query "select reason, detail, question from testset_candidates '
             f"where run_id = '{self.run_id}' and outcome = 'rejected'\""
         )
 

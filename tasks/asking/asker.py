@@ -8,6 +8,7 @@ sign, and count together how many questions move.
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -43,7 +44,7 @@ from evalhouse.tasks.judge.protocol import (
     repeat_error,
 )
 from evalhouse.warehouse.messages import name_setting, write_span
-from evalhouse.warehouse.steps import find_task
+from evalhouse.warehouse.steps import JUDGED_TASKS, find_task
 
 if TYPE_CHECKING:
     from evalhouse.tasks.asking.batches import BatchQueue
@@ -63,6 +64,9 @@ _MAX_REPLY = 1_000_000
 _KEPT_OF_LONGER = 30_000
 # After so many requests refused without a reason that lies in them, and not one answered, the rest would end the same.
 _MAX_REFUSED = 8
+# A judge that gives so many unusable replies to a step, and no usable one before, will not do better.
+_MAX_UNUSABLE = 20
+_SHOWN_OF_REPLY = 200
 # In our own words alone: the note is outside of all blocks, where no text of a reply or a sample may be.
 _UNUSABLE_NOTE = (
     "Your previous reply to this material could not be used. Reply with one complete JSON object of the shape "
@@ -211,6 +215,8 @@ class Asker:
         self._was_answered = False
         self._n_unexplained = 0
         self._n_dropped = 0
+        self._n_unusable: Counter[str] = Counter()  # by step
+        self._useful_steps: set[str] = set()
         self._too_long: dict[str, str] = {}
         self.stop_sign.listen(self._wind_down)
 
@@ -283,6 +289,7 @@ class Asker:
                         received = None if self.batch_queue is None else await self._send_by_batch(again, state)
                         return self._read(received or await self._send(again, state), question, read, read_cut)
                     except (UnusableReply, RefusedRequest, TransientJudgeError, UnsupportedOption) as error:
+                        self._stop_if_useless(error, question)
                         await self._prepare_next(error, state)
                 message = f"given up after {state.sent} attempts; the last: {state.last_problem}"
                 if state.transport_failures < state.used:
@@ -377,7 +384,9 @@ class Asker:
             if len(reply.text) > _MAX_REPLY:
                 reply = replace(reply, text=reply.text[:_KEPT_OF_LONGER], logprobs=None)
             self._record_error(received.call, received.clock, error, reply=reply)
+            error.reply = reply
             raise
+        self._useful_steps.add(question.step)
         # What a usable reply lacks; only verdicts can.
         lacking = [CUT_OFF if reply.is_cut else None, getattr(value, "shortfall", None)]
         problem = "; ".join(filter(None, lacking)) or None
@@ -391,6 +400,28 @@ class Asker:
             parts=reply.parts,
             model=reply.model,
         )
+
+    def _stop_if_useless(self, error: JudgeError, question: Question) -> None:
+        """Stop the run where the first replies to a step were all unusable: those to come would be paid for nothing.
+
+        A reply that was cut off does not count, since the same is asked in parts.
+        """
+        if not isinstance(error, UnusableReply) or isinstance(error, CutReply) or question.step in self._useful_steps:
+            return
+        self._n_unusable[question.step] += 1
+        if self._n_unusable[question.step] < _MAX_UNUSABLE:
+            return
+        task = find_task(question.step)
+        text = " ".join(error.reply.text.split()) if error.reply else ""
+        quoted = f"{text[:_SHOWN_OF_REPLY]}…" if len(text) > _SHOWN_OF_REPLY else text
+        judge = f"--judge {task}=MODEL for this step alone" if task in JUDGED_TASKS else "--judge"
+        message = (
+            f"none of the first {_MAX_UNUSABLE} replies of {self.judge.name} to {question.step} could be used, so no "
+            f"more requests were sent; the last: {error}: {quoted!r}. Try another model ({judge}), or another prompt "
+            "(--prompts)"
+        )
+        self.stop(FatalJudgeError(message))
+        self.raise_if_stopped()
 
     async def _prepare_next(self, error: JudgeError, attempts: _Attempts) -> None:
         """Wait and change what the next attempt needs; raises where the question is not asked again.
@@ -530,6 +561,7 @@ class Asker:
             except UnusableReply:
                 return None
         self.counts.reused += 1
+        self._useful_steps.add(question.step)
         call = self._describe_call(
             question, request, status="cached", attempt=0, reused_call_id=recorded.call_id, reply_repair=repair
         )

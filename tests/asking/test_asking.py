@@ -71,6 +71,42 @@ async def test_reply_is_read_and_recorded_unchanged(tmp_path: Path) -> None:
     assert (counts.requests, counts.reused, counts.failed, counts.prompt_tokens) == (1, 0, 0, 100)
 
 
+@pytest.mark.parametrize("good_at", [None, 0, 10, 19])
+async def test_step_whose_first_replies_are_all_unusable_stops_the_run(tmp_path: Path, good_at: int | None) -> None:
+    """One usable reply among the first 20 is enough to continue; another step's does not count."""
+    monster = "No. " * 100 + "Key sk-abcdefghijklmnopqrstuvwxyz0123456789"
+    places = iter(range(1000))
+    classify = make_question(0, step="classify")
+
+    def reply(question: Question) -> str:
+        return GOOD if question.step == "classify" or next(places) == good_at else monster
+
+    judge = ScriptedJudge(reply)
+    questions = [classify, *(make_question(number) for number in range(1, 31))]
+    results = await ask_all(tmp_path, judge, questions, attempts=2, concurrency=1)
+    assert results[0] == ["It is red."]
+    stopped = [result for result in results if isinstance(result, FatalJudgeError)]
+    if good_at is not None:
+        assert not stopped
+        return
+    assert len(judge.asked) == 21
+    assert len(stopped) > 15
+    message = str(stopped[0])
+    assert message.startswith("none of the first 20 replies of scripted to extract_answer could be used")
+    for part in ("no complete JSON object", "No. No. No.", "…", "--judge extract=MODEL", "--prompts"):
+        assert part in message
+    assert "sk-abc" not in message
+
+
+async def test_step_with_a_reply_on_record_is_not_stopped(tmp_path: Path) -> None:
+    await ask_all(tmp_path, ScriptedJudge(say_in_turn(GOOD)), [make_question(1)])
+    async with lay_out_run(tmp_path, make_settings(attempts=1), judge=ScriptedJudge(say_in_turn("No."))) as live_run:
+        assert (await live_run.asker.ask(make_question(1), read_statements)).value == ["It is red."]
+        for number in range(2, 30):
+            with pytest.raises(JudgeFailed):
+                await live_run.asker.ask(make_question(number), read_statements)
+
+
 async def test_equal_questions_at_once_are_one_request(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_in_turn(GOOD), latency_s=0.02)
     questions = [make_question(1, sample_id=f"s{number}") for number in range(5)]

@@ -107,7 +107,8 @@ async def test_another_run_has_its_own_budget_and_replies_on_record_cost_it_noth
     assert sum_cost(open_warehouse(tmp_path), "run-1") > 0.01
 
 
-async def test_replies_that_cannot_be_used_are_paid_for_too(tmp_path: Path) -> None:
+async def test_replies_that_cannot_be_used_are_paid_for_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.tasks.asking.asker._MAX_UNUSABLE", 1000)
     with running_endpoint(script=dict.fromkeys(("extract", "classify", "attribute"), lambda _: "no JSON")) as endpoint:
         point_to(endpoint.base_url)
         works = await judge_within(tmp_path, 0.006, concurrency=4, attempts=50)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cli_process import Finished, call_here
+from endpoint import running_endpoint
 from live_runs import point_to
 from port_answers import Quote, Stated, Written, ask, ask_for, join_sentences, list_stated, port_endpoint, say
 from port_base import list_facts, write_base
@@ -79,6 +80,16 @@ def test_set_is_made_written_and_recorded(house: House) -> None:
     assert repeated["set_hash"] == made["set_hash"]
     n_reused = made["calls"]["requests"] + made["calls"]["reused"]
     assert repeated["calls"] == made["calls"] | {"requests": 0, "reused": n_reused}
+
+
+def test_judge_without_a_usable_reply_makes_no_set(house: House) -> None:
+    with running_endpoint(script={"write_question": lambda _: "All is well."}) as endpoint:
+        point_to(endpoint.base_url)
+        stopped = house.make(20, *MODEL)
+        assert (stopped.status, house.path.exists()) == (2, False)
+        assert "none of the first 20 replies of openai:judge to write_question could be used" in stopped.stderr
+        assert "'All is well.'" in stopped.stderr
+        assert 20 <= endpoint.stats.requests.total() < 40
 
 
 @pytest.mark.usefixtures("quick_backoff")
