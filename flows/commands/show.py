@@ -57,7 +57,7 @@ from evalhouse.warehouse.rows.runs import RunRow, find_forgotten, find_run, list
 from evalhouse.warehouse.rows.samples import load_turns, plain_turns
 from evalhouse.warehouse.store import Warehouse
 
-_MIN_COLUMNS = 3
+_KEPT = ("run", "label", "dataset", "status", "#samples")
 _MEANS = "select run_id, metric, mean from run_scores where run_id in (select unnest($run_ids))"
 Means = dict[str, dict[str, float | None]]  # by run and metric
 
@@ -83,13 +83,13 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
     rows: list[dict[str, object]] = [
         {
             "run": run.run_id,
+            "label": shorten(run.label, 40) or None,
+            "dataset": shorten(run.dataset, 40),
             "status": run.status,
-            "kind": run.kind,
             "#samples": run.n_samples,
             **{f"#{metric}": means[run.run_id].get(metric) for metric in metrics[:1]},
+            "kind": run.kind,
             "judge": run.judge,
-            "dataset": shorten(run.dataset, 40),
-            "label": shorten(run.label, 40) or None,
             **{f"#{metric}": means[run.run_id].get(metric) for metric in metrics[1:]},
         }
         for run in newest
@@ -99,14 +99,16 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
         columns.remove("label")
     if all(run.kind == "evaluation" for run in newest):
         columns.remove("kind")
-    # The most useful columns that fit side by side; `--json` and `show` have all.
-    available = make_console().width
+    # The most useful columns that fit side by side, of which the first are wrapped where they do not.
+    available, left_out = make_console().width, list[str]()
     while True:
         table = make_table(columns, [[row[column] for column in columns] for row in rows])
-        if table.width <= available or len(columns) <= _MIN_COLUMNS:
+        if table.width <= available or columns[-1] in _KEPT:
             break
-        columns.pop()
+        left_out.insert(0, columns.pop().removeprefix("#"))
     print_table(table)
+    if left_out:
+        print_line(f"note: no room for {', '.join(left_out)}; a wider terminal or --json has them")
 
 
 @click.command()

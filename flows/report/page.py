@@ -52,7 +52,6 @@ from evalhouse.tasks.testsets.questions import Span
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.metric_files import SIGNS, load_metrics
 from evalhouse.warehouse.rows.pages import (
-    CAUSE_RUNS,
     FLAKY_RUNS,
     Row,
     SampleSlice,
@@ -535,7 +534,6 @@ def describe_series(
         "changes": [{"run": data.runs[mark.place], "text": mark.text} for _, mark in reversed(changes)],
         "groups": groups,
         "causes": _describe_causes(data, addresses.run),
-        "cause_runs": CAUSE_RUNS,
         "worse": worse,
         "flaky": [
             {**row, "lowest": write_value(row["lowest"]), "highest": write_value(row["highest"])} for row in data.flaky

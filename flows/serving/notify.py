@@ -201,7 +201,7 @@ def write_message(message: Mapping[str, Any]) -> str:
         lines.append(shorten(str(message["problem"]), _MAX_PROBLEM))
     if message["testset"]:
         lines.append(shorten(RefreshedTestset.model_validate(message["testset"]).describe(), _MAX_PROBLEM))
-    # The main metrics, without those that a failed check names.
+    # The main metrics, without the ones that a failed check names.
     failed = metrics.keys() & {check["metric"] for check in failures}
     named = [name for name in sort_first(list(metrics)) if metrics[name]["mean"] is not None and name not in failed]
     shown = []

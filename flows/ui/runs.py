@@ -325,9 +325,15 @@ def show_all_series(request: Request) -> Response:
     )
 
 
+_CAUSE_RUNS: Final = (14, 60, 365)
+
+
 @router.get("/series")
-def show_series(request: Request, name: str) -> Response:
-    """Show the history of one series; `name` is that of the series, a suite or a dataset."""
+def show_series(request: Request, name: str, causes: Annotated[int, Query(ge=0, le=1_000_000)] = 60) -> Response:
+    """Show the history of one series; `name` is that of the series, a suite or a dataset.
+
+    Causes are shown over so many newest runs, over all where it is 0.
+    """
     warehouse = find_warehouse(request)
     series, others = find_series(warehouse, name)
     if series is None:
@@ -335,7 +341,7 @@ def show_series(request: Request, name: str) -> Response:
             f"no series with scores is called {name!r}; {suggest(name, others, otherwise='there are')}"
         )
     # What looks at the samples of many nights is read again only where one of the nights has changed.
-    data = fetch_series(warehouse, series)
+    data = fetch_series(warehouse, series, n_cause_runs=causes)
     # What the gate decided on each run, with the checks that did not pass in words.
     checks: Sequence[Row] = warehouse.fetch_rows("ui/gates", series=series)
     nights = []
@@ -355,6 +361,8 @@ def show_series(request: Request, name: str) -> Response:
         series=series,
         nights=nights,
         noted=[night for night in nights if night["checks"]],
+        cause_choices=_CAUSE_RUNS,
+        n_cause_runs=causes,
         **describe_series(warehouse, data, ADDRESSES, lambda pair: compare_cached(request, pair).comparison),
     )
 

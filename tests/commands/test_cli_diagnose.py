@@ -137,6 +137,15 @@ def test_the_trend_has_the_runs_of_the_series_oldest_first(ask_ferry: Ask) -> No
     assert "Trend" not in ask_ferry("latest", "--runs", "1").lines
 
 
+def test_a_trend_that_is_too_wide_has_a_row_for_each_run_and_names_what_it_leaves_out(ferry: Place) -> None:
+    narrow = ferry.with_variables(COLUMNS="52").call("diagnose", "latest", "--limit", "0").stdout
+    trend = narrow.partition("\nTrend\n")[2].splitlines()
+    assert re.match(r"run +refused wrongly +\S", trend[0]), "the cause with the largest share in any run comes first"
+    assert [re.split(" {2,}", line)[1] for line in trend[1:4]] == ["0.875", "0.125", "0.125"]
+    assert re.match(r"note: no room for .*fine; a wider terminal or --json has them$", trend[4])
+    assert max(map(len, trend[:4])) <= 52
+
+
 def test_json_has_every_cause_with_its_share_and_every_sample_in_one(ask_ferry: Ask) -> None:
     document = ask_ferry("latest", "--json", "--limit", "99").document
     assert document.keys() == {

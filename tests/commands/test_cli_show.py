@@ -22,11 +22,14 @@ def find_line(finished: Finished, start: str) -> str:
 def test_runs_lists_the_newest_first_with_means(house: House, ask: Ask) -> None:
     finished = ask("runs")
     assert finished.status == 0
-    assert finished.lines[0].split()[:5] == ["run", "status", "samples", "answer_correctness", "judge"]
+    assert finished.lines[0].split()[:5] == ["run", "label", "dataset", "status", "samples"]
     assert finished.lines[2].startswith(house.run_id)
     assert "first night" in finished.lines[2]
-    assert len(finished.lines) == 3
-    assert len(ask("runs", "--limit", "1").lines) == 2
+    assert "harbour.jsonl" in finished.lines[2]
+    assert len(ask("runs", "--limit", "1").lines) - len(finished.lines) == -1
+    narrow = house.place.with_variables(COLUMNS="80").call("runs").lines
+    assert "first night" in narrow[2]
+    assert re.match(r"note: no room for .*faithfulness, .*; a wider terminal or --json has them$", narrow[-1])
 
 
 def test_runs_as_json(house: House, ask: Ask) -> None:

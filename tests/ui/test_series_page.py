@@ -42,3 +42,15 @@ def test_gates_stand_by_night_with_the_checks_that_did_not_pass(tmp_path: Path) 
     assert looks == [("failed", CANDIDATE), ("passed", BASE)]
     message = html.unescape(re.sub(r"<[^>]*>", " ", gates))
     assert message.count("factual_f1: mean at least 0.800, found 0.500") == 1
+
+
+@pytest.mark.usefixtures("opened_once")
+@pytest.mark.parametrize(
+    ("given", "shown"), [("", "all 2 runs"), ("&causes=1", "the newest 1 of 2 runs"), ("&causes=0", "all 2")]
+)
+def test_causes_are_shown_over_the_runs_that_are_asked_for(tmp_path: Path, given: str, shown: str) -> None:
+    client = make_client(str(make_pair(tmp_path).location.path))
+    page = client.get(f"/series?name=harbour{given}").text
+    assert f"Which share of the samples has which cause, in {shown}" in page
+    assert "/series?name=suite%20harbour&amp;causes=0#causes" in page.replace("+", "%20")
+    assert client.get("/series?name=harbour&causes=-1").status_code == 400

@@ -251,8 +251,6 @@ def count_labelled(warehouse: Warehouse, run: RunRow, sample_ids: Sequence[str])
     return dict(rows.iter_rows())
 
 
-CAUSE_RUNS: Final = 14
-"""Newest runs whose causes are shown."""
 FLAKY_RUNS: Final = 30
 """Newest runs in which flaky samples are looked for."""
 MAX_SAMPLES: Final = 20
@@ -265,7 +263,7 @@ SINCE: Final = timedelta(days=7)
 class SeriesData:
     """A series as rows, runs oldest first.
 
-    `means` has a row per metric and run, in time order within the metric; `causes` is by run id, of the newest runs,
+    `means` has a row per metric and run, in time order within the metric; `causes` is by run id,
     and `latencies` of runs that asked a target. `worse` lists samples that are worse in the newest run with
     scores than in run `since` (None with only one run).
     """
@@ -294,8 +292,11 @@ def find_series(warehouse: Warehouse, wanted: str) -> tuple[str | None, list[str
     return next((series for series in names if series in all_series), None), all_series
 
 
-def fetch_series(warehouse: Warehouse, series: str) -> SeriesData:
-    """Return all rows about a series of which at least one run has scores."""
+def fetch_series(warehouse: Warehouse, series: str, *, n_cause_runs: int = 0) -> SeriesData:
+    """Return all rows about a series of which at least one run has scores.
+
+    The causes are of so many newest runs, of all where it is 0.
+    """
     runs = warehouse.fetch_rows("history/runs", series=series)
     means = fetch_score_history(warehouse, series=series).to_dicts()
     scored = {row["run_id"] for row in means}
@@ -313,7 +314,7 @@ def fetch_series(warehouse: Warehouse, series: str) -> SeriesData:
         worse = warehouse.fetch_rows("history/worse", **pair, most=MAX_SAMPLES)
     costs = warehouse.fetch_rows("history/costs", {"run_id": [run["run_id"] for run in runs]})
     latencies = warehouse.fetch_rows("history/latencies", series=series)
-    recent = [run["run_id"] for run in with_scores[-CAUSE_RUNS:]]
+    recent = [run["run_id"] for run in with_scores[-n_cause_runs:]]
     causes = fetch_derived(warehouse, "causes", recent).sort("precedence").to_dicts()
     return SeriesData(
         series=series,
