@@ -9,6 +9,7 @@ import click
 import polars as pl
 
 from evalhouse.flows.commands.options import (
+    BY_OPTION,
     DRY_RUN_OPTION,
     FRESH_OPTION,
     JSON_OPTION,
@@ -40,7 +41,7 @@ from evalhouse.flows.results.output import (
     write_dollars,
     write_interval,
 )
-from evalhouse.flows.results.run_facts import find_two_runs
+from evalhouse.flows.results.run_facts import FIRST, find_two_runs
 from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.tasks.comparing.changes import find_flips
@@ -54,6 +55,7 @@ from evalhouse.tasks.comparing.runs import (
     compare_runs,
     rank_samples,
 )
+from evalhouse.tasks.comparing.slices import BySlice, compare_slices, describe_fallen
 from evalhouse.tasks.reviews.export import pair_corrected
 from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -84,8 +86,9 @@ _RUN_COLUMNS = (
 @click.option("--sample", metavar="ID", help="Show this sample alone, with its texts.")
 @click.option("--all", "shows_all", is_flag=True, help="Show all metrics, why each mean moved, noise, and samples.")
 @click.option("--top", type=click.IntRange(min=0), metavar="N", help="Show so many samples whose scores moved most. "
-    "Default: 3 with --all or --by; --json has all.")  # fmt: skip
-@click.option("--by", metavar="METRIC", help="The metric that says which samples moved most. Default: all together.")
+    "Default: 3 with --all or --sort; --json has all.")  # fmt: skip
+@click.option("--sort", metavar="METRIC", help="The metric that says which samples moved most. Default: all together.")
+@BY_OPTION
 @SEED_OPTION
 @WAREHOUSE_OPTION
 @JSON_OPTION
@@ -97,6 +100,7 @@ def compare(
     sample: str | None,
     shows_all: bool,
     top: int | None,
+    sort: str | None,
     by: str | None,
     seed: int,
     warehouse: Warehouse,
@@ -127,12 +131,18 @@ def compare(
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     check_common(pair)
     comparison = compare_runs(pair, settings)
-    headline = write_headline(lay_against(pair, "the base", lambda _: comparison))
+    slices: BySlice = {}
+    fallen: list[str] = []
+    if by is not None:
+        scored = [compared.metric for compared in comparison.metrics]
+        slices = compare_slices(pair, settings, by, [name for name in FIRST if name in scored] or scored)
+        fallen = list(describe_fallen(by, slices, comparison))
+    headline = write_headline(lay_against(pair, "the base", lambda _: comparison), slices=fallen)
     metrics = [compared.metric for compared in comparison.metrics]
-    if by is not None and by not in metrics:
-        raise SettingsError(f"--by: neither run has a metric {by!r}; {suggest(by, metrics)}")
+    if sort is not None and sort not in metrics:
+        raise SettingsError(f"--sort: neither run has a metric {sort!r}; {suggest(sort, metrics)}")
     # The samples of both runs whose scores or verdicts differ, the largest differences first.
-    ranked = rank_samples(comparison.moves, by)
+    ranked = rank_samples(comparison.moves, sort)
     common = pair.fetch("samples").filter("in_base", "in_candidate")["sample_id"].to_list()
     if sample is not None:
         if sample not in common:
@@ -142,7 +152,7 @@ def compare(
             )
         shown = [sample]
     else:
-        shows_all = shows_all or top is not None or by is not None
+        shows_all = shows_all or top is not None or sort is not None
         shown = common if as_json else ranked[: 3 if top is None else top]
     flips = find_flips(**pair.fetch_verdicts(shown))
     scores: dict[str, dict[str, Any]] = {}
@@ -181,6 +191,11 @@ def compare(
         "stages": dict(comparison.causes.stages),
         "causes": describe_causes(comparison),
         "metrics": [_flatten(compared) for compared in comparison.metrics],
+        "by": [
+            {"by": by, "slice": value, **_flatten(compared)}
+            for value, by_metric in slices.items()
+            for compared in by_metric.values()
+        ],
         "retrieval": [{**asdict(finding), "text": finding.describe()} for finding in comparison.retrieval],
         "noise": {
             "run_ids": list(comparison.noise_run_ids),

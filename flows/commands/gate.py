@@ -23,7 +23,8 @@ from evalhouse.flows.results.output import print_json, print_line, print_notice,
 from evalhouse.flows.results.run_facts import find_other_run
 from evalhouse.tasks.comparing.gate_checks import Limits, Score, cover_all
 from evalhouse.tasks.comparing.runs import ComparisonSettings
-from evalhouse.tasks.settings.suite import MAX_K, MEAN_OF_PASSED, PASSED, PREVIOUS_ANY
+from evalhouse.tasks.comparing.slices import find_slices
+from evalhouse.tasks.settings.suite import MAX_K, MEAN_OF_PASSED, PASSED, PREVIOUS_ANY, SliceGate
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.rows.gates import accept_run, find_user, list_nights, record_decision
@@ -134,7 +135,15 @@ class RunUnfinished(click.ClickException):
     "gate. Takes --why.",
 )
 @click.option("--why", metavar="TEXT", help="The reason for --accept, which is stored.")
-@click.option("--by", metavar="NAME", help="Who accepts. Default: the user of this process.")
+@click.option("--accepted-by", metavar="NAME", help="Who accepts. Default: the user of this process.")
+@click.option(
+    "--by",
+    "columns",
+    multiple=True,
+    metavar="COLUMN",
+    help="Check --min, --max and --max-drop also for each value of this column of the dataset, such as language. "
+    "Repeatable.",
+)
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def gate(
@@ -156,7 +165,8 @@ def gate(
     markdown: str | None,
     accepted: str | None,
     why: str | None,
-    by: str | None,
+    accepted_by: str | None,
+    columns: tuple[str, ...],
     warehouse: Warehouse,
     as_json: bool,
 ) -> int:
@@ -166,14 +176,14 @@ def gate(
     `previous:SUITE`. Every limit is one check that ends as passed, failed or undecided. The gate fails when a check
     failed, and, with `--undecided fail`, when one is undecided. The decision is stored.
     """
-    if accepted is not None or why is not None or by is not None:
+    if accepted is not None or why is not None or accepted_by is not None:
         limits_given = minimums or maximums or drops or trends or coverages or cost_usd or latency_p95_ms
-        why, by = (why or "").strip(), (find_user() if by is None else by).strip()
+        why, accepted_by = (why or "").strip(), (find_user() if accepted_by is None else accepted_by).strip()
         if accepted is None:
-            raise SettingsError("--why and --by belong to --accept RUN")
-        if run or against or limits_given:
-            raise SettingsError("--accept checks nothing; give it with --why and --by alone")
-        if not why or not by:
+            raise SettingsError("--why and --accepted-by belong to --accept RUN")
+        if run or against or limits_given or columns:
+            raise SettingsError("--accept checks nothing; give it with --why and --accepted-by alone")
+        if not why or not accepted_by:
             raise SettingsError("--accept takes --why TEXT, which is stored: say why this run is the new baseline")
         chosen = find_run(warehouse, accepted)
         _check_status(chosen, "accept")
@@ -182,7 +192,7 @@ def gate(
                 f"run {chosen.run_id} is of kind {chosen.kind}, and a gate cannot use such a run as its baseline"
             )
         warehouse.migrate()
-        acceptance = accept_run(warehouse, chosen.run_id, accepted_by=by, why=why)
+        acceptance = accept_run(warehouse, chosen.run_id, accepted_by=accepted_by, why=why)
         if as_json:
             print_json(vars(acceptance) | {"series": name_series(chosen), "gate": chosen.gate})
             return 0
@@ -239,6 +249,11 @@ def gate(
             raise SettingsError(
                 f"{option} {', '.join(neutral)}: neither a drop nor a rise of it is worse; use --min or --max"
             )
+    of_slice = SliceGate(min=limits.minimums, max=limits.maximums, max_drop=limits.drops)
+    if columns and of_slice == SliceGate():
+        raise SettingsError("--by checks --min, --max and --max-drop for each value; give at least one of them")
+    for column in columns:
+        find_slices(warehouse, checked_run, column)
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     nights = list_nights(warehouse, checked_run) if against in NAMES or limits.trends else []
     if against is None:
@@ -250,7 +265,7 @@ def gate(
         baseline = find_baseline(warehouse, checked_run, against, k=k, nights=())
     document = decide(
         warehouse, checked_run, baseline, nights=nights, scores=scores, limits=limits, settings=settings,
-        undecided=undecided,
+        undecided=undecided, slices=dict.fromkeys(columns, of_slice),
     )  # fmt: skip
     # If the warehouse cannot be written to, the decision is still printed.
     try:

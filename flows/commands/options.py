@@ -49,6 +49,11 @@ REASONING_OPTION = click.option(
 DRY_RUN_OPTION = click.option(
     "--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing."
 )
+BY_OPTION = click.option(
+    "--by",
+    metavar="COLUMN",
+    help="Also show the main metrics for each value of this column of the dataset, such as language.",
+)
 FRESH_OPTION = click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are stored.")
 _describe_warehouse = partial(
     click.option,

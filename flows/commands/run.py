@@ -9,6 +9,7 @@ from shlex import quote
 import click
 
 from evalhouse.flows.commands.options import (
+    BY_OPTION,
     DRY_RUN_OPTION,
     JSON_OPTION,
     RUN_ARGUMENT,
@@ -75,12 +76,14 @@ _STEPS = "select distinct step from outcomes where run_id = $run_id"
 @DRY_RUN_OPTION
 @limit_options
 @pool_options
+@BY_OPTION
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
 @wait_for_warehouse()
 def run(
     *,
     dataset: str,
+    by: str | None,
     as_json: bool,
     dry_run: bool,
     maps: tuple[str, ...],
@@ -150,7 +153,7 @@ def run(
                 return INTERRUPTED
         else:
             suite_outcome = SuiteOutcome(outcome=start_run(RunRequest(settings=settings), watch=watch))
-    return report_outcome(suite_outcome, settings.warehouse, as_json=as_json)
+    return report_outcome(suite_outcome, settings.warehouse, as_json=as_json, by=by)
 
 
 @click.command(cls=SectionedCommand)
@@ -188,7 +191,7 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
     return report_outcome(suite_outcome, url, as_json=as_json)
 
 
-def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool) -> int:
+def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: str | None = None) -> int:
     """Print how a run ended, and its gate where it has one, and return the exit status."""
     from evalhouse.flows.results import run_facts  # noqa: PLC0415  # read when the run has ended
 
@@ -196,6 +199,12 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool) -> i
     with one_reader():
         of_run = {"run_id": run.run_id, "metrics": list(run.metrics)}
         rows = warehouse.fetch_rows("runs/means", **of_run)
+        slices: list[dict[str, object]] = []
+        if outcome.status in ("completed", "incomplete"):
+            try:
+                slices = run_facts.read_slices(warehouse, run, by)
+            except ValueError as error:  # the run is paid for, and all else is shown
+                print_notice(f"{error}; evalhouse show {run.run_id} --by COLUMN shows it later")
         if as_json:
             testset = run.config.get("refreshed")
             of_suite = {"suite": run.suite, "gate": suite_outcome.gate} if run.suite else {}
@@ -217,6 +226,7 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool) -> i
                     "calls": outcome.counts.pick(*used),
                     "noise": outcome.noise.to_plain() if outcome.noise else None,
                     "repeats": outcome.repeats.to_plain() if outcome.repeats else None,
+                    "by": slices,
                     "warehouse": warehouse.location.url,
                     **of_suite,
                 }
@@ -236,6 +246,7 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool) -> i
                 print_scores(rows, run_facts.sort_first(run.metrics), silent.hidden, silent.line, folded)
                 for note in run_facts.list_notes(warehouse, run):
                     print_line(note)
+                run_facts.print_slices(slices)
                 print_line()
             counts = outcome.counts
             no_price = "unknown: no price is on the list (--prices FILE)"

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, LATEST_ARGUMENT, WAREHOUSE_OPTION, count_option
+from evalhouse.flows.commands.options import BY_OPTION, JSON_OPTION, LATEST_ARGUMENT, WAREHOUSE_OPTION, count_option
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.baseline import describe_acceptance
 from evalhouse.flows.results.comparison import (
@@ -43,9 +43,11 @@ from evalhouse.flows.results.run_facts import (
     list_trail,
     list_troubled,
     print_responses,
+    print_slices,
     read_replies,
     read_response_counts,
     read_silent,
+    read_slices,
     sort_first,
 )
 from evalhouse.tasks.comparing import POWER
@@ -115,7 +117,8 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
 @LATEST_ARGUMENT
 @count_option("--worst", default=5, text="Worst samples to show.")
 @click.option("--all", "show_all", is_flag=True, help="Show every metric, not only the main ones.")
-@click.option("--by", metavar="METRIC", help="The metric that says which samples are worst.")
+@click.option("--sort", metavar="METRIC", help="The metric that says which samples are worst.")
+@BY_OPTION
 @click.option(
     "--drop",
     "drops",
@@ -138,6 +141,7 @@ def show(
     run: str,
     worst: int,
     show_all: bool,
+    sort: str | None,
     by: str | None,
     drops: tuple[str, ...],
     power: float,
@@ -153,11 +157,11 @@ def show(
     of_run = {"run_id": run_row.run_id}
     scores = warehouse.fetch_rows("show/scores", **of_run)
     scored = {row["metric"] for row in scores if row["n_scored"]}
-    if by is not None and by not in {row["metric"] for row in scores}:
-        advice = suggest(by, sorted(map(str, scored)), otherwise="it has")
-        raise SettingsError(f"run {run_row.run_id} has no metric {by!r}; {advice}")
+    if sort is not None and sort not in {row["metric"] for row in scores}:
+        advice = suggest(sort, sorted(map(str, scored)), otherwise="it has")
+        raise SettingsError(f"run {run_row.run_id} has no metric {sort!r}; {advice}")
     corrected = list_corrected(warehouse, run_row.run_id)
-    metric = by or next((name for name in (*FIRST, *run_row.metrics) if name in scored), None)
+    metric = sort or next((name for name in (*FIRST, *run_row.metrics) if name in scored), None)
     of_metric = {**of_run, "metric": metric, "worst": worst}
     noise = warehouse.fetch_rows("show/noise", **of_run)
     replies = read_replies(warehouse, run_row.run_id)
@@ -194,7 +198,7 @@ def show(
         "acceptances": [asdict(row) for row in list_acceptances(warehouse, run_row.run_id)],
         "unscored": warehouse.fetch_rows("runs/unscored", **of_run),
         "preferences": describe_preferences(warehouse, run_row),
-    } | {"components": components}
+    } | {"components": components, "by": read_slices(warehouse, run_row, by)}
     if as_json:
         print_json(document)
     else:
@@ -232,6 +236,7 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
         print_scores(document["metrics"], sort_first(run.metrics), silent.hidden, silent.line, folded)
         for note in filter(None, (*document["notes"], document["sampling"])):
             print_line(note)
+        print_slices(document["by"])
         # The groups that intervals count, if they do not count single samples.
         grouped = {row["cluster"]: row for row in sorted(document["metrics"], key=lambda row: row["n_clusters"] or 0)}
         for cluster, row in grouped.items():

@@ -63,6 +63,7 @@ _MAX_SCORES = 6
 _DROPPED = (("#scored in base", "#in candidate"), ("#common",), ("#noise floor",), ("#p",), ("95 % interval",))
 _MAX_CAUSES = 6
 _MAX_METRICS = 8
+_MAX_SLICES = 12
 _MAX_WARNINGS = 3
 _MAX_WARNING = 240
 # Letters of a text among several samples; a sample shown by itself has its texts whole.
@@ -169,6 +170,7 @@ def print_summary(document: Row) -> None:
         for metric in shown[:_MAX_METRICS]
     ]  # fmt: skip
     print_section("Scores", ["metric", "#base", "#candidate", "#difference", "95 % interval", "verdict"], rows)
+    _print_slices([row for row in document["by"] if row["verdict"] != "same"][:_MAX_SLICES])
     runs = f"{document['base']['run_id']} {document['candidate']['run_id']}"
     print_line()
     n_more, n_same = len(metrics) - len(rows), len(document["metrics"]) - len(metrics)
@@ -178,6 +180,20 @@ def print_summary(document: Row) -> None:
         print_line(
             f"next: evalhouse compare {runs} --sample {shlex.quote(clean_text(document['moved'][0]['sample_id']))}"
         )
+
+
+def _print_slices(rows: Sequence[Row]) -> None:
+    """Print the differences of slices, clearly worse ones first; nothing without rows."""
+    order = ("worse", "better", "changed", "undecided", "same")
+    cells = [
+        [row["slice"], row["metric"], row["common_base"], row["common_candidate"], _write_difference(row["difference"]),
+         write_interval(row["ci_low"], row["ci_high"]), row["n_common"], row["verdict"]]
+        for row in sorted(rows, key=lambda row: order.index(row["verdict"]))
+        if row["n_common"]
+    ]  # fmt: skip
+    if cells:
+        columns = ["metric", "#base", "#candidate", "#difference", "95 % interval", "#common", "verdict"]
+        print_section(f"By {rows[0]['by']}", [rows[0]["by"], *columns], cells)
 
 
 def _print_runs(document: Row, *, max_warnings: int | None = None) -> None:
@@ -625,7 +641,13 @@ def write_beyond(check: Row) -> str:
 def name_check(check: Row) -> str:
     """Name a check in a few words, such as `factual_f1: mean at least 0.800`."""
     limit = name_limit(check)
-    return f"{check['metric']}: {limit}" if check["metric"] else limit
+    return f"{name_metric(check)}: {limit}" if check["metric"] else limit
+
+
+def name_metric(check: Row) -> str:
+    """Name the metric of a check, and its slice: `factual_f1 (language zh)`; empty for a cost."""
+    name = check["metric"] or ""
+    return f"{name} ({check['by_column']} {check['by_value'] or 'missing'})" if check["by_column"] else name
 
 
 def name_limit(check: Row) -> str:

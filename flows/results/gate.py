@@ -20,6 +20,7 @@ from evalhouse.flows.results.comparison import (
     list_plans,
     name_check,
     name_limit,
+    name_metric,
     write_amount,
     write_beyond,
     write_limit,
@@ -36,10 +37,13 @@ from evalhouse.tasks.comparing.gate_checks import (
     OUTCOMES,
     Check,
     Cost,
+    Kind,
     Latency,
     Limits,
     Score,
     check_all,
+    check_drops,
+    check_mean,
     check_trends,
     compare_with_mean,
     count_outcomes,
@@ -51,12 +55,21 @@ from evalhouse.tasks.comparing.gate_checks import (
 from evalhouse.tasks.comparing.noise import describe_components
 from evalhouse.tasks.comparing.runs import (
     Comparison,
+    ComparisonError,
     ComparisonSettings,
     check_common,
     compare_runs,
     group_means,
     warn_of_status,
 )
+from evalhouse.tasks.comparing.slices import (
+    BySlice,
+    compare_slices,
+    compare_slices_with_mean,
+    find_slices,
+    measure_slices,
+)
+from evalhouse.tasks.settings.suite import SliceGate
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.rows.gates import Night
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -64,6 +77,7 @@ from evalhouse.warehouse.rows.runs import RunRow, fetch_components
 from evalhouse.warehouse.store import Warehouse
 
 STDOUT = "-"
+NO_SLICES: Mapping[str, SliceGate] = {}
 _RUN_COLUMNS = ("run_id", "status", "suite", "label", "dataset", "judge", "embeddings", "started_at", "n_samples")
 _SAMPLES = "select count(*) as n from run_samples where run_id = $run_id"
 Document = Mapping[str, Any]
@@ -87,10 +101,12 @@ def decide(
     limits: Limits,
     settings: ComparisonSettings,
     undecided: Literal["pass", "fail"],
+    slices: Mapping[str, SliceGate] = NO_SLICES,
 ) -> dict[str, Any]:
     """Check all limits and return the checks with the gate's outcome, as --json prints it.
 
-    A missing baseline leaves drops undecided; `nights` are the runs before, for trends. Raises ComparisonError if the
+    A missing baseline leaves drops undecided; `slices` are limits for each value of a metadata column,
+    `nights` the runs before, for trends. Raises ComparisonError if the
     runs cannot be compared as asked, NothingCommon if they share no sample.
     """
     comparison: Comparison | None = None
@@ -100,7 +116,7 @@ def decide(
         # p is adjusted over the drops that are checked, and over no others.
         of_drops = replace(settings, metrics=frozenset(limits.drops))
         comparison = compare_runs(RunPair(warehouse, baseline.runs[0], run), of_drops)
-    elif baseline.runs:
+    elif baseline.runs and limits.drops:
         metrics = list(limits.drops)
         laid = lay_side_by_side(warehouse, run, baseline.runs, metrics=metrics, cluster=settings.cluster)
         unchanged = list_unchanged(warehouse, run, baseline.runs, metrics)
@@ -119,6 +135,8 @@ def decide(
         ),
         latency=Latency(**latencies[0]) if latencies else Latency(),
     )
+    for column, of_slice in slices.items():
+        checks += _check_slices(warehouse, run, baseline.runs, settings, column=column, limits=of_slice)
     if baseline.missing is not None:
         checks = [
             Check(
@@ -160,6 +178,50 @@ def decide(
     }
 
 
+def _check_slices(
+    warehouse: Warehouse,
+    run: RunRow,
+    bases: Sequence[RunRow],
+    settings: ComparisonSettings,
+    *,
+    column: str,
+    limits: SliceGate,
+) -> list[Check]:
+    """Check the means and drops of each slice by a column; p of drops is adjusted over all slices and metrics.
+
+    All limits fail where the run has no such slices: they were meant to hold.
+    """
+    kinds: dict[Kind, Mapping[str, float]] = {"min": limits.min, "max": limits.max, "max_drop": limits.max_drop}
+    try:
+        slices = find_slices(warehouse, run, column)
+    except ComparisonError as error:
+        return [
+            Check(
+                kind=kind, metric=name, limit=limit, value=None, n=0, outcome="failed", reason="nothing_scored",
+                detail=str(error), by_column=column,
+            )
+            for kind, by_metric in kinds.items()
+            for name, limit in by_metric.items()
+        ]  # fmt: skip
+    of_runs: BySlice = {}
+    metrics = list(limits.max_drop)
+    if len(bases) == 1 and metrics:
+        of_runs = compare_slices(RunPair(warehouse, bases[0], run), settings, column, metrics)
+    elif bases and metrics:
+        laid = lay_side_by_side(warehouse, run, bases, metrics=metrics, cluster=settings.cluster)
+        unchanged = list_unchanged(warehouse, run, bases, metrics)
+        of_runs = compare_slices_with_mean(laid, slices, settings, unchanged)
+    checks: list[Check] = []
+    means = measure_slices(warehouse, run, column, [*limits.min, *limits.max])
+    for value in slices:
+        of_slice = {mean.metric: mean.score for mean in means if mean.slice == value}
+        found = [check_mean("min", name, limit, of_slice[name]) for name, limit in limits.min.items()]
+        found += [check_mean("max", name, limit, of_slice[name]) for name, limit in limits.max.items()]
+        found += check_drops(limits.max_drop, of_runs.get(value, {}))
+        checks += [replace(check, by_column=column, by_value=value) for check in found]
+    return checks
+
+
 def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None) -> dict[str, Score]:
     """Read the score of every metric of the run, in its order; a metric without a row has no score.
 
@@ -198,7 +260,7 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
             alike.setdefault(tuple(check[key] for key in keys), []).append(check)
     checks = []
     for group in alike.values():
-        names = ", ".join(str(check["metric"]) for check in group)
+        names = ", ".join(name_metric(check) for check in group)
         joined = {"metric": f"{len(group)} metrics", "names": names} if len(group) > 1 else {}
         checks.append({**group[0], **joined})
     if checks:
@@ -214,7 +276,7 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
     for check in document["checks"]:
         if check["outcome"] == "passed":
             value = write_amount(check["kind"], check["value"])
-            passed.setdefault(name_limit(check), {}).setdefault(value, []).append(check["metric"] or "")
+            passed.setdefault(name_limit(check), {}).setdefault(value, []).append(name_metric(check))
     for limit, values in passed.items():
         shown = []
         for value, metrics in values.items():
@@ -262,7 +324,7 @@ def _lay_out(checks: Sequence[Document]) -> tuple[list[str], list[list[str]]]:
     rows = [
         {
             "outcome": check["outcome"],
-            "metric": check["metric"] or "–",
+            "metric": name_metric(check) or "–",
             "check": KINDS[check["kind"]],
             "#limit": write_limit(check["kind"], check["limit"]),
             "#found": write_amount(check["kind"], check["value"]),

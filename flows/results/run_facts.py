@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 import yaml
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.results.output import print_line, print_section, sort_by_metric
+from evalhouse.flows.results.output import print_line, print_section, sort_by_metric, write_interval
 from evalhouse.tasks.judge.protocol import COPIED, LATE, NOT_TAKEN, list_judges
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
@@ -224,6 +224,35 @@ def explain_surface(
         f"note: no embedding model, so {affected} uses surface_similarity, which compares spelling, not meaning; "
         "--embeddings openai:MODEL compares meaning."
     )
+
+
+def read_slices(warehouse: Warehouse, run: RunRow, column: str | None) -> list[dict[str, Any]]:
+    """Read the means of the main metrics for each value of a metadata column, as --json has them; none without one.
+
+    Raises ComparisonError for a column that has too many values, or that no sample has.
+    """
+    if column is None:
+        return []
+    from evalhouse.tasks.comparing.slices import measure_slices  # noqa: PLC0415  # imports the statistics
+
+    # A run that was given metrics without the main ones is shown by those.
+    metrics = [name for name in FIRST if name in run.metrics] or list(run.metrics)
+    return [vars(mean) for mean in measure_slices(warehouse, run, column, metrics)]
+
+
+def print_slices(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the means of slices, metric by metric; nothing without rows."""
+    names = sort_first(list(dict.fromkeys(str(row["metric"]) for row in rows)))
+    rows = sorted((row for row in rows if row["n_scored"]), key=lambda row: names.index(row["metric"]))
+    cells = [
+        [row["metric"], row["slice"], row["mean"], write_interval(row["ci_low"], row["ci_high"]), row["n_scored"],
+         row["n_samples"]]
+        for row in rows
+    ]  # fmt: skip
+    if rows:
+        print_section(
+            f"By {rows[0]['by']}", ["metric", rows[0]["by"], "#mean", "95 % interval", "#scored", "#samples"], cells
+        )
 
 
 def list_notes(warehouse: Warehouse, run: RunRow) -> list[str]:

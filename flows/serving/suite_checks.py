@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from math import ceil, log, log1p
 from pathlib import Path
 
 from evalhouse.flows.errors import SettingsError
@@ -122,6 +123,46 @@ def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
             raise SettingsError(f"[gate.{kind}] {problem}")
 
 
+def count_needed(share: float) -> int | None:
+    """Return how many independent samples pass a limit when none of them moves, or all are perfect; None if no number.
+
+    `share` is how far the limit is from that, on a scale of 0 to 1: n samples leave open that a share of
+    1 - 0.025 ^ (1 / n) of the others differs (see `intervals.find_interval`).
+    """
+    from evalhouse.tasks.comparing.gate_checks import ALPHA, MIN_CLUSTERS, ROUNDING  # noqa: PLC0415  # statistics
+
+    if share <= 0:
+        return None
+    return max(MIN_CLUSTERS, ceil(log(ALPHA / 2) / log1p(-share) - ROUNDING)) if share < 1 else MIN_CLUSTERS
+
+
+def list_shortages(gate: SuiteGate, minimums: Mapping[str, float], n_samples: int) -> list[str]:
+    """Return a sentence for each limit that so many samples cannot pass, unless nothing changed that its metric reads.
+
+    `minimums` has the lowest value of each metric from there to 1; limits of others are left out.
+    """
+    needed: dict[tuple[str, float], dict[str, int | None]] = {}
+    for kind, by_metric in (("max_drop", gate.max_drop), ("min", gate.min), ("max", gate.max)):
+        for name in by_metric.keys() & minimums.keys():
+            limit, lowest = by_metric[name], minimums[name]
+            share = {"max_drop": limit, "min": (1 - limit) / (1 - lowest), "max": (limit - lowest) / (1 - lowest)}[kind]
+            n = count_needed(share)
+            if n is None or n > n_samples:
+                needed.setdefault((kind, limit), {})[name] = n
+    sentences = []
+    for (kind, limit), by_name in needed.items():
+        even = "every score is the best possible"
+        if kind == "max_drop":
+            even = "no score differs, and passes only where nothing changed that the metric reads"
+        counts = [n for n in by_name.values() if n is not None]
+        enough = f"it takes {max(counts)}" if counts else "no number is enough"
+        sentences.append(
+            f"{n_samples} samples are too few for {kind} {limit:g} of {', '.join(sorted(by_name))}: it stays undecided "
+            f"even where {even}; {enough}"
+        )
+    return sentences
+
+
 def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
     """Return findings on the parts of a suite; `settings` are the ones of its next run."""
     n_samples: int | None = None
@@ -164,16 +205,13 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
     if (gate := settings.gate) is not None:
 
         def check_gate() -> CheckResult:
-            from evalhouse.tasks.comparing.gate_checks import Limits, list_shortages  # noqa: PLC0415  # statistics
-
             plan = make_plan(settings)
             check_suite_gate(gate, plan)
             shortages: list[str] = []
             # A sample budget estimates the means of all samples from some.
             if n_samples is not None and settings.sample_budget is None:
-                limits = Limits(minimums=gate.min, maximums=gate.max, drops=gate.max_drop)
                 minimums = {metric.name: metric.minimum for metric in plan.metrics if not metric.is_own}
-                shortages = list_shortages(limits, minimums, n_samples)
+                shortages = list_shortages(gate, minimums, n_samples)
             return "note" if shortages else "ok", "; ".join([count_limits(gate), *shortages])
 
         checks["gate"] = check_gate

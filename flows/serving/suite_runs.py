@@ -49,9 +49,9 @@ def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | Non
     from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings, NothingCommon  # noqa: PLC0415
 
     gate = SuiteGate.model_validate(gate_config, strict=False)
-    nights = list_nights(warehouse, run) if gate.max_drop or gate.trends else []
+    nights = list_nights(warehouse, run) if gate.has_drops or gate.trends else []
     baseline = Baseline()
-    if gate.max_drop:
+    if gate.has_drops:
         baseline = find_baseline(warehouse, run, gate.against, k=gate.k, nights=nights)
     scores = read_scores(warehouse, run)
     # `min_coverage` is for all metrics without a limit in [gate.coverage].
@@ -65,7 +65,7 @@ def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | Non
         cost_usd=gate.max_cost,
         latency_p95_ms=gate.max_latency_p95_ms,
     )
-    decide_by = partial(decide, warehouse, run, scores=scores, undecided=gate.undecided)
+    decide_by = partial(decide, warehouse, run, scores=scores, undecided=gate.undecided, slices=gate.slices)
     try:
         settings = ComparisonSettings(cluster=gate.cluster)
         document = decide_by(baseline, nights=nights, limits=limits, settings=settings)

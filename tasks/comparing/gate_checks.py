@@ -20,7 +20,6 @@ is marked as such, metric by metric.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, log, log1p
 from typing import Final, Literal
 
 import numpy as np
@@ -139,7 +138,8 @@ class Check:
     `value` is the mean, drop, coverage, dollars or milliseconds found, with its 95 % interval where it has one, from
     `n` samples (None for dollars); None where it is not known. `beyond` is how far `value` is on the bad side of the
     limit, negative on the good side. `noise_floor`, of a drop alone, is the largest one that the judge's noise makes,
-    None when that is not known. `detail` is a sentence for a person.
+    None when that is not known. `detail` is a sentence for a person. A check of a slice has the
+    samples whose metadata column `by_column` is `by_value`.
     """
 
     kind: Kind
@@ -154,6 +154,8 @@ class Check:
     outcome: Outcome
     reason: Reason | None = None
     detail: str
+    by_column: str | None = None
+    by_value: str | None = None
 
 
 @dataclass(frozen=True)
@@ -329,44 +331,6 @@ def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Find
     return _Finding("failed", "beyond_limit", f"the whole interval is beyond the limit, {write_p(p)}")
 
 
-def count_needed(share: float) -> int | None:
-    """Return how many independent samples pass a limit when none of them moves, or all are perfect; None if no number.
-
-    `share` is how far the limit is from that, on a scale of 0 to 1: n samples leave open that a share of
-    1 - 0.025 ^ (1 / n) of the others differs (see `intervals.find_interval`).
-    """
-    if share <= 0:
-        return None
-    return max(MIN_CLUSTERS, ceil(log(ALPHA / 2) / log1p(-share) - ROUNDING)) if share < 1 else MIN_CLUSTERS
-
-
-def list_shortages(limits: Limits, minimums: Mapping[str, float], n_samples: int) -> list[str]:
-    """Return a sentence for each limit that so many samples cannot pass, unless nothing changed that its metric reads.
-
-    `minimums` has the lowest value of each metric from there to 1; limits of others are left out.
-    """
-    needed: dict[tuple[str, float], dict[str, int | None]] = {}
-    for kind, by_metric in (("max_drop", limits.drops), ("min", limits.minimums), ("max", limits.maximums)):
-        for name in by_metric.keys() & minimums.keys():
-            limit, lowest = by_metric[name], minimums[name]
-            share = {"max_drop": limit, "min": (1 - limit) / (1 - lowest), "max": (limit - lowest) / (1 - lowest)}[kind]
-            n = count_needed(share)
-            if n is None or n > n_samples:
-                needed.setdefault((kind, limit), {})[name] = n
-    sentences = []
-    for (kind, limit), by_name in needed.items():
-        even = "every score is the best possible"
-        if kind == "max_drop":
-            even = "no score differs, and passes only where nothing changed that the metric reads"
-        counts = [n for n in by_name.values() if n is not None]
-        enough = f"it takes {max(counts)}" if counts else "no number is enough"
-        sentences.append(
-            f"{n_samples} samples are too few for {kind} {limit:g} of {', '.join(sorted(by_name))}: it stays undecided "
-            f"even where {even}; {enough}"
-        )
-    return sentences
-
-
 def write_p(p: float) -> str:
     """Return a p in words."""
     return f"p {p:.3f}" if p >= _SMALLEST_P else f"p below {_SMALLEST_P}"
@@ -476,9 +440,11 @@ class Nights:
 
 @dataclass(frozen=True, kw_only=True)
 class SideBySide:
-    """Runs side by side, by metric; `cluster` is the metadata column that the clusters rest on, None without one."""
+    """Runs side by side, by metric, with the samples of their values; `cluster` is the metadata column that the
+    clusters rest on, None without one."""
 
     nights: Mapping[str, Nights]
+    sample_ids: Sequence[str] = ()
     cluster: str | None = None
 
 
@@ -520,7 +486,7 @@ def lay_side_by_side(
             unlike=tuple(unlike),
             better=next((way for way in SIGNS if way in rows["better"]), "high"),
         )
-    return SideBySide(nights=nights, cluster=clusters.column)
+    return SideBySide(nights=nights, sample_ids=samples.ids, cluster=clusters.column)
 
 
 def average_runs(values: Floats) -> Floats:

@@ -176,7 +176,7 @@ class Clusters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Column:
+class MetricColumn:
     """One metric by sample, in the order of the samples; `steps`, `rests_on` and `version` are of the metric itself."""
 
     metric: str
@@ -197,7 +197,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     scores = pair.fetch("scores")
     other_judges = pair.fetch("changed_judges")
     inputs = find_changed_inputs(pair, samples)
-    columns = list(_build_columns(pair, samples, scores, other_judges, inputs))
+    columns = list(build_columns(pair, samples, scores, other_judges, inputs))
     grouped = find_clusters(pair, samples, settings.cluster)
     clusters = grouped.places
     changed = join_inputs(inputs)
@@ -232,12 +232,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         )
         estimated = dict(zip(estimated, adjusted, strict=True))
         results = [estimated.get(column.metric, paired) for column, paired in zip(columns, results, strict=True)]
-    results = [
-        replace(paired, verdict="changed")
-        if column.better == "neutral" and paired.verdict in ("better", "worse")
-        else paired
-        for column, paired in zip(columns, results, strict=True)
-    ]
+    results = [leave_side_open(paired, column.better) for column, paired in zip(columns, results, strict=True)]
     noise = PairNoise(pair)
     metrics = []
     for column, paired in zip(columns, results, strict=True):
@@ -310,13 +305,14 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     )
 
 
-def _build_columns(
+def build_columns(
     pair: RunPair,
     samples: PairedSamples,
     scores: pl.DataFrame,
     other_judges: pl.DataFrame,
     inputs: Mapping[str, Flags],
-) -> Iterator[_Column]:
+) -> Iterator[MetricColumn]:
+    """Yield the columns of all metrics of either run, in their order."""
     rubrics = pair.fetch_rubrics()
     metric_steps = find_graded(rubrics) | pair.fetch_metric_steps()
     by_metric = {str(key[0]): frame for key, frame in scores.partition_by("metric", as_dict=True).items()}
@@ -339,7 +335,7 @@ def _build_columns(
         sample_ids = frame["sample_id"].to_list()
         base = samples.place_values(sample_ids, frame["base"])
         candidate = samples.place_values(sample_ids, frame["candidate"])
-        yield _Column(
+        yield MetricColumn(
             metric=metric,
             base=base,
             candidate=candidate,
@@ -352,9 +348,15 @@ def _build_columns(
         )
 
 
+def leave_side_open(paired: Paired, better: Better) -> Paired:
+    """Return the same difference as neither better nor worse where the metric has no better side."""
+    is_neutral = better == "neutral" and paired.verdict in ("better", "worse")
+    return replace(paired, verdict="changed") if is_neutral else paired
+
+
 def _compare_column(
     samples: PairedSamples,
-    column: _Column,
+    column: MetricColumn,
     paired: Paired,
     *,
     noise: PairNoise,

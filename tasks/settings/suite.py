@@ -343,6 +343,30 @@ def explain_direction(kind: str, names: Iterable[str], metrics: Mapping[str, Met
     return f"{', '.join(found)}: {advice}" if found else None
 
 
+class SliceGate(_Table):
+    """The limits that each slice of a run has to keep: the samples that share a value of a metadata column.
+
+    Without any they are the limits of [gate] on means and drops.
+    """
+
+    min: dict[str, float] = Field(default={}, description="least means by metric")
+    max: dict[str, float] = Field(default={}, description="most means by metric, for metrics that are better when low")
+    max_drop: dict[str, _NotNegative] = Field(default={}, description="most drops against the baseline by metric")
+
+    @field_validator("min", "max_drop")
+    @classmethod
+    def check_directions(cls, limits: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        return refuse_direction(limits, info)
+
+
+def refuse_direction(limits: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+    """Refuse limits of metrics whose direction does not fit; raises PydanticCustomError."""
+    problem = explain_direction(str(info.field_name), limits, load_metrics())
+    if problem:
+        raise PydanticCustomError("wrong_direction", "{problem}", {"problem": problem})
+    return limits
+
+
 class SuiteGate(_Table):
     """The limits a run has to keep, by metric, named as the options of `evalhouse gate` are."""
 
@@ -367,16 +391,16 @@ class SuiteGate(_Table):
         default={}, description="most of a fall over nights by metric, else half of max_drop; false for no such check"
     )
     coverage: dict[str, Share] = Field(default={}, description="least shares scored by metric")
+    by: dict[str, SliceGate] = Field(
+        default={}, description="limits for each value of a metadata column, by column; those of [gate] if empty"
+    )
 
     @field_validator("min", "max_drop", "trend")
     @classmethod
     def check_directions(
         cls, limits: dict[str, float] | Literal[False], info: ValidationInfo
     ) -> dict[str, float] | Literal[False]:
-        problem = explain_direction(str(info.field_name), limits or (), load_metrics())
-        if problem:
-            raise PydanticCustomError("wrong_direction", "{problem}", {"problem": problem})
-        return limits
+        return limits and refuse_direction(limits, info)
 
     @field_validator("against")
     @classmethod
@@ -386,15 +410,23 @@ class SuiteGate(_Table):
 
     @model_validator(mode="after")
     def check_sense(self) -> "SuiteGate":
-        is_empty = not (self.min or self.max or self.max_drop or self.trend or self.coverage)
+        for column, limits in self.slices.items():
+            if limits == SliceGate():
+                raise PydanticCustomError(
+                    "empty_slices",
+                    "there is nothing to check by {column}; give limits in [gate.by.{column}.min], .max or .max_drop, "
+                    "or in [gate] for the whole and for each of its values",
+                    {"column": column},
+                )
+        is_empty = not (self.min or self.max or self.max_drop or self.trend or self.coverage or self.by)
         if is_empty and self.max_cost is self.max_latency_p95_ms is self.min_coverage is None:
             raise PydanticCustomError(
                 "empty_gate",
                 "there is nothing to check; give max_cost, max_latency_p95_ms, min_coverage, or a limit in [gate.min], "
-                "[gate.max], [gate.max_drop], [gate.trend] or [gate.coverage]",
+                "[gate.max], [gate.max_drop], [gate.trend], [gate.coverage] or [gate.by.COLUMN]",
             )
         # The default may have been written out, as in a run's config.
-        if self.against != PASSED and not self.max_drop:
+        if self.against != PASSED and not self.has_drops:
             raise PydanticCustomError(
                 "no_drop", "there is nothing to compare; give a limit in [gate.max_drop], or leave `against` out"
             )
@@ -403,7 +435,20 @@ class SuiteGate(_Table):
     @property
     def metrics(self) -> tuple[str, ...]:
         """Every metric that has a limit."""
-        return tuple(dict.fromkeys((*self.min, *self.max, *self.max_drop, *(self.trend or ()), *self.coverage)))
+        of_slices = (name for limits in self.by.values() for name in (*limits.min, *limits.max, *limits.max_drop))
+        of_whole = (*self.min, *self.max, *self.max_drop, *(self.trend or ()), *self.coverage)
+        return tuple(dict.fromkeys((*of_whole, *of_slices)))
+
+    @property
+    def has_drops(self) -> bool:
+        """True if there is a limit on a drop, of the whole or of a slice."""
+        return bool(self.max_drop) or any(limits.max_drop for limits in self.by.values())
+
+    @property
+    def slices(self) -> dict[str, SliceGate]:
+        """The limits of the slices by column, with those of the whole where a column has none."""
+        whole = SliceGate(min=self.min, max=self.max, max_drop=self.max_drop)
+        return {column: whole if limits == SliceGate() else limits for column, limits in self.by.items()}
 
     @property
     def trends(self) -> dict[str, float]:

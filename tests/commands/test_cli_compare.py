@@ -132,7 +132,7 @@ def test_json_has_what_the_readme_says(equal: dict[str, Any]) -> None:
     document = equal
     assert document.keys() == {
         "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "headline", "n_judged",
-        "stages", "causes", "metrics", "retrieval", "noise", "moved", "corrected", "components", "components_of",
+        "stages", "causes", "metrics", "by", "retrieval", "noise", "moved", "corrected", "components", "components_of",
         "all_answers",
     }  # fmt: skip
     assert document["metrics"][0].keys() == {
@@ -307,7 +307,7 @@ def test_the_tables_say_what_moved_why_and_where(moved: str, ask: Ask) -> None:
 
 def test_samples_are_ranked_by_a_metric_and_shown_one_by_one(moved: str, ask: Ask) -> None:
     runs = ("compare", "first night", "moved", "--warehouse", moved)
-    ranked = ask(*runs, "--by", "factual_recall", "--json").document["moved"]
+    ranked = ask(*runs, "--sort", "factual_recall", "--json").document["moved"]
     assert ranked[0]["scores"]["factual_recall"]["base"] != ranked[0]["scores"]["factual_recall"]["candidate"]
     assert ask(*runs, "--top", "0").stdout.count("\nsample ") == 0
     assert ask(*runs, "--top", "1").stdout.count("\nsample ") == 1

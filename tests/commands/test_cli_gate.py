@@ -120,7 +120,7 @@ def test_json_has_what_the_readme_says(ask: Ask) -> None:
     }  # fmt: skip
     assert document["checks"][0].keys() == {
         "kind", "metric", "limit", "value", "ci_low", "ci_high", "n", "beyond", "noise_floor", "outcome", "reason",
-        "detail",
+        "detail", "by_column", "by_value",
     }  # fmt: skip
 
 
@@ -431,7 +431,7 @@ def test_an_accepted_run_is_the_baseline_and_is_shown_as_such(nights: Nights, as
     drop = ("--against", "passed", "--max-drop", "own=0.1")
     nights.change("delete from runs where run_id not in ('base', 'night')")
     assert nights.check(*drop)["detail"].startswith("no earlier run of dataset harbour.jsonl has passed its gate")
-    accepted = accept(nights, ask, "--accept", "base", "--why", "a harder [bold]corpus", "--by", "ann")
+    accepted = accept(nights, ask, "--accept", "base", "--why", "a harder [bold]corpus", "--accepted-by", "ann")
     assert accepted.status == 0, accepted.stderr
     message = "run base was accepted as the baseline by ann on "
     assert accepted.lines[0].startswith(message)

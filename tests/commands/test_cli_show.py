@@ -71,17 +71,17 @@ def test_show_has_scores_worst_samples_calls_and_what_is_unscored(house: House, 
 
 
 def test_the_next_command_can_be_pasted_for_a_hostile_sample_id(house: House, ask: Ask) -> None:
-    worst = ask("show", house.run_id, "--by", "surface_similarity", "--worst", "9", "--json").document["worst"]
+    worst = ask("show", house.run_id, "--sort", "surface_similarity", "--worst", "9", "--json").document["worst"]
     assert [row["value"] for row in worst] == sorted(row["value"] for row in worst)
     assert HOSTILE_ID in {row["sample_id"] for row in worst}
-    finished = ask("show", house.run_id, "--by", "context_utilization")
+    finished = ask("show", house.run_id, "--sort", "context_utilization")
     command = shlex.split(find_line(finished, "next: ").removeprefix("next: evalhouse "))
     assert len(command) == 4
     assert ask(*command).status == 0
 
 
 def test_worst_of_a_metric_of_faults_are_the_highest(ask: Ask) -> None:
-    worst = ask("show", "latest", "--by", "hallucination", "--json").document["worst"]
+    worst = ask("show", "latest", "--sort", "hallucination", "--json").document["worst"]
     values = [row["value"] for row in worst]
     assert values == sorted(values, reverse=True)
     assert ask("show", "latest", "--worst", "0", "--json").document["worst"] == []
@@ -91,7 +91,7 @@ def test_show_as_json(house: House, ask: Ask) -> None:
     document = ask("show", "latest", "--json").document
     assert document.keys() == {
         "run", "metrics", "worst_by", "worst", "changes", "responses", "costs", "replies", "votes", "noise", "warnings",
-        "corrected", "acceptances", "unscored", "components", "forgotten", "preferences", "sampling", "notes",
+        "corrected", "acceptances", "unscored", "components", "forgotten", "preferences", "sampling", "notes", "by",
     }  # fmt: skip
     assert {row["metric"] for row in document["metrics"]} == house.first.document["metrics"].keys()
     assert all(row["change"] == 0 for row in document["metrics"] if row["mean"] is not None), "the same run again"
@@ -154,7 +154,7 @@ def test_markup_in_texts_is_there_as_it_was_written(house: House, ask: Ask) -> N
     for finished in (
         ask("lineage", house.run_id, HOSTILE_ID),
         ask("query", "select question from samples"),
-        ask("show", house.run_id, "--worst", "9", "--by", "answer_correctness"),
+        ask("show", house.run_id, "--worst", "9", "--sort", "answer_correctness"),
     ):
         assert MARKUP[:24] in finished.stdout
 

@@ -33,7 +33,8 @@ def make_document(*metrics: dict[str, Any], **columns: object) -> dict[str, Any]
         "base": {"run_id": "b", **run}, "candidate": {"run_id": "c", **run, "label": "v2"},
         "n_samples": {"base": 10, "candidate": 10, "common": 9}, "cluster": None, "warnings": [],
         "metrics": list(metrics), "noise": {"run_ids": [], "steps": []}, "moved": [], "retrieval": [],
-        "components": [], "all_answers": [], "headline": {"sentence": "Nothing moved", "further": ["Really."]},
+        "components": [], "all_answers": [], "by": [],
+        "headline": {"sentence": "Nothing moved", "further": ["Really."]},
         **columns,
     }  # fmt: skip
 

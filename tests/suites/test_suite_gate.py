@@ -14,7 +14,7 @@ from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.serving.suite_checks import check_suite_gate
+from evalhouse.flows.serving.suite_checks import check_suite_gate, list_shortages
 from evalhouse.flows.serving.suite_runs import decide_suite_gate
 from evalhouse.tasks.settings.suite import SuiteGate
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
@@ -185,6 +185,21 @@ def test_the_mean_of_the_last_runs_that_passed_is_taken_sample_by_sample(store: 
     (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]
     # Ten samples have the first run's 0.4 alone, thirty the mean of 0.4 and 0.8.
     assert (drop["value"], drop["n"]) == (pytest.approx(0.1 * 30 / 40), 40)
+
+
+def test_a_limit_that_few_samples_cannot_pass_is_named_with_the_number_that_can() -> None:
+    drops = {"factual_f1": 0.02, "faithfulness": 0.02, "mrr": 0.5, "bleu": 0.0, "own": 0.01}
+    limits = SuiteGate(max_drop=drops, min={"accuracy": 0.99, "mrr": 0.6}, max={"hallucination": 0.03})
+    lowest = dict.fromkeys(("factual_f1", "faithfulness", "mrr", "bleu", "hallucination"), 0.0) | {"accuracy": 0.1}
+    found = list_shortages(limits, lowest, 120)
+    assert [(text.split(":")[0].split(" for ")[1], text.split("; ")[-1]) for text in found] == [
+        ("max_drop 0.02 of factual_f1, faithfulness", "it takes 183"),
+        ("max_drop 0 of bleu", "no number is enough"),
+        ("min 0.99 of accuracy", "it takes 331"),
+        ("max 0.03 of hallucination", "it takes 122"),
+    ]
+    assert len(list_shortages(limits, lowest, 5)) == 6
+    assert [text for text in list_shortages(limits, lowest, 331) if "bleu" not in text] == []
 
 
 @pytest.mark.parametrize("against", ["passed", "mean_of_passed"])

@@ -561,7 +561,9 @@ create table gate_checks (
     noise_floor  double,
     outcome      varchar not null,
     reason       varchar,
-    detail       varchar not null
+    detail       varchar not null,
+    by_column    varchar,
+    by_value     varchar
 );
 
 comment on table gate_checks is 'One row per check of a gate''s decision.';
@@ -579,6 +581,8 @@ comment on column gate_checks.noise_floor is 'Largest drop that the judge''s own
 comment on column gate_checks.outcome is 'passed, failed or undecided.';
 comment on column gate_checks.reason is 'Why it did not pass, in a word; NULL when it passed.';
 comment on column gate_checks.detail is 'Why, in a sentence.';
+comment on column gate_checks.by_column is 'Column of the metadata for a check of one slice; NULL for a check of the whole run.';
+comment on column gate_checks.by_value is 'Value in that column which the samples of the slice share.';
 
 -- One row per run that a person accepted as the baseline of its series.
 create table gate_acceptances (

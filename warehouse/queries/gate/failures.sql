@@ -10,7 +10,7 @@ with decision as (
 
 select
     checks.kind, checks.metric, checks.limit_value as "limit", checks.value, checks.ci_low, checks.ci_high,
-    checks.noise_floor, checks.beyond, checks.outcome, checks.detail
+    checks.noise_floor, checks.beyond, checks.outcome, checks.detail, checks.by_column, checks.by_value
 from gate_checks as checks
 join decision using (decision_id)
 where checks.outcome = 'failed' or (checks.outcome = 'undecided' and decision.undecided = 'fail')

@@ -10,7 +10,7 @@ with newest as (
 
 select newest.gate, newest.undecided as on_undecided, checks.kind, checks.metric, checks.limit_value as "limit",
        checks.value, checks.ci_low, checks.ci_high, checks.n, checks.beyond, checks.noise_floor, checks.outcome,
-       checks.reason, checks.detail
+       checks.reason, checks.detail, checks.by_column, checks.by_value
 from newest
 inner join gate_checks as checks using (decision_id)
 order by checks.outcome = 'passed', checks.outcome, checks.kind, checks.metric

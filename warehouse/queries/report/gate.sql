@@ -15,7 +15,9 @@ select
     gate_checks.metric,
     gate_checks.limit_value as "limit",
     gate_checks.value,
-    gate_checks.outcome
+    gate_checks.outcome,
+    gate_checks.by_column,
+    gate_checks.by_value
 from newest
 left join gate_checks
     on gate_checks.decision_id = newest.decision_id

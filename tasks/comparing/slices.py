@@ -1,0 +1,231 @@
+"""Slices of a run: the samples that share a value of one metadata column, with means, intervals and differences.
+
+A bot can get worse for one language, customer or kind of question while its mean over all samples stands still. Each
+slice has the interval of a mean over its samples alone, and two runs are compared slice by slice: p is adjusted over
+all slices and metrics at once (`paired`), so that of many slices that did not change hardly ever one seems to have.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from evalhouse.tasks.comparing.changes import (
+    Flags,
+    PairedSamples,
+    find_changed_inputs,
+    join_inputs,
+    split_difference,
+)
+from evalhouse.tasks.comparing.gate_checks import Score, SideBySide, compare_with_mean
+from evalhouse.tasks.comparing.intervals import find_mean_interval
+from evalhouse.tasks.comparing.noise import find_scale
+from evalhouse.tasks.comparing.paired import compare_paired, is_sampled
+from evalhouse.tasks.comparing.runs import (
+    Comparison,
+    ComparisonError,
+    ComparisonSettings,
+    MetricComparison,
+    build_columns,
+    describe_metric,
+    find_clusters,
+    leave_side_open,
+)
+from evalhouse.warehouse.messages import list_names
+from evalhouse.warehouse.metric_files import Better
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.store import Warehouse
+
+MAX_SLICES: Final = 50
+"""Values of a column beyond which a table by value shows nothing any more."""
+_MAX_NAMED: Final = 3
+BySlice = dict[str, dict[str, MetricComparison]]
+"""Comparisons by value of the column and metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceMean:
+    """One metric over the samples of one slice; `n_samples` counts all of these.
+
+    `mean` is None where none is scored, the interval also where one scored value, or equal ones, have none.
+    """
+
+    by: str
+    slice: str
+    metric: str
+    better: Better
+    n_samples: int
+    n_scored: int
+    mean: float | None
+    ci_low: float | None
+    ci_high: float | None
+
+    @property
+    def score(self) -> Score:
+        """The same as a gate checks it."""
+        return Score(
+            mean=self.mean,
+            ci_low=self.ci_low,
+            ci_high=self.ci_high,
+            n_scored=self.n_scored,
+            n_samples=self.n_samples,
+            n_applicable=self.n_scored,
+            better=self.better,
+        )
+
+
+def find_slices(warehouse: Warehouse, run: RunRow, column: str) -> dict[str, list[str]]:
+    """Return the ids of a run's samples by value of a metadata column, the largest slice first.
+
+    Samples without a value are in no slice. Raises ComparisonError for a column that no sample has, for one of more
+    than MAX_SLICES values, and for a run that judged a part of its dataset, whose plain means would mislead.
+    """
+    if is_sampled(run):
+        raise ComparisonError(
+            f"--by {column}: run {run.run_id} judged a part of its dataset, picked with unequal probabilities, so that "
+            "means of slices would mislead; run it without --sample-budget"
+        )
+    pointer = "/" + column.replace("~", "~0").replace("/", "~1")
+    slices: dict[str, list[str]] = {}
+    for sample_id, value in warehouse.fetch("slices/values", run_id=run.run_id, pointer=pointer).iter_rows():
+        slices.setdefault(value, []).append(sample_id)
+    if not slices:
+        columns = [str(row["name"]) for row in warehouse.fetch_rows("slices/columns", run_id=run.run_id)]
+        known = f"its columns are {list_names(columns)}" if columns else "its dataset has no further columns"
+        raise ComparisonError(f"--by: no sample of run {run.run_id} has a metadata column {column!r}; {known}")
+    if len(slices) > MAX_SLICES:
+        raise ComparisonError(
+            f"--by {column}: it has {len(slices):,} values in run {run.run_id}, and at most {MAX_SLICES} can be shown; "
+            "add a column with fewer values to the dataset, such as ranges or groups of these"
+        )
+    return dict(sorted(slices.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+def measure_slices(warehouse: Warehouse, run: RunRow, column: str, metrics: Collection[str]) -> list[SliceMean]:
+    """Return the mean of each metric in each slice, slice by slice; raises as `find_slices`."""
+    slices = find_slices(warehouse, run, column)
+    pair = RunPair(warehouse, run, run)
+    samples = PairedSamples(pair.fetch("samples"))
+    places = find_clusters(pair, samples, None).places
+    stored = {str(row["metric"]): row for row in warehouse.fetch_rows("gate/scores", run_id=run.run_id)}
+    scores = pair.fetch("scores").partition_by("metric", as_dict=True)
+    values = {}
+    for key, rows in scores.items():
+        values[str(key[0])] = samples.place_values(rows["sample_id"].to_list(), rows["candidate"])
+    means = []
+    for value, sample_ids in slices.items():
+        is_in = samples.flag(sample_ids)
+        for metric in metrics:
+            if metric not in stored:
+                continue
+            is_scored = is_in & ~np.isnan(values[metric])
+            scored = values[metric][is_scored]
+            groups = np.unique(places[is_scored], return_inverse=True)[1].astype(np.int64)
+            minimum = float(str(stored[metric]["minimum"]))
+            low, high = (find_mean_interval(scored, groups, minimum=minimum) if len(scored) else None) or (None, None)
+            means.append(
+                SliceMean(
+                    by=column,
+                    slice=value,
+                    metric=metric,
+                    better=next(way for way in ("high", "low", "neutral") if way == stored[metric]["better"]),
+                    n_samples=len(sample_ids),
+                    n_scored=len(scored),
+                    mean=float(scored.mean()) if len(scored) else None,
+                    ci_low=low,
+                    ci_high=high,
+                )
+            )
+    return means
+
+
+def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, metrics: Collection[str]) -> BySlice:
+    """Compare two runs in each slice of the candidate; raises as `find_slices`.
+
+    Each slice and metric is one column of the same test, so that p is adjusted over all of them.
+    """
+    find_slices(pair.warehouse, pair.base, column)  # refuses a base that judged a part, or has no such column
+    slices = find_slices(pair.warehouse, pair.candidate, column)
+    samples = PairedSamples(pair.fetch("samples"))
+    inputs = find_changed_inputs(pair, samples)
+    built = build_columns(pair, samples, pair.fetch("scores"), pair.fetch("changed_judges"), inputs)
+    changed = join_inputs(inputs)
+    flags = {value: samples.flag(sample_ids) for value, sample_ids in slices.items()}
+    cells = [
+        (value, replace(of_metric, **{name: np.where(is_in, getattr(of_metric, name), np.nan) for name in _VALUES}))
+        for of_metric in built
+        if of_metric.metric in metrics
+        for value, is_in in flags.items()
+    ]
+    if not cells:
+        return {}
+    results = compare_paired(
+        np.column_stack([cell.moves for _, cell in cells]),
+        find_clusters(pair, samples, settings.cluster).places,
+        low_is_good=[cell.better == "low" for _, cell in cells],
+        scales=[find_scale(np.concatenate([cell.base, cell.candidate])) for _, cell in cells],
+        seed=settings.seed,
+        resamples=settings.resamples,
+    )
+    compared: BySlice = {value: {} for value in slices}
+    for (value, cell), paired in zip(cells, results, strict=True):
+        sides: list[Flags] = [samples.in_base & flags[value], samples.in_candidate & flags[value]]
+        compared[value][cell.metric] = describe_metric(
+            cell.metric,
+            cell.base,
+            cell.candidate,
+            n_samples=(int(sides[0].sum()), int(sides[1].sum())),
+            paired=leave_side_open(paired, cell.better),
+            parts=split_difference(
+                base=cell.base,
+                candidate=cell.candidate,
+                in_base=sides[0],
+                in_candidate=sides[1],
+                changed=cell.changed,
+                inputs=changed,
+            ),
+            better=cell.better,
+        )
+    return compared
+
+
+_VALUES: Final = ("base", "candidate", "moves")
+
+
+def compare_slices_with_mean(
+    laid: SideBySide, slices: Mapping[str, Collection[str]], settings: ComparisonSettings, unchanged: Collection[str]
+) -> BySlice:
+    """Compare the last run with the mean of the others in each slice; see `gate_checks.compare_with_mean`."""
+    keys: dict[str, tuple[str, str]] = {}  # by a name for each slice and metric
+    nights = {}
+    for value, sample_ids in slices.items():
+        members = frozenset(sample_ids)
+        is_in = np.array([sample_id in members for sample_id in laid.sample_ids], dtype=bool)
+        for metric, of_metric in laid.nights.items():
+            key = f"{len(keys)}"
+            keys[key] = value, metric
+            nights[key] = replace(of_metric, metric=key, values=np.where(is_in, of_metric.values, np.nan))
+    same = [key for key, (_, metric) in keys.items() if metric in unchanged]
+    compared: BySlice = {value: {} for value in slices}
+    for of_cell in compare_with_mean(replace(laid, nights=nights), settings, same).metrics:
+        value, metric = keys[of_cell.metric]
+        compared[value][metric] = replace(of_cell, metric=metric)
+    return compared
+
+
+def describe_fallen(column: str, compared: BySlice, whole: Comparison) -> Iterator[str]:
+    """Yield half a sentence on the slices that are clearly worse in a metric in which the whole is not."""
+    is_worse = {of_metric.metric: of_metric.paired.verdict == "worse" for of_metric in whole.metrics}
+    fallen = [
+        value
+        for value, by_metric in compared.items()
+        if any(
+            of_metric.paired.verdict == "worse" and not is_worse.get(name, False)
+            for name, of_metric in by_metric.items()
+        )
+    ]
+    if fallen:
+        verb = "is" if len(fallen) == 1 else "are"
+        yield f"{column} {list_names(fallen, _MAX_NAMED)} {verb} worse, though the whole is not"
