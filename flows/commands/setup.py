@@ -147,7 +147,7 @@ def doctor(
             else:
                 text = f"{value:g}" if isinstance(value, float) else write_value(value) or "–"
             if shows_all or resolved.origins[name] != "default":
-                rows.append([name, text, resolved.origins[name], find_variable(name)])
+                rows.append([name, text, resolved.origins[name], find_variable(name) or ""])
         print_section("Settings", ["setting", "value", "from", "variable"], rows)
         are_set = [(name, value) for name, value in environment.items() if shows_all or value != "not set"]
         print_section("Environment", ["variable", "value"], are_set)

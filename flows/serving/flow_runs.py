@@ -23,10 +23,6 @@ from evalhouse.tasks.settings.suite import NEVER, find_cutoff
 from evalhouse.warehouse.messages import cut
 
 if TYPE_CHECKING:
-    from prefect import Flow
-    from prefect.deployments.runner import RunnerDeployment
-    from prefect.events import DeploymentTriggerTypes, TriggerTypes
-
     from evalhouse.flows.preparing.suites import Suite
 
 # Prefect keeps events for a week unless it is set otherwise; this bounds the search where they are kept for good.
@@ -284,88 +280,3 @@ def _list_ids(api: PrefectApi, path: str, conditions: Mapping[str, object]) -> l
         ids += [str(row["id"]) for row in rows]
         if len(rows) < _HISTORY_PAGE:
             return ids
-
-
-def make_deployment(suite: "Suite", flow: "Flow[..., Any]") -> "RunnerDeployment":
-    """Return what is registered for a suite, to be run by this flow; a second registration replaces the first.
-
-    Its trigger fires once, with the id of the last update, when no other update has followed for `debounce_s` seconds.
-    """
-    # Prefect may be imported only when the server's address is known.
-    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy  # noqa: PLC0415
-    from prefect.deployments.runner import RunnerDeployment  # noqa: PLC0415
-    from prefect.events import DeploymentEventTrigger, Posture  # noqa: PLC0415
-    from prefect.schedules import Cron  # noqa: PLC0415
-    from prefect.types.entrypoint import EntrypointType  # noqa: PLC0415
-
-    schedule = suite.schedule
-    triggers: list[DeploymentTriggerTypes | TriggerTypes] = []
-    if suite.trigger is not None:
-        source, quiet_s = suite.trigger.source, suite.trigger.debounce_s
-        triggers.append(
-            DeploymentEventTrigger(
-                name=f"{suite.name}: {source.name} was updated",
-                description=f"Runs suite {suite.name} when {source.name} was updated and nothing has followed for "
-                f"{quiet_s:g} s.",
-                match={"prefect.resource.id": source.resource},
-                after={source.event},
-                expect={source.event},
-                for_each={"prefect.resource.id"},
-                posture=Posture.Proactive,
-                threshold=1,
-                within=timedelta(seconds=quiet_s),
-                # Prefect encodes a template that is a single {{…}} as JSON, and cannot encode an id.
-                parameters={"trigger": "event", "event": "{{ event.id | string }}"},
-            )
-        )
-    return RunnerDeployment.from_flow(
-        flow,
-        name=suite.name,
-        description=f"Suite {suite.path}, served by evalhouse.",
-        tags=[TAG],
-        parameters={"suite": str(suite.path)},
-        schedule=Cron(schedule.cron, timezone=schedule.timezone) if schedule else None,
-        triggers=triggers,
-        concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
-        entrypoint_type=EntrypointType.MODULE_PATH,
-    )
-
-
-async def watch_heartbeats(name: str, deployment_id: str) -> None:
-    """Let Prefect mark flow runs of a deployment as crashed when their process is silent, on any machine.
-
-    The automation belongs to the deployment, whose next registration removes it together with its triggers.
-    """
-    from prefect.client.orchestration import get_client  # noqa: PLC0415
-    from prefect.client.schemas.objects import StateType  # noqa: PLC0415
-    from prefect.events import EventTrigger, Posture  # noqa: PLC0415
-    from prefect.events.actions import ChangeFlowRunState  # noqa: PLC0415
-    from prefect.events.schemas.automations import AutomationCore  # noqa: PLC0415
-
-    resource = f"prefect.deployment.{deployment_id}"
-    automation = AutomationCore(
-        name=f"{name}: its process is silent",
-        description=f"Marks a run of {name} as crashed after {SILENCE.seconds} s without a heartbeat.",
-        trigger=EventTrigger(
-            match={"prefect.resource.id": "prefect.flow-run.*"},
-            match_related={"prefect.resource.id": resource},
-            after={"prefect.flow-run.heartbeat"},
-            # Any state that follows is a sign of life; the next heartbeat begins a new silence.
-            expect={"prefect.flow-run.*"},
-            for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=SILENCE,
-        ),
-        actions=[
-            ChangeFlowRunState(
-                name="Crashed",
-                state=StateType.CRASHED,
-                force=False,
-                message="No heartbeat has come: the process or its machine is gone. `evalhouse serve` resumes the run.",
-            )
-        ],
-        owner_resource=resource,
-    )
-    async with get_client() as client:
-        await client.create_automation(automation)

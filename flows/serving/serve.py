@@ -39,18 +39,12 @@ from evalhouse.flows.server.environment import (
 from evalhouse.flows.server.interrupts import StopOrders
 from evalhouse.flows.server.local import SERVE_LOG, LocalServer
 from evalhouse.flows.serving.backlog import catch_up, is_gate_due, is_marked, is_served, queue_resume, sweep_crashed
-from evalhouse.flows.serving.flow_runs import (
-    HEARTBEAT_S,
-    HistoryLimit,
-    ServedSuite,
-    fetch_served_suite,
-    make_deployment,
-    watch_heartbeats,
-)
+from evalhouse.flows.serving.deployments import Registered, register, retire_unserved
+from evalhouse.flows.serving.flow_runs import HEARTBEAT_S, HistoryLimit, ServedSuite, fetch_served_suite
 from evalhouse.flows.serving.notify import describe_failures, describe_trigger
 from evalhouse.flows.serving.suite_runs import resolve_suite
 from evalhouse.tasks.settings.suite import Retention
-from evalhouse.warehouse.engine.locks import hold_file
+from evalhouse.warehouse.engine.locks import hold_file, is_file_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing
 from evalhouse.warehouse.messages import hide_credentials
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, now_utc
@@ -65,6 +59,8 @@ LoadFlow = Callable[[], "Flow[..., Any]"]
 _POLL_S: Final = 2.0
 # Looks between two searches for crashed runs: a search takes a second for each run that is in progress.
 _SWEEP_EVERY: Final = 10
+# How long other processes may take to begin, as after a restart of the machine, until their suites are not served.
+_UNSERVED_AFTER_S: Final = 30.0
 # A warehouse or a server that is away is reported once in so long.
 _REPORT_AGAIN_S: Final = 600.0
 # How long our own server may be away before that is reported: it is started again.
@@ -169,12 +165,16 @@ def serve_suites(
     """
     with contextlib.ExitStack() as locks:
         for suite in suites:
-            digest = hashlib.sha256(f"{server.api_url} {suite.name}".encode()).hexdigest()[:12]
             busy = f"suite {suite.name} is served by another process of this machine already"
-            locks.enter_context(hold_alone(prefect_home() / f"evalhouse-serve-{digest}.lock", busy))
+            locks.enter_context(hold_alone(_find_suite_lock(server.api_url, suite.name), busy))
         # A run's process must not look for our modules in the folder it is started in, which may have a `flows`.
         os.environ["PYTHONSAFEPATH"] = "1"
         asyncio.run(_Serving(suites, server, load_flow, parallel=parallel, report=report).serve(orders))
+
+
+def _find_suite_lock(api_url: str, name: str) -> Path:
+    digest = hashlib.sha256(f"{api_url} {name}".encode()).hexdigest()[:12]
+    return prefect_home() / f"evalhouse-serve-{digest}.lock"
 
 
 class _Serving:
@@ -183,13 +183,17 @@ class _Serving:
     def __init__(
         self, suites: Sequence[Suite], server: ServerUse, load_flow: LoadFlow, *, parallel: int, report: Print
     ) -> None:
-        self._suites = suites
+        self._suites = list(suites)
         self._server = server
         self._load_flow = load_flow
         self._parallel = parallel
         self._report = report
         self._log = ServeLog(prefect_home() / SERVE_LOG, report)
         self._served: list[ServedSuite] = []
+        self._registered: list[Registered] = []
+        self._refused: dict[str, str] = {}  # by path, why its changed file is not served
+        self._began_at = time.monotonic()
+        self._has_retired = False
         self._has_caught_up = False
         self._history: HistoryLimit | None = None
         self._reported_at: dict[str, float] = {}  # by what was away
@@ -202,14 +206,17 @@ class _Serving:
             starting.cancel()
             return
         runner, lines = starting.result(), RunLines(self._served)
-        for line in introduce_serving(self._suites, self._server, parallel=self._parallel):
+        for line in introduce_serving(self._suites, self._registered, self._server, parallel=self._parallel):
             self._report(line)
         await asyncio.to_thread(self._look, lines)
 
         async def keep_looking() -> None:
             for number in itertools.count(1):
                 await asyncio.sleep(_POLL_S)
-                await asyncio.to_thread(self._look, lines, sweep=number % _SWEEP_EVERY == 0)
+                is_sweep = number % _SWEEP_EVERY == 0
+                await asyncio.to_thread(self._look, lines, sweep=is_sweep)
+                if is_sweep:
+                    await self._follow_files(runner)
 
         running = asyncio.create_task(runner.start())
         looking = asyncio.create_task(keep_looking())
@@ -256,16 +263,50 @@ class _Serving:
             # Flow runs that fall due while no process serves wait for the next one that does.
             pause_on_shutdown=False,
         )
-        flow = self._load_flow()
+        self._flow = self._load_flow()
         for suite in self._suites:
-            deployment_id = str(await runner.aadd_deployment(make_deployment(suite, flow)))
-            await watch_heartbeats(suite.name, deployment_id)
-            url = Warehouse(resolve_suite(suite, flags={}).settings.warehouse).location.url
-            read = partial(fetch_served_suite, self._api, deployment_id, suite, warehouse_url=url)
-            self._served.append(await asyncio.to_thread(read))
+            registered, served = await self._register_suite(runner, suite)
+            self._registered.append(registered)
+            self._served.append(served)
+        self._limit_history()
+        return runner
+
+    async def _register_suite(self, runner: "Runner", suite: Suite) -> tuple[Registered, ServedSuite]:
+        registered = await register(self._api, runner, suite, self._flow)
+        url = Warehouse(resolve_suite(suite, flags={}).settings.warehouse).location.url
+        read = partial(fetch_served_suite, self._api, registered.deployment_id, suite, warehouse_url=url)
+        return registered, await asyncio.to_thread(read)
+
+    def _limit_history(self) -> None:
         ages = [(suite.retention or Retention()).prefect for suite in self._suites]
         self._history = HistoryLimit(self._api, list(zip(self._served, ages, strict=True)))
-        return runner
+
+    async def _follow_files(self, runner: "Runner") -> None:
+        """Register suites again whose files have changed, and report each: as served, or why it is not."""
+        for place, suite in enumerate(self._suites):
+            key = str(suite.path)
+            try:
+                (changed,) = load_suites([key])
+                if changed.suite_hash == suite.suite_hash:
+                    self._refused.pop(key, None)
+                    continue
+                served = self._served[place]
+                url = Warehouse(resolve_suite(changed, flags={}).settings.warehouse).location.url
+                if (changed.name, url) != (suite.name, served.warehouse_url):
+                    raise SettingsError("its name or its warehouse has changed; restart `evalhouse serve`")
+                self._registered[place], self._served[place] = await self._register_suite(runner, changed)
+            except Exception as error:  # of the file or of the server, in any form; it is tried again at the next look
+                problem = f"{suite.name}: the changed file is not served, and schedule and trigger stay as they were: "
+                problem += " ".join(str(error).split())
+                if self._refused.get(key) != problem:
+                    self._refused[key] = problem
+                    self._log(problem)
+                continue
+            self._suites[place] = changed
+            self._limit_history()
+            self._log(f"{suite.name}: its file has changed, and is served as it is now")
+            for line in describe_times(changed, self._registered[place]):
+                self._log(f"{suite.name}: {' '.join(line.split())}")
 
     async def _keep_server(self) -> None:
         """Start our own server again whenever it has ended; raises LocalServerError when it cannot be started.
@@ -299,6 +340,10 @@ class _Serving:
                         found = catch_up(self._api, served, suite.trigger, trigger_is_new=is_first)
                         news += [found] if found is not None else []
                 self._has_caught_up = True
+            if sweep and not self._has_retired and time.monotonic() - self._began_at >= _UNSERVED_AFTER_S:
+                names, url = {suite.name for suite in self._suites}, self._server.api_url
+                news += retire_unserved(self._api, names, lambda name: is_file_held(_find_suite_lock(url, name)))
+                self._has_retired = True
             news += lines.read_news()
         except (SettingsError, WarehouseError) as error:
             # A server or a warehouse is away for a while.
@@ -346,7 +391,22 @@ class _Serving:
         await asyncio.to_thread(queue_stopped)
 
 
-def introduce_serving(suites: Sequence[Suite], server: ServerUse, *, parallel: int) -> list[str]:
+def describe_times(suite: Suite, registered: Registered) -> list[str]:
+    """Return lines about when a suite runs, and where Prefect has other settings than its file."""
+    lines = []
+    for cron, timezone in registered.crons:
+        fires = [f"{at:%Y-%m-%d %H:%M}" for at in list_fires(cron, timezone, n=3, after=datetime.now(UTC))]
+        lines += [f"  on schedule    {cron} in {timezone}: next {', '.join(fires)}"]
+    if (trigger := suite.trigger) is not None:
+        waits = f"when none has followed for {trigger.debounce_s:g} s, or after {trigger.max_total_wait_s:g} s"
+        kind = "asset " if trigger.source.is_asset else ""
+        lines += [f"  after updates  of {kind}{trigger.source.name}, {waits}"]
+    return [*lines, *(f"  in Prefect     {change}, and that stays so" for change in registered.changes)]
+
+
+def introduce_serving(
+    suites: Sequence[Suite], registered: Sequence[Registered], server: ServerUse, *, parallel: int
+) -> list[str]:
     """Return the lines printed when serving begins: where to look, when what runs, how to announce an update."""
     kept = f"; it ends with this process, its data stays in {prefect_home()}" if server.own else ""
     address = hide_credentials(server.api_url)
@@ -358,18 +418,10 @@ def introduce_serving(suites: Sequence[Suite], server: ServerUse, *, parallel: i
         lines += [f"note           {KEYLESS}"]
     lines += [""]
     triggered = []
-    for suite in suites:
-        lines += [f"{suite.name} ({suite.path})"]
-        if suite.schedule is not None:
-            cron, timezone = suite.schedule.cron, suite.schedule.timezone
-            fires = [f"{at:%Y-%m-%d %H:%M}" for at in list_fires(cron, timezone, n=3, after=datetime.now(UTC))]
-            lines += [f"  on schedule    {cron} in {timezone}: next {', '.join(fires)}"]
-        if (trigger := suite.trigger) is not None:
-            waits = f"when none has followed for {trigger.debounce_s:g} s, or after {trigger.max_total_wait_s:g} s"
-            kind = "asset " if trigger.source.is_asset else ""
-            lines += [f"  after updates  of {kind}{trigger.source.name}, {waits}"]
-            triggered += [] if trigger.source.is_asset else [trigger.source.name]
-        lines += [""]
+    for suite, its_deployment in zip(suites, registered, strict=True):
+        lines += [f"{suite.name} ({suite.path})", *describe_times(suite, its_deployment), ""]
+        if suite.trigger is not None and not suite.trigger.source.is_asset:
+            triggered.append(suite.trigger.source.name)
     if triggered:
         lines += ["To announce an update, from any folder:"]
         lines += [f"  export {API_URL}={address}"]

@@ -36,20 +36,24 @@ class HttpSession:
         """
         if self._session is None:
             proxy = find_proxy(str(url))
-            connector_type, options = aiohttp.TCPConnector, {}
+            connector: aiohttp.TCPConnector
+            # The number of requests in flight is limited elsewhere.
             if proxy is not None and proxy.startswith("socks"):
                 import aiohttp_socks  # noqa: PLC0415  # few environments have such a proxy
 
-                connector_type = aiohttp_socks.ProxyConnector.from_url
                 # The proxy finds the host's address.
-                options, proxy = {"url": proxy.replace("socks5h:", "socks5:", 1), "rdns": True}, None
+                connector = aiohttp_socks.ProxyConnector.from_url(
+                    proxy.replace("socks5h:", "socks5:", 1), rdns=True, limit=0, ssl=self._certificates
+                )
+                proxy = None
                 errors = (aiohttp_socks.ProxyConnectionError, aiohttp_socks.ProxyTimeoutError, aiohttp_socks.ProxyError)
                 self._proxy_errors = errors
+            else:
+                connector = aiohttp.TCPConnector(limit=0, ssl=self._certificates)
             tracing = aiohttp.TraceConfig()
             tracing.on_connection_reuseconn.append(_note_reuse)
             self._session = aiohttp.ClientSession(
-                # The number of requests in flight is limited elsewhere.
-                connector=connector_type(limit=0, ssl=self._certificates, **options),
+                connector=connector,
                 cookie_jar=None if self._keeps_cookies else aiohttp.DummyCookieJar(),
                 trace_configs=[tracing],
                 timeout=aiohttp.ClientTimeout(total=None),  # the caller sets one

@@ -1,0 +1,233 @@
+"""The deployment of a served suite: registered as its file says, and with what operators have changed in Prefect.
+
+A pause, a schedule that is off or was moved, and a disabled automation belong to the operator, and stay so when the
+suite is registered again. The deployment's description holds the schedule of the file, so that the next registration
+knows which of the two has changed, and the machine whose process serves it.
+"""
+
+import asyncio
+import re
+import socket
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from evalhouse.flows.server.api import TAG, PrefectApi, PrefectApiError
+from evalhouse.flows.serving.flow_runs import SILENCE
+
+if TYPE_CHECKING:
+    from prefect import Flow
+    from prefect.deployments.runner import RunnerDeployment
+    from prefect.events import DeploymentTriggerTypes, TriggerTypes
+    from prefect.runner import Runner
+
+    from evalhouse.flows.preparing.suites import Suite
+
+_NO_SCHEDULE: Final = "no schedule"
+_UNSERVED: Final = "No process serves it, so its schedule is off."
+_DESCRIPTION: Final = re.compile(
+    r"Suite .*, served by evalhouse on (?P<host>\S+)\. Its file has (?P<schedule>.*?)\.(?: |$)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registered:
+    """A suite's deployment as it is now: its active crons, each with its time zone, and what operators have changed."""
+
+    deployment_id: str
+    crons: Sequence[tuple[str, str]]
+    changes: Sequence[str]
+
+
+async def register(api: PrefectApi, runner: "Runner", suite: "Suite", flow: "Flow[..., Any]") -> Registered:
+    """Register a suite with the server and with what starts its runs; raises PrefectApiError."""
+    found, disabled = await asyncio.to_thread(_find_deployment, api, flow.name, suite.name)
+    deployment = _make_deployment(suite, flow, found, disabled)
+    deployment_id = str(await runner.aadd_deployment(deployment))
+    await _watch_heartbeats(suite.name, deployment_id, disabled)
+    if found is not None:
+        await asyncio.to_thread(_update_schedules, api, suite, found)
+    return await asyncio.to_thread(_describe, api, suite, deployment_id, disabled)
+
+
+def _describe(api: PrefectApi, suite: "Suite", deployment_id: str, disabled: Collection[str]) -> Registered:
+    now = api.get(f"/deployments/{deployment_id}")
+    changes = [f"the automation {name!r} is disabled" for name in sorted(disabled)]
+    in_prefect = [_write_schedule(row["schedule"]) for row in now["schedules"]]
+    of_file = _write_file_schedule(suite)
+    if in_prefect != ([] if suite.schedule is None else [of_file]):
+        changes += [f"the schedule is {' and '.join(in_prefect) or 'deleted'}, not {of_file} as in the file"]
+    if now["schedules"] and not any(row["active"] for row in now["schedules"]):
+        changes += ["the schedule is switched off"]
+    if now["paused"]:
+        changes += ["the deployment is paused"]
+    active = [row["schedule"] for row in now["schedules"] if row["active"] and not now["paused"]]
+    crons = [(row["cron"], row.get("timezone") or "UTC") for row in active if "cron" in row]
+    return Registered(deployment_id=deployment_id, crons=crons, changes=changes)
+
+
+def _find_deployment(api: PrefectApi, flow_name: str, name: str) -> tuple[Mapping[str, Any] | None, set[str]]:
+    """Return the deployment as it is, None for a suite that was never served, and the names of disabled automations."""
+    try:
+        found: Mapping[str, Any] = api.get(f"/deployments/name/{flow_name}/{name}")
+    except PrefectApiError as error:
+        if error.status != 404:
+            raise
+        return None, set()
+    automations = api.get(f"/automations/related-to/prefect.deployment.{found['id']}")
+    return found, {str(automation["name"]) for automation in automations if not automation["enabled"]}
+
+
+def _update_schedules(api: PrefectApi, suite: "Suite", found: Mapping[str, Any]) -> None:
+    """Set the file's schedule in Prefect if the file has changed; switch one on that was off because no process served.
+
+    A schedule that an operator has switched off stays so.
+    """
+    description = found["description"] or ""
+    match = _DESCRIPTION.match(description)
+    was_unserved = description.endswith(_UNSERVED)
+    path, rows = f"/deployments/{found['id']}/schedules", found["schedules"]
+    of_file = _write_file_schedule(suite)
+    # A deployment of an earlier release does not say what its file had.
+    before = match["schedule"] if match else " and ".join(_write_schedule(row["schedule"]) for row in rows)
+    if before != of_file:
+        is_active = was_unserved or not rows or any(row["active"] for row in rows)
+        for row in rows:
+            api.delete(f"{path}/{row['id']}")
+        if suite.schedule is not None:
+            schedule = {"cron": suite.schedule.cron, "timezone": suite.schedule.timezone}
+            api.post(path, [{"schedule": schedule, "active": is_active}])
+    elif was_unserved:
+        for row in rows:
+            api.patch(f"{path}/{row['id']}", {"active": True})
+
+
+def _write_file_schedule(suite: "Suite") -> str:
+    if suite.schedule is None:
+        return _NO_SCHEDULE
+    return f"{suite.schedule.cron} in {suite.schedule.timezone}"
+
+
+def _write_schedule(schedule: Mapping[str, Any]) -> str:
+    if "cron" in schedule:
+        return f"{schedule['cron']} in {schedule.get('timezone') or 'UTC'}"
+    every = schedule.get("interval")
+    return f"every {timedelta(seconds=float(every))}" if every is not None else f"by the rule {schedule.get('rrule')}"
+
+
+def retire_unserved(api: PrefectApi, names: Collection[str], is_held: Callable[[str], bool]) -> list[str]:
+    """Switch off the schedules of suites that this machine has served and no process serves; return a line for each.
+
+    `names` are served by this process; `is_held` finds other processes of this machine. The deployments stay, for they
+    have the history, and the next `evalhouse serve` of the suite switches its schedule on again.
+    """
+    lines = []
+    rows = api.post("/deployments/filter", {"deployments": {"tags": {"all_": [TAG]}}, "limit": 200})
+    for row in rows:
+        match = _DESCRIPTION.match(row["description"] or "")
+        is_ours = match is not None and match["host"] == socket.gethostname()
+        active = [schedule for schedule in row["schedules"] if schedule["active"]]
+        if not is_ours or row["name"] in names or not active or row["paused"] or is_held(row["name"]):
+            continue
+        for schedule in active:
+            api.patch(f"/deployments/{row['id']}/schedules/{schedule['id']}", {"active": False})
+        api.patch(f"/deployments/{row['id']}", {"description": f"{row['description']} {_UNSERVED}"})
+        again = "`evalhouse serve` of its file switches it on again"
+        lines.append(f"{row['name']}: no process serves this suite any more, so its schedule is switched off; {again}")
+    return lines
+
+
+def _make_deployment(
+    suite: "Suite", flow: "Flow[..., Any]", found: Mapping[str, Any] | None, disabled: Collection[str]
+) -> "RunnerDeployment":
+    """Return what is registered for a suite, to be run by this flow, in the place of `found`, whose schedules stay.
+
+    Its trigger fires once, with the id of the last update, when no other update has followed for `debounce_s` seconds.
+    """
+    # Prefect may be imported only when the server's address is known.
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy  # noqa: PLC0415
+    from prefect.deployments.runner import RunnerDeployment  # noqa: PLC0415
+    from prefect.events import DeploymentEventTrigger, Posture  # noqa: PLC0415
+    from prefect.schedules import Cron  # noqa: PLC0415
+    from prefect.types.entrypoint import EntrypointType  # noqa: PLC0415
+
+    schedule = suite.schedule
+    triggers: list[DeploymentTriggerTypes | TriggerTypes] = []
+    if suite.trigger is not None:
+        source, quiet_s = suite.trigger.source, suite.trigger.debounce_s
+        name = f"{suite.name}: {source.name} was updated"
+        triggers.append(
+            DeploymentEventTrigger(
+                name=name,
+                enabled=name not in disabled,
+                description=f"Runs suite {suite.name} when {source.name} was updated and nothing has followed for "
+                f"{quiet_s:g} s.",
+                match={"prefect.resource.id": source.resource},
+                after={source.event},
+                expect={source.event},
+                for_each={"prefect.resource.id"},
+                posture=Posture.Proactive,
+                threshold=1,
+                within=timedelta(seconds=quiet_s),
+                # Prefect encodes a template that is a single {{…}} as JSON, and cannot encode an id.
+                parameters={"trigger": "event", "event": "{{ event.id | string }}"},
+            )
+        )
+    deployment = RunnerDeployment.from_flow(
+        flow,
+        name=suite.name,
+        description=f"Suite {suite.path}, served by evalhouse on {socket.gethostname()}. "
+        f"Its file has {_write_file_schedule(suite)}.",
+        tags=[TAG],
+        parameters={"suite": str(suite.path)},
+        schedule=Cron(schedule.cron, timezone=schedule.timezone) if schedule and found is None else None,
+        paused=None if found is None else found["paused"],
+        triggers=triggers,
+        concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+    if found is not None:
+        deployment.model_fields_set.discard("schedules")  # Prefect would replace the ones that it has
+    return deployment
+
+
+async def _watch_heartbeats(name: str, deployment_id: str, disabled: Collection[str]) -> None:
+    """Let Prefect mark flow runs of a deployment as crashed when their process is silent, on any machine.
+
+    The automation belongs to the deployment, whose next registration removes it together with its triggers.
+    """
+    from prefect.client.orchestration import get_client  # noqa: PLC0415
+    from prefect.client.schemas.objects import StateType  # noqa: PLC0415
+    from prefect.events import EventTrigger, Posture  # noqa: PLC0415
+    from prefect.events.actions import ChangeFlowRunState  # noqa: PLC0415
+    from prefect.events.schemas.automations import AutomationCore  # noqa: PLC0415
+
+    resource, title = f"prefect.deployment.{deployment_id}", f"{name}: its process is silent"
+    automation = AutomationCore(
+        name=title,
+        enabled=title not in disabled,
+        description=f"Marks a run of {name} as crashed after {SILENCE.seconds} s without a heartbeat.",
+        trigger=EventTrigger(
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.id": resource},
+            after={"prefect.flow-run.heartbeat"},
+            # Any state that follows is a sign of life; the next heartbeat begins a new silence.
+            expect={"prefect.flow-run.*"},
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=SILENCE,
+        ),
+        actions=[
+            ChangeFlowRunState(
+                name="Crashed",
+                state=StateType.CRASHED,
+                force=False,
+                message="No heartbeat has come: the process or its machine is gone. `evalhouse serve` resumes the run.",
+            )
+        ],
+        owner_resource=resource,
+    )
+    async with get_client() as client:
+        await client.create_automation(automation)

@@ -1,0 +1,92 @@
+"""What operators change in Prefect stays over restarts of `evalhouse serve`, which reports it; changed and left out
+suite files are followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serve_house import ServeHouse, open_serve_house
+
+from evalhouse.flows.server.api import PrefectApi
+
+NIGHTLY, YEARLY = "0 3 * * *", "0 0 1 1 *"
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeHouse]:
+    with open_serve_house(tmp_path_factory.mktemp("operators")) as house:
+        yield house
+
+
+def open_api(house: ServeHouse) -> PrefectApi:
+    assert house.auth is not None
+    return PrefectApi({"PREFECT_API_URL": house.api_url, "PREFECT_API_AUTH_STRING": house.auth})
+
+
+def read(house: ServeHouse, suite: str) -> dict[str, Any]:
+    found: dict[str, Any] = open_api(house).get(f"/deployments/name/evaluate-suite/{suite}")
+    return found
+
+
+def list_schedules(house: ServeHouse, suite: str) -> list[tuple[str, bool]]:
+    return [(row["schedule"]["cron"], row["active"]) for row in read(house, suite)["schedules"]]
+
+
+def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> None:
+    names = ("paused", "off", "moved", "plain", "dropped")
+    suites = {name: house.write_suite(name, cron=NIGHTLY, kb_name=name) for name in names}
+    house.serve(*suites.values())
+    api = open_api(house)
+    api.post(f"/deployments/{read(house, 'paused')['id']}/pause_deployment", {})
+    row = read(house, "off")
+    api.patch(f"/deployments/{row['id']}/schedules/{row['schedules'][0]['id']}", {"active": False})
+    row = read(house, "moved")
+    moved = {"schedule": {"cron": "30 5 * * *", "timezone": "UTC"}}
+    api.patch(f"/deployments/{row['id']}/schedules/{row['schedules'][0]['id']}", moved)
+    (trigger,) = (
+        automation
+        for automation in api.get(f"/automations/related-to/prefect.deployment.{row['id']}")
+        if automation["name"] == "moved: moved was updated"
+    )
+    api.patch(f"/automations/{trigger['id']}", {"enabled": False})
+    house.stop()
+
+    house.serve(*(suites[name] for name in names if name != "dropped"))
+    assert read(house, "paused")["paused"]
+    assert list_schedules(house, "off") == [(NIGHTLY, False)]
+    assert list_schedules(house, "moved") == [("30 5 * * *", True)]
+    assert list_schedules(house, "plain") == [(NIGHTLY, True)]
+    automations = open_api(house).get(f"/automations/related-to/prefect.deployment.{read(house, 'moved')['id']}")
+    assert {automation["name"]: automation["enabled"] for automation in automations} == {
+        "moved: moved was updated": False, "moved: its process is silent": True,
+    }  # fmt: skip
+    for line in (
+        "the deployment is paused, and that stays so",
+        "the schedule is switched off, and that stays so",
+        f"the schedule is 30 5 * * * in UTC, not {NIGHTLY} in UTC as in the file, and that stays so",
+        "the automation 'moved: moved was updated' is disabled, and that stays so",
+        "on schedule    30 5 * * * in UTC: next ",
+    ):
+        assert line in house.output
+    # A changed file is served as it is now; one that cannot be served is reported.
+    house.write_suite("plain", cron=YEARLY)
+    suites["off"].write_text("judge = 3\n", encoding="utf-8")
+    # The one that no process serves any more loses its schedule.
+    lines = (
+        "dropped: no process serves this suite any more",
+        "plain: its file has changed, and is served as it is now",
+    )
+    house.wait_until(lambda: all(line in house.output for line in (*lines, "off: the changed file is not served")))
+    assert list_schedules(house, "dropped") == [(NIGHTLY, False)]
+    assert list_schedules(house, "plain") == [(YEARLY, True)]
+    house.stop()
+
+    suites["off"] = house.write_suite("off", cron=YEARLY, kb_name="off")
+    house.serve(suites["off"], suites["dropped"])
+    assert list_schedules(house, "off") == [(YEARLY, False)]  # the file's time, and the operator's switch
+    assert list_schedules(house, "dropped") == [(NIGHTLY, True)]
+    house.stop()
+    assert Path(house.printed[-1]).read_text(encoding="utf-8").count("the schedule is switched off") == 1
