@@ -21,14 +21,15 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import write_change
 from evalhouse.flows.report.sections import build_pair_head, describe_parts, explain_metrics
 from evalhouse.flows.results.comparison import name_part, write_p
-from evalhouse.flows.results.headline import lay_against
+from evalhouse.flows.results.headline import describe_causes, lay_against
 from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
-from evalhouse.flows.results.run_facts import group_metrics, sort_first
+from evalhouse.flows.results.run_facts import group_metrics, load_advice, sort_first
 from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render, use_cached
 from evalhouse.tasks.comparing.changes import WAYS, find_graded, list_verdict_flips, match_items
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, rank_samples
 from evalhouse.tasks.reviews.export import CorrectedPair, explain_uncorrected, pair_corrected
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.metric_files import SIGNS, load_metrics
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import WORDS, RunRow, list_runs, pick_run
@@ -198,7 +199,8 @@ def _write(value: object) -> str:
 router = APIRouter()
 _MAX_CHOICES: Final = 200
 _MAX_MOVED: Final = 10
-_MAX_SCORES: Final = 6
+_MAX_SCORES: Final = 3
+_MAX_LETTERS: Final = 300
 
 
 @router.get("/compare")
@@ -268,6 +270,7 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
         pair=pair,
         comparison=comparison,
         head=build_pair_head(lay_against(pair, "the base", lambda _: comparison)),
+        causes=[row for row in describe_causes(comparison) if row["n_base"] or row["n_candidate"]],
         differences=list_differences(pair),
         metrics=rows,
         groups=group_metrics(names, pair.candidate.config),
@@ -302,32 +305,43 @@ def describe_form(runs: Sequence[RunRow], base: str, candidate: str, pair: RunPa
 
 
 def describe_moved(pair: RunPair, comparison: Comparison, sample_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return these samples with their questions and the scores that moved, the furthest first."""
-    questions = {row["sample_id"]: row["question"] for row in pair.fetch("texts", {"sample_id": sample_ids}).to_dicts()}
+    """Return these samples with questions, answers, causes and the scores that moved, the furthest first."""
+    texts: dict[str, dict[bool, dict[str, Any]]] = {sample_id: {} for sample_id in sample_ids}
+    for row in pair.fetch("texts", {"sample_id": sample_ids}).to_dicts():
+        texts[row["sample_id"]][row["of_candidate"]] = row
+    of_samples = pl.col("sample_id").is_in(list(sample_ids))
+    causes = {row["sample_id"]: row for row in pair.fetch("causes").filter(of_samples).to_dicts()}
+    advice = load_advice("en")
     moves: dict[str, list[dict[str, Any]]] = {sample_id: [] for sample_id in sample_ids}
     # A score that only one run has counts as moved by 1.
     size = (pl.col("candidate") - pl.col("base")).abs().fill_null(1.0)
-    shown = comparison.moves.filter(pl.col("sample_id").is_in(list(sample_ids)))
-    for row in shown.sort(size, descending=True, maintain_order=True).to_dicts():
+    for row in comparison.moves.filter(of_samples).sort(size, descending=True, maintain_order=True).to_dicts():
         moves[row["sample_id"]].append(row)
-    return [
-        {
-            "sample_id": sample_id,
-            "question": questions.get(sample_id),
-            "scores": [
-                {
-                    "metric": row["metric"],
-                    "base": write_value(row["base"]),
-                    "candidate": write_value(row["candidate"]),
-                    "because": name_part(row["changed"]),
-                }
-                for row in moves[sample_id][:_MAX_SCORES]
-            ],
-            "n_scores": len(moves[sample_id]),
-            "link": link("/compare/sample", base=pair.base.run_id, candidate=pair.candidate.run_id, id=sample_id),
-        }
-        for sample_id in sample_ids
-    ]
+    described = []
+    for sample_id in sample_ids:
+        before, after = (texts[sample_id].get(side, {}) for side in (False, True))
+        answers = (row.get("answer") and shorten(row["answer"], _MAX_LETTERS) for row in (before, after))
+        cause = causes.get(sample_id)
+        described.append(
+            {
+                "sample_id": sample_id,
+                "question": after.get("question"),
+                "answers": mark_changes(*answers),
+                "causes": cause and [advice[cause[side]].name for side in ("base", "candidate")],
+                "scores": [
+                    {
+                        "metric": row["metric"],
+                        "base": write_value(row["base"]),
+                        "candidate": write_value(row["candidate"]),
+                        "because": name_part(row["changed"]),
+                    }
+                    for row in moves[sample_id][:_MAX_SCORES]
+                ],
+                "n_scores": len(moves[sample_id]),
+                "link": link("/compare/sample", base=pair.base.run_id, candidate=pair.candidate.run_id, id=sample_id),
+            }
+        )
+    return described
 
 
 _ROWS: Final = 25

@@ -115,6 +115,12 @@ def test_why_the_means_moved_and_which_samples_did_is_there(client: TestClient) 
     assert "10 of 24" not in page
     assert "All 24 samples with another score" not in page
     assert "All 16 samples with another score" in page
+    # The causes of both runs, and by sample its cause and both answers with what differs marked.
+    shown = read_main(client, f"/compare?{PAIR}")
+    assert "retrieval missed it 0 16 worse" in shown
+    assert "hallucinated against contexts → retrieval missed it" in shown
+    assert "base: Ship 1 lies at berth 1 . It came at dawn. candidate: Ship 1 lies at berth 2 . It came" in shown
+    assert "<ins>2</ins>" in page
     assert f'href="/compare/sample?{PAIR.replace("&", "&amp;")}&amp;id=ship-01"' in page
 
 
