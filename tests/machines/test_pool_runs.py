@@ -72,7 +72,7 @@ class Size:
 
 
 SMALL = Size(n_samples=16, n_workers=1, at_a_time=2, n_kills=0, part_size=8, n_readers=1)
-LARGE = Size(n_samples=300, n_workers=4, at_a_time=1, n_kills=3, part_size=75, n_readers=2)
+LARGE = Size(n_samples=120, n_workers=4, at_a_time=1, n_kills=3, part_size=30, n_readers=2)
 SLOW_LARGE = pytest.param(LARGE, marks=pytest.mark.slow, id="large")
 
 

@@ -106,13 +106,13 @@ def test_faults_and_kills_lose_nothing_and_nothing_is_paid_twice(tmp_path: Path)
     with noting_endpoint(compose=PortAnswers().compose, seed=7, retry_after=0) as endpoint:
         variables = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": endpoint.base_url}
         place = Place(folder=tmp_path, variables=variables)
-        made = finish(place.start("testset", "make", "1", "-n", "120", "-o", path.name, *shared))
+        made = finish(place.start("testset", "make", "1", "-n", "70", "-o", path.name, *shared))
         assert made.status == 0, made.stderr
         endpoint.configure(faults=faults)
         for own, copy in ((path, before), (find_manifest(path), find_manifest(before))):
             copy.write_bytes(own.read_bytes())
         command = ("testset", "refresh", path.name, "2", *shared, "--json")
-        for n_more in (20, 80):
+        for n_more in (15, 45):
             kill_after(place, endpoint, command, n_more)
             assert path.read_bytes() == before.read_bytes()
             assert find_manifest(path).read_bytes() == find_manifest(before).read_bytes()
