@@ -6,6 +6,7 @@ waits for the slowest of its neighbours. Rows are gathered per sample and writte
 """
 
 import asyncio
+import gc
 import secrets
 import time
 from collections import Counter
@@ -369,9 +370,13 @@ _live_runs: dict[str, LiveRun] = {}
 def registered(live_run: LiveRun) -> Iterator[None]:
     """Let a live run be found by its run's id, in this process and for this block."""
     _live_runs[live_run.run_id] = live_run
+    # A full garbage collection visits all that was imported: 0.2 s without a reply read or a request sent, every few
+    # hundred requests. What the run itself allocates is still collected.
+    gc.freeze()
     try:
         yield
     finally:
+        gc.unfreeze()
         del _live_runs[live_run.run_id]
 
 
