@@ -110,6 +110,8 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
             branch.add(_join(f"T{place} {turn.role}: {_cut(turn.text, full)}"))
         for name in ("question", "answer", "ground_truth"):
             branch.add(_join(f"{name}: {_cut(first[name], full)}"))
+            if name == "answer" and stored.get("thoughts"):
+                branch.add(_join(f"thoughts, left out of the answer: {_cut(stored['thoughts'], full)}"))
         ids, matches = stored.get("context_ids") or [], stored.get("matches") or []
         for place, (text, id, match) in enumerate(zip_longest(first["contexts"] or [], ids, matches), start=1):
             wanted = f", matches {match}" if match else ""

@@ -200,6 +200,7 @@ dataset_options = join_options(
         type=click.Choice(["all", "last"]),
         help="Which turns of a whole conversation are samples. Default: all.",
     ),
+    click.option("--judge-thoughts", is_flag=True, default=None, help="Judge <think>…</think> as part of the answer."),
     click.option("--responses", metavar="RUN", help="Judge the stored answers of RUN; ask for none."),
     section="The dataset",
 )

@@ -615,6 +615,7 @@ def make_collection(
         concurrency=settings.concurrency if settings else 1,
         pose=pose or pose_question,
         first=FirstQuestions() if settings and settings.stop_early else None,
+        judge_thoughts=live_run.settings.judge_thoughts,
         is_resumed=live_run.resumed,
         has_answers=counted["n_ok"] > 0,
     )

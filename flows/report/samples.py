@@ -146,6 +146,7 @@ class SampleRecord:
     conversation: Sequence[Mapping[str, Any]]
     question: str
     answer: str | None
+    thoughts: str | None
     ground_truth: str | None
     base_answer: str | None
     metadata: Mapping[str, Any] | None

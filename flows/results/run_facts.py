@@ -265,6 +265,13 @@ def list_notes(warehouse: Warehouse, run: RunRow) -> list[str]:
                 f"note: {n:,} samples have no contexts on record, so their relevance_context_precision is 0 and their "
                 "relevance_final at most 0.7; give the column contexts, or [] where retrieval found nothing."
             )
+    thoughts = warehouse.fetch_rows("runs/thoughts", run_id=run.run_id)[0]
+    if thoughts["n_answers"]:
+        alone = f" ({thoughts['n_empty']:,} with nothing else, which count as missing)" if thoughts["n_empty"] else ""
+        notes.append(
+            f"note: the bot's thoughts were left out of {thoughts['n_answers']:,} answers{alone}; `evalhouse lineage` "
+            "shows them, --judge-thoughts judges them."
+        )
     return [note for note in notes if note]
 
 

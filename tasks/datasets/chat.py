@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from evalhouse.tasks.datasets.contexts import read_contexts
+from evalhouse.tasks.datasets.thoughts import find_thoughts, is_thought, join_thoughts, split_thoughts
 from evalhouse.tasks.datasets.values import Say, is_empty, open_list, open_value, read_ids
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
 from evalhouse.warehouse.rows.samples import Role, Turn
@@ -173,6 +174,12 @@ def _read_message(item: Mapping[str, Any], role: Speaker) -> Message:
         came = f"its text is {name_kind(content)}, not text: {quote_value(content)}"
         raise UnreadableConversation(came)
     text = "\n".join(texts)
+    thoughts = find_thoughts(item) if role == "assistant" else None
+    if thoughts is not None and text.strip():
+        text = join_thoughts(thoughts, text)
+        parts = [part for part in parts if not is_thought(part)]
+    elif thoughts is not None and not any(map(is_thought, parts)):
+        parts.append({"type": "reasoning", "text": thoughts})
     contexts = _pick(item, _CONTEXTS)
     if role == "tool":
         # The result of a tool counts as contexts if it is documents and nothing else; an artifact takes precedence.
@@ -238,7 +245,8 @@ def read_conversation(value: object, say: Say) -> Conversation:
         for message in messages:
             n_system += message.role == "system"
             is_blank = not message.text.strip()
-            if message.role in ("system", "tool") or (is_blank and message.tool_calls):
+            is_silent = message.role == "assistant" and split_thoughts(message.text).is_only_thoughts
+            if message.role in ("system", "tool") or is_silent or (is_blank and message.tool_calls):
                 continue
             if is_blank:
                 complain(None, f"it has no text; it has: {list_names(list(item), 8)}")
@@ -250,5 +258,6 @@ def read_conversation(value: object, say: Say) -> Conversation:
             if ids is not None and len(ids) != len(contexts.texts or ()):
                 complain(None, f"it has {len(ids)} context_ids for {len(contexts.texts or ())} contexts")
             role: Role = "user" if message.role == "user" else "assistant"
-            turns.append(Turn(role=role, text=message.text, contexts=contexts.texts, context_ids=ids))
+            text = message.text if role == "user" else split_thoughts(message.text).text
+            turns.append(Turn(role=role, text=text, contexts=contexts.texts, context_ids=ids))
     return Conversation(turns=turns or None, n_system=n_system)

@@ -20,6 +20,7 @@ _ENVIRONMENT: Final = JSONPathEnvironment(strict=True)
 # A step of a path that is written without `$`: one in brackets, one that looks everywhere, or a plain name.
 _STEP: Final = re.compile(r"\[[^\]]*\]|\.\.|[^.\[]+")
 _STEPS: Final = re.compile(rf"(?:{_STEP.pattern}|\.(?=[^.\[]))+")
+_NUMBER: Final = re.compile(r"-?\d{1,9}")
 # The meaning of a path without matches, by its first step with several possible matches: one that takes everything, one
 # that selects, or one that looks everywhere.
 Nothing = Literal["wrong path", "empty list", "not stated"]
@@ -73,6 +74,10 @@ class JsonPath:
         except (JSONPathError, RecursionError) as error:
             raise PathError(f"{self.key} = {self.text!r} cannot be looked for: {_describe(error)}") from None
 
+    def find_beside(self, document: object) -> list[object]:
+        """Return the objects that hold the matches, for what is beside these."""
+        return self.find(document, JSONPath(env=_ENVIRONMENT, segments=self.compiled.segments[:-1]))
+
     def find_items(self, document: object) -> list[object] | None:
         """Return the items of one list or of many matches; None when the document has no place for any.
 
@@ -110,7 +115,7 @@ def compile_path(key: str, text: str) -> JsonPath:
         written = "$"
         for step in _STEP.findall(text):
             is_plain = step != ".." and not step.startswith("[")
-            is_mark = step == "*" or re.fullmatch(r"-?\d+", step)
+            is_mark = step == "*" or _NUMBER.fullmatch(step)
             written += f"[{step if is_mark else orjson.dumps(step).decode()}]" if is_plain else step
     try:
         compiled = _ENVIRONMENT.compile(written)

@@ -81,6 +81,7 @@ def stage_of(settings: RunSettings, source: "str | pl.DataFrame | DatasetSource 
         limit=settings.limit,
         encoding=settings.encoding,
         turns=settings.turns,
+        judge_thoughts=settings.judge_thoughts,
     )
     is_stored = is_traces(settings.dataset) and source == TRACES
     if settings.format is None and not is_stored:
@@ -109,6 +110,7 @@ def stage_dataset(
     limit: int | None,
     encoding: str | None = None,
     turns: Turns = "all",
+    judge_thoughts: bool = False,
     open_as: Open = open_source,
 ) -> StagedDataset:
     """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError.
@@ -119,7 +121,9 @@ def stage_dataset(
     if isinstance(source, str) and is_sample(source):
         source = str(SAMPLE_PATH)
     try:
-        return _stage(source, encoding, mapping=mapping, limit=limit, turns=turns, open_as=open_as)
+        return _stage(
+            source, encoding, mapping=mapping, limit=limit, turns=turns, judge_thoughts=judge_thoughts, open_as=open_as
+        )
     except DatasetError as error:
         file = open_source(source).file if any(problem.kind == "not_utf8" for problem in error.problems) else None
         if encoding is not None or file is None or file.encoding is not None:
@@ -132,7 +136,9 @@ def stage_dataset(
             readings = show_readings(line)
             hint = f"\nthe file may be in another encoding; line {number:,} reads {readings}" if readings else ""
             raise DatasetError(f"{error}{hint}", problems=error.problems, n_problems=error.n_problems) from None
-    staged = _stage(source, found, mapping=mapping, limit=limit, turns=turns, open_as=open_as)
+    staged = _stage(
+        source, found, mapping=mapping, limit=limit, turns=turns, judge_thoughts=judge_thoughts, open_as=open_as
+    )
     staged.use.was_named = False
     return staged
 
@@ -144,6 +150,7 @@ def _stage(
     mapping: Mapping[str, str],
     limit: int | None,
     turns: Turns,
+    judge_thoughts: bool,
     open_as: Open,
 ) -> StagedDataset:
     staging = Staging()
@@ -151,7 +158,14 @@ def _stage(
     use.was_named = encoding is not None
     try:
         for rows in read_samples(
-            source, mapping=mapping, limit=limit, encoding=encoding, use=use, turns=turns, open_as=open_as
+            source,
+            mapping=mapping,
+            limit=limit,
+            encoding=encoding,
+            use=use,
+            turns=turns,
+            judge_thoughts=judge_thoughts,
+            open_as=open_as,
         ):
             staged = []
             for row in rows:
@@ -185,6 +199,7 @@ def read_samples(
     encoding: str | None = None,
     use: ColumnUse | None = None,
     turns: Turns = "all",
+    judge_thoughts: bool = False,
     open_as: Open = open_source,
 ) -> Iterator[list[SampleRow]]:
     """Read a dataset in batches of at most `batch_size` samples, only the first `limit` rows when one is given.
@@ -199,14 +214,18 @@ def read_samples(
         raise ValueError(f"batch_size={batch_size} and limit={limit} must be at least 1")
     opened, columns = open_as(source, encoding), Columns(mapping, use)
     columns.use.encoding = opened.file.encoding if opened.file else None
-    return _Reading(source=opened, columns=columns, limit=limit, turns=turns).read(batch_size)
+    reading = _Reading(source=opened, columns=columns, limit=limit, turns=turns, judge_thoughts=judge_thoughts)
+    return reading.read(batch_size)
 
 
 class _Reading:
     """One pass over a dataset, and its problems so far."""
 
-    def __init__(self, *, source: DatasetSource, columns: Columns, limit: int | None, turns: Turns) -> None:
+    def __init__(
+        self, *, source: DatasetSource, columns: Columns, limit: int | None, turns: Turns, judge_thoughts: bool
+    ) -> None:
         self._turns: Turns = turns
+        self._judge_thoughts = judge_thoughts
         self._source = source
         self._columns = columns
         self._limit = limit
@@ -240,7 +259,9 @@ class _Reading:
                 samples = []
                 for raw in raw_rows:
                     n_rows += 1
-                    sample = normalise_row(raw, ordinal=n_rows, columns=columns, complain=problems.add)
+                    sample = normalise_row(
+                        raw, ordinal=n_rows, columns=columns, complain=problems.add, judge_thoughts=self._judge_thoughts
+                    )
                     samples += [sample] if sample is not None else []
                     given_id = sample.given_id if sample else read_given_id(raw, columns)
                     if given_id in first_rows:

@@ -24,6 +24,7 @@ import orjson
 
 from evalhouse.tasks.datasets.chat import read_conversation
 from evalhouse.tasks.datasets.contexts import read_contexts
+from evalhouse.tasks.datasets.thoughts import find_thoughts, join_thoughts, split_thoughts
 from evalhouse.tasks.datasets.values import (
     EACH,
     MISSING,
@@ -103,6 +104,10 @@ COUNTED: Final[tuple[Field, ...]] = ("question", "answer", "ground_truth", "cont
 # where it is the answer. Only the one or the other has these columns.
 _EXAMPLE_MARKS = frozenset({"dataset_id", "source_run_id", "modified_at", "split", "dataset_split"})
 RUN_MARKS = frozenset({"run_type", "trace_id", "dotted_order", "start_time", "session_id", "parent_run_id"})
+
+ANSWER_THOUGHTS: Final = "answer_thoughts"
+"""The metadata that holds the thoughts that were left out of an answer."""
+THOUGHT_COLUMNS: Final = ("reasoning_content", "thinking")  # beside an answer; `reasoning` may be that of the truth
 
 _MAX_NAMES = 1000  # columns that are listed of a JSON file whose every row has other keys
 _MAX_SHAPES = 100  # sets of columns that are cached; rows of one file have few
@@ -526,15 +531,25 @@ class _OpenRow:
         return None
 
 
-def normalise_row(raw: RawRow, *, ordinal: int, columns: Columns, complain: Complain) -> SampleRow | None:
-    """Return one sample, or None after all that is wrong with the row was reported to `complain`."""
+def normalise_row(
+    raw: RawRow, *, ordinal: int, columns: Columns, complain: Complain, judge_thoughts: bool = False
+) -> SampleRow | None:
+    """Return one sample, or None after all that is wrong with the row was reported to `complain`.
+
+    The thoughts in an answer go to the metadata, unless they are to be judged, also those of a column beside it.
+    """
     row = _OpenRow(raw, columns, complain)
     question = row.take_text("question")
     if "question" not in row.located:
         row.say("no_question", f"no question; columns of this row: {list_names(list(raw.values), 8)}")
     elif question is None and row.is_sound:
         row.say("no_question", "the question is empty")
-    answer = row.take_text("answer")
+    answer, thoughts = row.take_text("answer"), None
+    if answer is not None and judge_thoughts:
+        answer = join_thoughts(find_thoughts({name: row.rest.get(name) for name in THOUGHT_COLUMNS}), answer)
+    elif answer is not None:
+        spoken = split_thoughts(answer)
+        answer, thoughts = spoken.text or None, spoken.thoughts
     # All accepted answers, each once, with the ground truth of a separate column as the first.
     truths = row.take_truths() + (read_list(row.take("ground_truths"), "ground_truths", "not_text", row.say) or [])
     texts = [read_text(item, f"accepted answer {place}", row.say) for place, item in enumerate(truths, start=1)]
@@ -553,6 +568,8 @@ def normalise_row(raw: RawRow, *, ordinal: int, columns: Columns, complain: Comp
     columns.use.add(row.located, row.rest, [COUNTED[place] for place, value in enumerate(values) if value is not None])
     columns.use.n_system += conversation.n_system
     metadata = read_metadata(row.rest, contexts.rest, row.say)
+    if thoughts is not None:
+        metadata = {**metadata, ANSWER_THOUGHTS: thoughts}
     if len(accepted) > 1:
         metadata = {**metadata, "ground_truths": accepted}
     if not row.is_sound or question is None:

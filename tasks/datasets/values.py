@@ -23,6 +23,7 @@ from typing import Final, Literal, cast
 
 import orjson
 
+from evalhouse.tasks.datasets.thoughts import is_thought
 from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value
 
 ProblemKind = Literal[
@@ -384,8 +385,9 @@ def find_text(value: object, field: str, depth: int = 0) -> Steps | None:
         return ()
     step: str | int | None = None
     if isinstance(value, list):
-        if len(value) == 1 and isinstance(value[0], dict) and value[0].get("type") == "text":
-            return (0, "text")
+        said = [(place, part) for place, part in enumerate(value) if not is_thought(part)]
+        if len(said) == 1 and isinstance(said[0][1], dict) and said[0][1].get("type") == "text":
+            return (said[0][0], "text")
         roles = [item.get("role") or item.get("type") if isinstance(item, dict) else None for item in value]
         if field == "question":
             places = [place for place, role in enumerate(roles) if role in ("user", "human")]

@@ -148,6 +148,9 @@ class RunSettings(BaseModel):
     turns: Annotated[Literal["all", "last"], Where(environment=False)] = Field(
         default="all", description="which turns of a row that is a whole conversation are samples"
     )
+    judge_thoughts: Annotated[bool, Where(environment=False)] = Field(
+        default=False, description="judge the bot's thoughts (such as <think>…</think>) as part of its answers"
+    )
     format: Annotated[TraceFormat | None, Where(environment=False)] = Field(
         default=None, description="tool whose traces the dataset holds; None for a dataset of samples"
     )

@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol
 from evalhouse.tasks.asking.asker import StopSign
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.datasets.rows import hash_inputs
+from evalhouse.tasks.datasets.thoughts import Spoken, join_thoughts, split_thoughts
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, TargetError, TargetQuestion
@@ -38,6 +39,10 @@ from evalhouse.warehouse.store import Warehouse
 ReadSamples = Callable[[int, int], list[StoredSample]]
 Pose = Callable[[StoredSample], TargetQuestion]
 Messages = tuple[dict[str, str], ...]
+_ONLY_THOUGHTS = (
+    "the answer is nothing but the bot's thoughts, as where it is cut off; give it more tokens, or judge its thoughts "
+    "(judge_thoughts)"
+)
 # Settings that do not change the application or the question.
 _MANNERS = {"timeout_s", "attempts", "concurrency", "rpm", "stop_early", "repeats", "repeat_share"}
 
@@ -85,7 +90,7 @@ def continue_conversation(
     earlier: Sequence[Turn], sample: StoredSample, response: StoredResponse, following: StoredSample
 ) -> list[Turn]:
     """Return the turns before the `following` one, after `sample` was asked after `earlier` turns and was answered."""
-    answer = response.answer or ""
+    answer = split_thoughts(response.answer or "").text
     continued = [*earlier, Turn(role="user", text=sample.question)]
     if answer.strip():
         turn = Turn(role="assistant", text=answer, contexts=response.contexts, context_ids=response.context_ids)
@@ -310,7 +315,7 @@ class Collection:
     has no answer at all (`has_answers`): if it fails again after others were answered, the question may be at fault.
     `pose` makes the question of a sample, which may bring the contexts to answer from. `conversations` are the ordinals
     of the samples of each, if the answers are the history of the turns after them; `numbers` are then the shards in
-    which conversations begin.
+    which conversations begin. Unless it is to `judge_thoughts`, those are taken out of answers and kept beside them.
     """
 
     run_id: str
@@ -325,6 +330,7 @@ class Collection:
     pose: Pose = pose_question
     conversations: Sequence[Sequence[int]] | None = None
     first: FirstQuestions | None = None
+    judge_thoughts: bool = False
     is_resumed: bool = False
     has_answers: bool = False
     is_over: bool = False
@@ -412,11 +418,13 @@ class Collection:
                 continue
             elif on_record is not None:
                 self.n_taken += 1
-                response = on_record
+                spoken = self._settle_thoughts(on_record.answer, on_record.thoughts)
+                response = replace(on_record, answer=spoken and spoken.text, thoughts=spoken and spoken.thoughts)
                 self._keep(
                     stop_sign,
                     sample_id=sample.sample_id,
                     answer=response.answer,
+                    thoughts=response.thoughts,
                     contexts=response.contexts,
                     context_ids=response.context_ids,
                     status="failed" if response.status == "failed" else "reused",
@@ -455,12 +463,16 @@ class Collection:
                 raise
             except TargetError as error:
                 raise _stop(stop_sign, str(error)) from None
+            spoken = self._settle_thoughts(response.answer)
+            if spoken is not None and spoken.is_only_thoughts:
+                response = replace(response, error=_ONLY_THOUGHTS)
             failed = response.error is not None
             ids = response.context_ids if response.context_ids and any(response.context_ids) else None
             stored = StoredResponse(
                 sample_id=sample.sample_id,
                 # White space is the empty answer, a refusal.
-                answer=None if failed else response.answer if (response.answer or "").strip() else "",
+                answer=None if failed or spoken is None else spoken.text if spoken.text.strip() else "",
+                thoughts=spoken and spoken.thoughts,
                 contexts=None if failed or response.contexts is None else list(response.contexts),
                 context_ids=None if failed or ids is None else list(ids),
                 status="failed" if failed else "ok",
@@ -474,6 +486,7 @@ class Collection:
                 stop_sign,
                 sample_id=stored.sample_id,
                 answer=stored.answer,
+                thoughts=stored.thoughts,
                 contexts=stored.contexts,
                 context_ids=stored.context_ids,
                 status=stored.status,
@@ -490,6 +503,13 @@ class Collection:
         self.n_asked += 1
         self.n_failed += failed
         return stored
+
+    def _settle_thoughts(self, answer: str | None, thoughts: str | None = None) -> Spoken | None:
+        """Return an answer with its thoughts apart, or as one text to be judged; None without an answer."""
+        if answer is None:
+            return None
+        whole = join_thoughts(thoughts, answer)
+        return Spoken(text=whole) if self.judge_thoughts else split_thoughts(whole)
 
     def _keep(self, stop_sign: StopSign, **row: object) -> None:
         """Store a row of `responses` on disk."""

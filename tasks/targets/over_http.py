@@ -23,6 +23,7 @@ from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
 from evalhouse.tasks.datasets.json_path import JsonPath, PathError, compile_path
+from evalhouse.tasks.datasets.thoughts import find_thoughts
 from evalhouse.tasks.datasets.values import parse_json
 from evalhouse.tasks.judge.protocol import parse_retry_after
 from evalhouse.tasks.settings.suite import (
@@ -278,7 +279,7 @@ async def read_stream(
     Raises QuestionFailed for an event that is not valid JSON or reports an error, and for a stream without an answer.
     """
     n_events = 0
-    texts: list[str] = []
+    texts, thoughts = list[str](), list[str]()
     found: dict[str, list[object]] = {}
     async with contextlib.aclosing(iterate_events(pieces, stream)) as events:
         async for event in events:
@@ -300,6 +301,7 @@ async def read_stream(
                     raise QuestionFailed(f"{place}; write the path of its text")
             if not parts and isinstance(document, dict) and document.get("error"):
                 raise QuestionFailed(f"the stream reported an error: {shown}")
+            thoughts += filter(None, [_find_thoughts(answer, document)])
             texts += [part if isinstance(part, str) else orjson.dumps(part).decode() for part in parts]
             for path in (contexts, context_ids):
                 items = None if path is None else path.find_items(document)
@@ -310,7 +312,14 @@ async def read_stream(
         raise QuestionFailed("no event came in the stream; check how it is framed, and whether it is one")
     if not texts:
         raise QuestionFailed(f"answer = {answer.text!r} matches nothing in any of {n_events} events")
-    return make_answer("".join(texts), found.get("contexts"), found.get("context_ids"))
+    of_stream = "".join(thoughts) or None
+    return make_answer("".join(texts), found.get("contexts"), found.get("context_ids"), thoughts=of_stream)
+
+
+def _find_thoughts(answer: JsonPath, document: object) -> str | None:
+    """Return the bot's thoughts beside its answer, such as `reasoning_content` beside `content`."""
+    found = [find_thoughts(members) for members in answer.find_beside(document)]
+    return "\n\n".join(filter(None, found)) or None
 
 
 # --- asking
@@ -519,7 +528,7 @@ class HttpTarget:
                 if ids is None and self._context_ids is not None and contexts:
                     text = f"context_ids = {self._context_ids.text!r} matches nothing, although there are contexts"
                     raise QuestionFailed(text)
-                return make_answer(answer, contexts, ids)
+                return make_answer(answer, contexts, ids, thoughts=_find_thoughts(self._answer, document))
             return make_answer(_decode(bytes(body), response), None)
         except (QuestionFailed, PathError) as failure:
             begins = self._secrets.quote_body(bytes(body))

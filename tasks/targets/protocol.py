@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff
 from evalhouse.tasks.datasets.contexts import read_contexts
+from evalhouse.tasks.datasets.thoughts import find_thoughts, is_thought, join_thoughts, read_parts
 from evalhouse.tasks.datasets.values import is_absent, read_ids
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
@@ -160,7 +161,8 @@ def read_returned(value: object) -> Answer:
         allowed = ", ".join(ANSWER_KEYS)
         keys = list_names([str(key) for key in value], 8)
         raise QuestionFailed(f"the mapping that was returned has no answer; it has: {keys}; looked for: {allowed}")
-    return make_answer(answer, value[contexts_key] if contexts_key else None, value.get(_IDS_KEY))
+    contexts = value[contexts_key] if contexts_key else None
+    return make_answer(answer, contexts, value.get(_IDS_KEY), thoughts=find_thoughts(value))
 
 
 def _read_message(value: object) -> object:
@@ -168,14 +170,19 @@ def _read_message(value: object) -> object:
     content = getattr(value, "content", None)
     if content is None or isinstance(value, str | Mapping) or not isinstance(getattr(value, "type", None), str):
         return value
-    if not isinstance(content, list):
-        return content
-    texts = [part.get("text") if isinstance(part, dict) else part for part in content]
-    return "".join(text for text in texts if isinstance(text, str))
+    if isinstance(content, list):
+        texts = [part.get("text") if isinstance(part, dict) else part for part in content if not is_thought(part)]
+        content = "".join(text for text in texts if isinstance(text, str))
+    beside = getattr(value, "additional_kwargs", None)
+    thoughts = find_thoughts(beside) or find_thoughts({"content": value.content})
+    return join_thoughts(thoughts, content) if isinstance(content, str) else content
 
 
-def make_answer(answer: object, contexts: object, context_ids: object = None) -> Answer:
-    """Return the answer with its contexts, of which a single text or object is one; raises QuestionFailed."""
+def make_answer(answer: object, contexts: object, context_ids: object = None, *, thoughts: str | None = None) -> Answer:
+    """Return the answer with its contexts, of which a single text or object is one; raises QuestionFailed.
+
+    The bot's `thoughts`, or those among the parts of its answer, are before the answer in marks.
+    """
     problems: list[str] = []
 
     def note(_kind: str, text: str) -> None:
@@ -187,12 +194,14 @@ def make_answer(answer: object, contexts: object, context_ids: object = None) ->
     if given_ids is not None and len(given_ids) != len(read.texts or ()):
         problems.append(f"there are {len(given_ids)} context_ids for {len(read.texts or ())} contexts")
     text = ""
+    parts = read_parts(answer)
+    answer = answer if parts is None else parts
     if is_absent(answer):
         problems.append("the answer is null")
     elif isinstance(answer, bool):
         text = "true" if answer else "false"
     elif isinstance(answer, str | int | float):
-        text = str(answer)
+        text = join_thoughts(thoughts, str(answer))
     else:
         problems.append(f"the answer is {name_kind(answer)}, not text: {quote_value(answer)}")
     for value in (text, *(read.texts or ()), *(ids or ())):

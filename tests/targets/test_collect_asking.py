@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from evalhouse.tasks.targets.collection import Collection, make_target, stage_re
 from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import Mover
+from evalhouse.warehouse.rows.calls import fetch_responses
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.samples import StoredSample, fetch_samples_between
 
@@ -434,3 +436,25 @@ async def test_what_was_given_is_what_an_answer_rests_on(tmp_path: Path, returne
     else:
         assert (row["status"], row["answer"], row["contexts"]) == ("failed", None, None)
         assert "it was given 2 contexts and answers from others, such as 'three'" in row["error"]
+
+
+async def test_thoughts_are_kept_beside_the_answer_and_judged_on_request(tmp_path: Path) -> None:
+    said = {"s1": "<think>hm</think>\nYes.", "s2": "<think>cut off", "s3": "No."}
+    target = ScriptedTarget(lambda question: answer(answer=said[question.sample_id]))
+    async with collecting(tmp_path / "a", target, 3) as (live_run, collection):
+        await collect_all(live_run, collection)
+        stored = fetch_responses(live_run.warehouse, live_run.run_id, list(said))
+        assert {name: (response.answer, response.thoughts) for name, response in stored.items()} == {
+            "s1": ("Yes.", "<think>hm</think>"), "s2": (None, "<think>cut off"), "s3": ("No.", None),
+        }  # fmt: skip
+        assert "nothing but the bot's thoughts" in str(stored["s2"].error)
+        known = SimpleNamespace(find=lambda _: {name: stored[name] for name in ("s1", "s3")})
+        staged = stage_responses(collection, SIZE)
+        assert [sample.answer for sample in staged.read_between(1, 3)] == ["Yes.", None, "No."]
+        staged.discard()
+    async with collecting(tmp_path / "b", target, 3, known=known, judge_thoughts=True) as (live_run, collection):
+        await collect_all(live_run, collection)
+        judged = fetch_responses(live_run.warehouse, live_run.run_id, list(said))
+        assert {name: (response.answer, response.thoughts) for name, response in judged.items()} == {
+            "s1": ("<think>hm</think>\n\nYes.", None), "s2": ("<think>cut off", None), "s3": ("No.", None),
+        }  # fmt: skip

@@ -402,3 +402,36 @@ def test_a_variable_that_is_not_set_is_named_before_anything_is_asked(monkeypatc
     with pytest.raises(TargetError, match="BOT_KEY, which has a line break in it") as caught:
         make_target(settings)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "settings"),
+    [
+        ({"answer": "Yes.", "reasoning": "hm"}, {}),
+        ({"to": [{"message": {"content": "Yes.", "reasoning_content": "hm"}}]}, {"answer": "$.to[0].message.content"}),
+        ({"of": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes."}]}, {"answer": "$.of"}),
+    ],
+)
+async def test_thoughts_beside_an_answer_come_before_it(body: dict[str, object], settings: dict[str, str]) -> None:
+    with serving(answer_json(body)) as server:
+        response = await ask_once(url=server.url, **settings)
+    assert response.answer == "<think>\nhm\n</think>\n\nYes."
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "answer"),
+    [
+        (b'{"answer": "Yes.", "contexts": ["One."], "score": NaN, "best": -Infinity}', "application/json", "Yes."),
+        ('{"answer": "Über rot."}'.encode("latin-1"), "application/json; charset=iso-8859-1", "Über rot."),
+        ('{"answer": "Ja."}'.encode("utf-16"), "application/json; charset=utf-16", "Ja."),
+        (b'\xef\xbb\xbf{"answer": "Yes."}', "application/json", "Yes."),
+        (b'{"body": "{\\"answer\\": \\"Yes.\\"}"}', "application/json", "Yes."),
+    ],
+)
+async def test_body_is_read_in_its_encoding_and_with_what_python_writes(
+    body: bytes, content_type: str, answer: str
+) -> None:
+    path = "$.body.answer" if b"body" in body else "$.answer"
+    with serving(Canned(body=[body], headers={"Content-Type": content_type})) as server:
+        response = await ask_once(url=server.url, answer=path)
+    assert (response.answer, response.error) == (answer, None)

@@ -25,7 +25,7 @@ async def run(name: str, question: Any = "tides", /, **settings: Any) -> Respons
         ("prompted", "The model's answer."),  # a prompt's only variable
         ("parsed", "The model's answer."),  # the usual chain, whose retriever takes a text
         ("make_chain", "The model's answer."),
-        ("blocks", "In blocks."),
+        ("blocks", "<think>\nhm\n</think>\n\nIn blocks."),  # thoughts are taken out later
         ("agent", "heard tides"),
         ("anything", "str: tides"),
         ("any_object", "dict: {'question': 'tides'}"),

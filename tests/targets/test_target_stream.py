@@ -219,3 +219,9 @@ async def test_plain_text_is_decoded_as_it_says(canned: Canned, answer: str | No
         response = await ask_once(url=server.url, stream="text")
     assert response.answer == answer
     assert problem in (response.error or "")
+
+
+def test_thoughts_of_a_stream_come_before_its_answer() -> None:
+    deltas = [{"reasoning_content": "h"}, {"reasoning_content": "m"}, {"content": "Y"}, {"content": "es."}]
+    content = write_sse(*({"choices": [{"delta": delta}]} for delta in deltas))
+    assert read_stream(content, answer="$.choices[*].delta.content").answer == "<think>\nhm\n</think>\n\nYes."

@@ -35,6 +35,7 @@ class StoredResponse:
     question: str | None
     metadata_json: str | None
     conversation_json: str | None = None
+    thoughts: str | None = None  # what was left out of the answer
 
 
 def fetch_responses(

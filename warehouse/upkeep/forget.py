@@ -45,7 +45,7 @@ TEXTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "statements": {"text": "statement"},
     "outcomes": {"detail": "words"},
     "preferences": {"reason": "words"},
-    "responses": {"answer": "text", "contexts": "texts", "error": "words"},
+    "responses": {"answer": "text", "thoughts": "text", "contexts": "texts", "error": "words"},
     "run_samples": {"metadata": "members"},
     "reviews": {"note": "words"},
     "testset_candidates": {

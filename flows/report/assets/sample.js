@@ -20,6 +20,7 @@ function describeSample(sample, place) {
     make("div", { class: "pair" },
       describeText("Answer", sample.answer, of("answer"), here),
       describeText("Ground truth", sample.ground_truth, of("ground_truth"), here)),
+    sample.thoughts === null ? null : describeMore("The bot's thoughts, left out of its answer", sample.thoughts),
     sample.base_answer === null ? null : describeMore("The answer in the other run", sample.base_answer),
     describeFlips(sample),
     describeContexts(sample, here),

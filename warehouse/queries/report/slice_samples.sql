@@ -2,7 +2,8 @@ select
     slice.ordinal,
     samples.* exclude (metadata, conversation),
     samples.conversation::varchar as conversation,
-    coalesce(run_samples.metadata, samples.metadata)::varchar as metadata
+    coalesce(run_samples.metadata, samples.metadata)::varchar as metadata,
+    coalesce(responses.thoughts, coalesce(run_samples.metadata, samples.metadata) ->> 'answer_thoughts') as thoughts
 from slice
 inner join run_samples
     on run_samples.run_id = $run_id
@@ -10,4 +11,7 @@ inner join run_samples
 inner join samples
     on samples.sample_id = run_samples.sample_id
     and samples.input_hash = run_samples.input_hash
+left join responses
+    on responses.run_id = $run_id
+    and responses.sample_id = slice.sample_id
 order by slice.ordinal, slice.sample_id
