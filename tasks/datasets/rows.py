@@ -536,7 +536,7 @@ def normalise_row(
 ) -> SampleRow | None:
     """Return one sample, or None after all that is wrong with the row was reported to `complain`.
 
-    The thoughts in an answer go to the metadata, unless they are to be judged, also those of a column beside it.
+    The thoughts in an answer go to the metadata. To judge them, they stay, and so do thoughts in a column beside it.
     """
     row = _OpenRow(raw, columns, complain)
     question = row.take_text("question")

@@ -1,11 +1,11 @@
-"""The thoughts of a bot, which are not its answer: what reasoning models write before they answer, and say so by marks.
+"""The thoughts of a bot, which are not its answer: reasoning models write them before they answer.
 
-Thoughts stand in an answer between `<think>` and `</think>` or marks like these, in harmony's channels other than
+Thoughts are in an answer between `<think>` and `</think>` or marks like these, in harmony's channels other than
 `final`, in parts of a content, or in a member beside the answer; `join_thoughts` puts the latter into the form of the
 former, so that an answer with its thoughts is one text. `split_thoughts` takes them out.
 
-An answer may talk about such marks. So a mark within backticks is none, an opening one begins its line or ends it, and
-a closing one without an opening ends its line or is directly followed by the answer.
+An answer may talk about such marks. So a mark within backticks does not count, an opening one begins its line or ends
+it, and a closing one without an opening ends its line or is directly followed by the answer.
 """
 
 import re
@@ -68,14 +68,14 @@ def split_thoughts(text: str) -> Spoken:
     leaked = _LEAKED.fullmatch(text)
     if leaked:
         return Spoken(text=leaked[2].strip(), thoughts=leaked[1])
-    said: list[str] = []
+    answers: list[str] = []
     thoughts: list[str] = []
     for part, is_thought in _cut_channels(text) if _is_in_channels(text) else _cut_marks(text):
-        (thoughts if is_thought else said).append(part)
+        (thoughts if is_thought else answers).append(part)
     thoughts = [part.strip() for part in thoughts if part.strip()]
     if not thoughts:
         return Spoken(text=text)
-    return Spoken(text="\n\n".join(part.strip() for part in said if part.strip()), thoughts="\n\n".join(thoughts))
+    return Spoken(text="\n\n".join(part.strip() for part in answers if part.strip()), thoughts="\n\n".join(thoughts))
 
 
 def join_thoughts(thoughts: str | None, text: str) -> str:
@@ -113,8 +113,8 @@ def read_parts(content: object) -> str | None:
     """
     if not isinstance(content, list) or not content:
         return None
-    said = [part for part in content if not is_thought(part)]
-    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") in _TEXTS else part for part in said]
+    answers = [part for part in content if not is_thought(part)]
+    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") in _TEXTS else part for part in answers]
     if not all(isinstance(text, str) for text in texts):
         return None
     is_typed = any(isinstance(part, Mapping) for part in content)
@@ -138,7 +138,7 @@ def _cut_channels(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _cut_marks(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the stretches of a text, and True for those that are thoughts."""
+    """Yield the stretches of a text, and True where it is thoughts."""
     start = at = 0
     while match := _MARK_OR_CODE.search(text, at):
         at = match.end()

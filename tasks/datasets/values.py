@@ -385,9 +385,9 @@ def find_text(value: object, field: str, depth: int = 0) -> Steps | None:
         return ()
     step: str | int | None = None
     if isinstance(value, list):
-        said = [(place, part) for place, part in enumerate(value) if not is_thought(part)]
-        if len(said) == 1 and isinstance(said[0][1], dict) and said[0][1].get("type") == "text":
-            return (said[0][0], "text")
+        spoken = [(place, part) for place, part in enumerate(value) if not is_thought(part)]
+        if len(spoken) == 1 and isinstance(spoken[0][1], dict) and spoken[0][1].get("type") == "text":
+            return (spoken[0][0], "text")
         roles = [item.get("role") or item.get("type") if isinstance(item, dict) else None for item in value]
         if field == "question":
             places = [place for place, role in enumerate(roles) if role in ("user", "human")]

@@ -439,11 +439,11 @@ async def test_what_was_given_is_what_an_answer_rests_on(tmp_path: Path, returne
 
 
 async def test_thoughts_are_kept_beside_the_answer_and_judged_on_request(tmp_path: Path) -> None:
-    said = {"s1": "<think>hm</think>\nYes.", "s2": "<think>cut off", "s3": "No."}
-    target = ScriptedTarget(lambda question: answer(answer=said[question.sample_id]))
+    texts = {"s1": "<think>hm</think>\nYes.", "s2": "<think>cut off", "s3": "No."}
+    target = ScriptedTarget(lambda question: answer(answer=texts[question.sample_id]))
     async with collecting(tmp_path / "a", target, 3) as (live_run, collection):
         await collect_all(live_run, collection)
-        stored = fetch_responses(live_run.warehouse, live_run.run_id, list(said))
+        stored = fetch_responses(live_run.warehouse, live_run.run_id, list(texts))
         assert {name: (response.answer, response.thoughts) for name, response in stored.items()} == {
             "s1": ("Yes.", "<think>hm</think>"), "s2": (None, "<think>cut off"), "s3": ("No.", None),
         }  # fmt: skip
@@ -454,7 +454,7 @@ async def test_thoughts_are_kept_beside_the_answer_and_judged_on_request(tmp_pat
         staged.discard()
     async with collecting(tmp_path / "b", target, 3, known=known, judge_thoughts=True) as (live_run, collection):
         await collect_all(live_run, collection)
-        judged = fetch_responses(live_run.warehouse, live_run.run_id, list(said))
+        judged = fetch_responses(live_run.warehouse, live_run.run_id, list(texts))
         assert {name: (response.answer, response.thoughts) for name, response in judged.items()} == {
             "s1": ("<think>hm</think>\n\nYes.", None), "s2": ("<think>cut off", None), "s3": ("No.", None),
         }  # fmt: skip

@@ -402,7 +402,7 @@ comment on table responses is 'One row per sample of a run that the application 
 comment on column responses.run_id is 'Run.';
 comment on column responses.sample_id is 'Sample.';
 comment on column responses.answer is 'What the application answered; NULL when it gave no answer.';
-comment on column responses.thoughts is 'The thoughts that were left out of the answer, such as <think>…</think>, as they came; NULL without any, or where a run judges them. Those of a dataset are in the sample''s metadata as answer_thoughts.';
+comment on column responses.thoughts is 'The thoughts that were left out of the answer, such as <think>…</think>, as they came; NULL without any, or where a run judges them. For a dataset they are in the sample''s metadata as answer_thoughts.';
 comment on column responses.contexts is 'The contexts it retrieved, in its order; NULL when it reported none.';
 comment on column responses.context_ids is 'Their ids; NULL when it reported none.';
 comment on column responses.latency_ms is 'Milliseconds from the request to the whole response; NULL when it was not asked.';
