@@ -647,7 +647,7 @@ def name_check(check: Row) -> str:
 def name_metric(check: Row) -> str:
     """Name the metric of a check, and its slice: `factual_f1 (language zh)`; empty for a cost."""
     name = check["metric"] or ""
-    return f"{name} ({check['by_column']} {check['by_value'] or 'missing'})" if check["by_column"] else name
+    return f"{name} ({check['by_column']} {check['by_value'] or 'missing'})" if check.get("by_column") else name
 
 
 def name_limit(check: Row) -> str:

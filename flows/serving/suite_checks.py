@@ -143,8 +143,10 @@ def list_shortages(gate: SuiteGate, minimums: Mapping[str, float], n_samples: in
     """
     needed: dict[tuple[str, float], dict[str, int | None]] = {}
     for kind, by_metric in (("max_drop", gate.max_drop), ("min", gate.min), ("max", gate.max)):
-        for name in by_metric.keys() & minimums.keys():
-            limit, lowest = by_metric[name], minimums[name]
+        for name, limit in by_metric.items():
+            if name not in minimums:
+                continue
+            lowest = minimums[name]
             share = {"max_drop": limit, "min": (1 - limit) / (1 - lowest), "max": (limit - lowest) / (1 - lowest)}[kind]
             n = count_needed(share)
             if n is None or n > n_samples:

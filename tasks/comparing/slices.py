@@ -1,6 +1,6 @@
 """Slices of a run: the samples that share a value of one metadata column, with means, intervals and differences.
 
-A bot can get worse for one language, customer or kind of question while its mean over all samples stands still. Each
+A bot can get worse for one language, customer or kind of question while its mean over all samples does not move. Each
 slice has the interval of a mean over its samples alone, and two runs are compared slice by slice: p is adjusted over
 all slices and metrics at once (`paired`), so that of many slices that did not change hardly ever one seems to have.
 """

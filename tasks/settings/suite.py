@@ -392,7 +392,8 @@ class SuiteGate(_Table):
     )
     coverage: dict[str, Share] = Field(default={}, description="least shares scored by metric")
     by: dict[str, SliceGate] = Field(
-        default={}, description="limits for each value of a metadata column, by column; those of [gate] if empty"
+        default={},
+        description="limits for each value of a metadata column, by column; an empty one has the limits of [gate]",
     )
 
     @field_validator("min", "max_drop", "trend")
@@ -446,7 +447,7 @@ class SuiteGate(_Table):
 
     @property
     def slices(self) -> dict[str, SliceGate]:
-        """The limits of the slices by column, with those of the whole where a column has none."""
+        """The limits of the slices by column; the limits of the whole where a column has none."""
         whole = SliceGate(min=self.min, max=self.max, max_drop=self.max_drop)
         return {column: whole if limits == SliceGate() else limits for column, limits in self.by.items()}
 

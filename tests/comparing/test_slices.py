@@ -106,7 +106,7 @@ def test_a_column_that_gives_no_slices_is_refused_with_what_to_do(
     assert message in refused.stderr.replace("run base", "run night")
 
 
-def test_a_slice_that_fell_while_the_whole_stood_still_is_named_on_top(store: Warehouse, ask: Ask) -> None:
+def test_a_slice_that_fell_while_the_whole_did_not_is_named_on_top(store: Warehouse, ask: Ask) -> None:
     before = "0.4 + n % 5 * 0.05"
     add_night(store, "base", 0, before)
     add_night(store, "night", 1, f"{before} + if(n % 4 = 0, -0.12 - n * 0.0001, (n * 7 % 11 - 5) * 0.06)")
@@ -124,7 +124,7 @@ def test_a_slice_that_fell_while_the_whole_stood_still_is_named_on_top(store: Wa
 
 
 def test_p_is_adjusted_over_all_slices(store: Warehouse, ask: Ask) -> None:
-    """Of twenty slices of six samples none is called worse for a p of 0.03, though a slice by itself would be."""
+    """None of twenty slices of six samples is called worse for a p of 0.03, though a slice by itself would be."""
     add_night(store, "base", 0, GOOD)
     add_night(store, "night", 1, f"if(n % 20 = 3, {GOOD} - 0.1 - n * 0.001, {GOOD} + if(n % 3 = 0, -0.02, 0.02))")
     with store.writing(patience_s=1.0) as connection:
