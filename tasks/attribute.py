@@ -24,7 +24,15 @@ from evalhouse.tasks.asking.splitting import set_apart, split_by_tokens, split_i
 from evalhouse.tasks.asking.usage import estimate_items
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_in_parts, gather_all, list_ranks, narrow_blocks
 from evalhouse.tasks.judge.protocol import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, Source, collect_turns, take_shard
+from evalhouse.tasks.pipeline.live_run import (
+    STEP_OPTIONS,
+    LiveRun,
+    SampleWork,
+    Source,
+    collect_turns,
+    note_other_language,
+    take_shard,
+)
 
 ATTRIBUTE_STEPS: dict[Source, str] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
 
@@ -94,7 +102,7 @@ async def is_support_open(live_run: LiveRun, work: SampleWork, source: Source) -
     elif reason is None and not extraction.items:
         reason = "no_statements"
     if reason is None and (work.sample.contexts or work.sample.conversation):
-        return True
+        return not note_other_language(live_run, work, step)
     if reason is None:  # a retrieval that found nothing supports nothing
         columns = {"supported": False, "context_ranks": [], "joint_ranks": [], "reason": "no context was retrieved"}
         for item in extraction.items:

@@ -17,7 +17,15 @@ from evalhouse.tasks.asking.splitting import split_by_tokens
 from evalhouse.tasks.asking.usage import estimate_items
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_in_parts, gather_all, narrow_blocks
 from evalhouse.tasks.judge.protocol import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, STEP_OPTIONS, LiveRun, SampleWork, collect_turns, take_shard
+from evalhouse.tasks.pipeline.live_run import (
+    ID_PREFIXES,
+    STEP_OPTIONS,
+    LiveRun,
+    SampleWork,
+    collect_turns,
+    note_other_language,
+    take_shard,
+)
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import collect_labels
 
@@ -52,7 +60,7 @@ async def is_label_open(live_run: LiveRun, work: SampleWork) -> bool:
     if reason is None and not answer.items and not truth.items:
         reason = "no_statements"
     if reason is None and answer.items and truth.items:
-        return True
+        return not note_other_language(live_run, work, "classify")
     if reason is None:
         unfounded = {"label": "FP", "reason": "the ground truth makes no statement", "call_id": truth.call_id}
         missing = {"label": "FN", "reason": "the answer makes no statement", "call_id": answer.call_id}

@@ -20,12 +20,14 @@ from evalhouse.tasks.classify import pick_accepted
 from evalhouse.tasks.judge.protocol import COPIED, CutReply, JudgeFailed, Question, TooLong, UnusableReply
 from evalhouse.tasks.pipeline.live_run import (
     ID_PREFIXES,
+    OTHER_LANGUAGE,
     STEP_OPTIONS,
     Extraction,
     LiveRun,
     SampleWork,
     Source,
     collect_turns,
+    note_other_language,
     take_shard,
 )
 
@@ -205,6 +207,9 @@ async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: S
     extraction, detail = Extraction(), None
     if not texts:
         extraction = Extraction(reason=f"no_{source}")
+    elif any(texts) and note_other_language(live_run, work, step):
+        work.hand_over(source, Extraction(reason=OTHER_LANGUAGE))
+        return
     elif any(texts):
         splitter = TextSplitter(live_run, work, source)
         try:

@@ -14,7 +14,14 @@ from evalhouse.tasks.asking.splitting import leave_room, set_apart, split_items,
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_in_parts, narrow_blocks
 from evalhouse.tasks.judge.protocol import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, collect_turns, take_shard
+from evalhouse.tasks.pipeline.live_run import (
+    STEP_OPTIONS,
+    LiveRun,
+    SampleWork,
+    collect_turns,
+    note_other_language,
+    take_shard,
+)
 from evalhouse.warehouse.steps import collect_labels
 
 _LABELS = collect_labels("rank")["C"]
@@ -78,7 +85,7 @@ async def is_usefulness_open(live_run: LiveRun, work: SampleWork) -> bool:
         # No context can be useful for reaching a ground truth that states nothing; one that failed to split may do.
         reason = None if truth.items or truth.reason else "no_statements"
     if reason is None and work.sample.contexts:
-        return True
+        return not note_other_language(live_run, work, "rank")
     work.note_outcome("rank", reason)
     return False
 

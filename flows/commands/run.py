@@ -259,6 +259,8 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: 
             )
             if sampling := run_facts.explain_sampling(warehouse, run):
                 print_line(f"warning: {sampling.removeprefix('note: ')}")
+            for warning in run_facts.describe_languages(warehouse, run.run_id):
+                print_line(f"warning: {warning}")
             # Only models give replies that may deserve a warning.
             if run.judge != LEXICAL or run.embeddings not in (None, "hashing"):
                 identified = list(warehouse.fetch("served/identified", run_id=run.run_id)["model"])

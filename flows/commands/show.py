@@ -34,6 +34,7 @@ from evalhouse.flows.results.run_facts import (
     FIRST,
     SilentMetrics,
     describe_dropped,
+    describe_languages,
     describe_replies,
     explain_joint_split,
     explain_sampling,
@@ -187,6 +188,7 @@ def show(
         "votes": warehouse.fetch_rows("runs/votes", **of_run) if run_row.config.get("votes", 1) > 1 else [],
         "noise": noise,
         "warnings": [
+            *describe_languages(warehouse, run_row.run_id),
             *describe_replies(replies),
             *describe_dropped(warehouse, run_row.run_id),
             *shifts,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 import yaml
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.results.output import print_line, print_section, sort_by_metric, write_interval
+from evalhouse.flows.results.output import print_line, print_section, sort_by_metric, write_count, write_interval
 from evalhouse.tasks.judge.protocol import COPIED, LATE, NOT_TAKEN, list_judges
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
@@ -333,6 +333,17 @@ def describe_dropped(warehouse: Warehouse, run_id: str) -> Iterator[str]:
     """Yield a line for each parameter that an endpoint refused in a run, with its error."""
     for row in warehouse.fetch_rows("runs/dropped", run_id=run_id, not_taken=NOT_TAKEN):
         yield f"{row['judge']} was asked without what its endpoint does not take: {shorten(str(row['refusal']), 300)}"
+
+
+def describe_languages(warehouse: Warehouse, run_id: str) -> Iterator[str]:
+    """Yield a line where the lexical judge was asked about languages that it does not know."""
+    rows = warehouse.fetch_rows("runs/languages", run_id=run_id)
+    if rows:
+        named = ", ".join(f"{write_count(row['n_samples'], 'sample')} in {row['language']}" for row in rows)
+        yield (
+            f"the lexical judge knows English and Chinese only: {named} got no verdicts, and no scores that rest on "
+            "verdicts (language_not_supported); judge them with a model: --judge openai:MODEL"
+        )
 
 
 def list_troubled(rows: Rows) -> Rows:

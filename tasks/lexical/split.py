@@ -59,6 +59,11 @@ def read_words(name: str) -> list[str]:
     return words
 
 
+def read_word_lists(name: str) -> dict[str, frozenset[str]]:
+    """Return lists of words by their names."""
+    return {key: frozenset(words.split()) for key, words in _LISTS[name].items()}
+
+
 def _read_pairs(name: str) -> list[tuple[str, str]]:
     pairs = [pair.split() for pair in _LISTS[name].split(",")]
     return [(left, right) for left, right in pairs]

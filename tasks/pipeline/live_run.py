@@ -28,7 +28,7 @@ from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item
 from evalhouse.tasks.asking.splitting import leave_room
 from evalhouse.tasks.asking.usage import Usage, estimate_items
 from evalhouse.tasks.asking.verdicts import JudgedItem, gather_all, write_verdict
-from evalhouse.tasks.judge.protocol import EndpointDown, FatalJudgeError, RunCancelled
+from evalhouse.tasks.judge.protocol import LEXICAL, EndpointDown, FatalJudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.samples import StoredSample, fetch_samples_between
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from evalhouse.tasks.targets.collection import Collection
 
 Source = Literal["answer", "ground_truth"]
+OTHER_LANGUAGE: Final = "language_not_supported"
+"""The reason why the lexical judge gives no verdicts on a sample."""
 ID_PREFIXES: dict[Source, str] = {"answer": "A", "ground_truth": "G"}
 
 
@@ -178,6 +180,19 @@ def collect_turns(sample: StoredSample, max_tokens: int) -> PriorTurns:
         block={CONVERSATION: turns} if turns else {},
         room=leave_room(max_tokens, sample.question, *(turn.text for turn in turns)),
     )
+
+
+def note_other_language(live_run: "LiveRun", work: SampleWork, step: str) -> bool:
+    """Note that the lexical judge does not know the sample's language; return whether it is asked for a step and so."""
+    if live_run.asker.find(step).judge.name != LEXICAL:
+        return False
+    from evalhouse.tasks.lexical.languages import find_other_language  # noqa: PLC0415  # for one judge
+
+    sample = work.sample
+    language = find_other_language("\n".join([sample.question, sample.answer or "", *sample.accepted_answers]))
+    if language is not None:
+        work.note_outcome(step, OTHER_LANGUAGE, language)
+    return language is not None
 
 
 @dataclass(kw_only=True)

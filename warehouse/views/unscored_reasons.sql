@@ -9,16 +9,17 @@ with reasons (reason, precedence, meaning) as (
         ('no_reference_ids', 4, 'the sample has no reference context ids, and no ground truth to judge its contexts by'),
         ('ids_do_not_match', 5, 'no reference id of the whole run matches a retrieved id: the two name different things, or in different ways'),
         ('no_conversation', 6, 'no turn came before the question'),
-        ('target_failed', 7, 'the application under test gave no answer'),
-        ('judge_failed', 8, 'the judge gave no usable reply'),
-        ('embedding_failed', 9, 'the embedding model gave no usable reply'),
-        ('budget_exhausted', 10, 'the budget was spent before the sample was judged'),
-        ('cancelled', 11, 'the run stopped before the sample was judged, or never asked for the step'),
-        ('nothing_to_heed', 12, 'no earlier turn of the user matters for the question'),
-        ('too_many_citations', 13, 'the answer cites more often, or has more sentences, than what it cites is compared for'),
-        ('measure_failed', 14, 'the SQL of the answer took too long or too much memory, or measuring the sample ended the process'),
-        ('no_citations', 15, 'the answer cites nothing, so that there is no citation to take a share of'),
-        ('no_statements', 16, 'there is no statement to take a share of; answer_rate counts samples whose ground truth states something, refusal_rate the others')
+        ('language_not_supported', 7, 'the lexical judge, which knows English and Chinese, was asked about another language'),
+        ('target_failed', 8, 'the application under test gave no answer'),
+        ('judge_failed', 9, 'the judge gave no usable reply'),
+        ('embedding_failed', 10, 'the embedding model gave no usable reply'),
+        ('budget_exhausted', 11, 'the budget was spent before the sample was judged'),
+        ('cancelled', 12, 'the run stopped before the sample was judged, or never asked for the step'),
+        ('nothing_to_heed', 13, 'no earlier turn of the user matters for the question'),
+        ('too_many_citations', 14, 'the answer cites more often, or has more sentences, than what it cites is compared for'),
+        ('measure_failed', 15, 'the SQL of the answer took too long or too much memory, or measuring the sample ended the process'),
+        ('no_citations', 16, 'the answer cites nothing, so that there is no citation to take a share of'),
+        ('no_statements', 17, 'there is no statement to take a share of; answer_rate counts samples whose ground truth states something, refusal_rate the others')
 )
 
 select
@@ -27,8 +28,8 @@ select
     meaning,
     -- A text that the sample lacks by its nature is not a failure: the metric does not apply to it.
     reason in (
-        'no_answer', 'target_failed', 'judge_failed', 'embedding_failed', 'budget_exhausted', 'cancelled',
-        'too_many_citations', 'measure_failed'
+        'no_answer', 'language_not_supported', 'target_failed', 'judge_failed', 'embedding_failed', 'budget_exhausted',
+        'cancelled', 'too_many_citations', 'measure_failed'
     ) as is_failure
 from reasons;
 

@@ -1,0 +1,133 @@
+"""Languages that the lexical judge does not know: recognized where it is sure, and then neither split nor compared."""
+
+from pathlib import Path
+
+import pytest
+from cli_house import write_dataset
+from cli_process import Place
+from live_runs import judge_samples, lay_out_run, make_sample, make_settings
+
+from evalhouse.tasks.lexical.judge import LexicalJudge
+from evalhouse.tasks.lexical.languages import find_other_language
+
+OTHERS = {
+    "German": [
+        "Der Leuchtturm wurde 1911 gebaut und ist nicht geöffnet.",
+        "Wie hoch ist die Brücke? Sie ist 40 m hoch.",
+    ],
+    "French": ["Le phare a été construit en 1911 et il est fermé.", "Quelle est la hauteur du pont ?"],
+    "Spanish": ["El faro se construyó en 1911 y está cerrado.", "¿Cuál es la altura del puente?"],
+    "Italian": ["Il faro è stato costruito nel 1911 ed è chiuso.", "Qual è l'altezza della torre e del ponte?"],
+    "Portuguese": ["O farol foi construído em 1911 e não abre no inverno.", "Qual é a altura da ponte e do farol?"],
+    "Dutch": [
+        "De vuurtoren is in 1911 gebouwd en wordt niet gebruikt.",
+        "Hoe hoog is de brug en wie heeft het gebouwd?",
+    ],
+    "Swedish": ["Fyren byggdes 1911 och är inte öppen för besökare.", "Hur hög är bron och när byggdes den?"],
+    "Danish or Norwegian": [
+        "Fyret er bygget i 1911 og er ikke åbent for gæster.",
+        "Hvor høy er broen og når ble den bygget av byen?",
+    ],
+    "Polish": ["Latarnia morska nie jest otwarta od 1911 roku.", "Gdzie się znajduje most i jak jest wysoki?"],
+    "Czech": ["Maják byl postaven v roce 1911 a není otevřen pro hosty.", "Kde je ten most a jak je vysoký?"],
+    "Hungarian": [
+        "A torony 1911-ben épült, és nem látogatható, mert egy része hiányzik.",
+        "Hol van a híd, és milyen magas az?",
+    ],
+    "Romanian": ["Farul a fost construit în 1911 și nu este deschis.", "Unde este podul și cât de înalt este?"],
+    "Turkish": [
+        "Deniz feneri 1911 yılında yapıldı ve kapalıdır.",
+        "Köprü nerede ve ne kadar yüksek? Kırk metre yüksekliğindedir.",
+    ],
+    "Vietnamese": ["Ngọn hải đăng được xây năm 1911.", "Cây cầu cao bao nhiêu mét?"],
+    "Indonesian or Malay": [
+        "Mercusuar itu dibangun pada tahun 1911 dan tidak dibuka.",
+        "Di mana jembatan yang tinggi itu?",
+    ],
+    "Finnish": ["Majakka on rakennettu vuonna 1911, ja se ei ole auki.", "Missä silta on ja kuka sen teki?"],
+    "Russian or another language in Cyrillic script": ["Маяк построили в 1911 году.", "Какой высоты мост?"],
+    "Greek": ["Ο φάρος χτίστηκε το 1911.", "Πόσο ψηλή είναι η γέφυρα;"],
+    "Hebrew": ["המגדלור נבנה בשנת 1911.", "מה גובה הגשר?"],
+    "Arabic or another language in Arabic script": ["بنيت المنارة عام 1911.", "ارتفاع پل چقدر است؟"],
+    "Hindi or another language in Devanagari": ["प्रकाशस्तंभ 1911 में बना था।", "पुल कितना ऊँचा है?"],
+    "a language of South Asia": ["বাতিঘরটি ১৯১১ সালে তৈরি।", "பாலம் எவ்வளவு உயரம்?"],
+    "Thai": ["ประภาคารสร้างในปี 1911", "สะพานสูงเท่าไร"],
+    "Georgian": ["შუქურა 1911 წელს აშენდა."],
+    "Korean": ["등대는 1911년에 지어졌습니다.", "다리의 높이는 얼마입니까?"],
+    "Japanese": ["灯台は1911年に建てられました。", "橋の高さはどのくらいですか。"],
+}
+OWN = [
+    "",
+    "42",
+    "1911",
+    "Paris",
+    "Yes.",
+    "Москва",
+    "서울",
+    "東京タワー",
+    "Rio de la Plata",
+    "Der Spiegel",
+    "La Paz",
+    "São Paulo",
+    "Łódź",
+    "Who was Friedrich Müller von der Heide?",
+    "The lighthouse was built in 1911.",
+    "How high is the bridge?",
+    "In German, 'Wie geht es dir?' is a way to ask how a person is.",
+    "Which river flows through Moscow (Москва)?",
+    "Jorge Luis Borges wrote El Aleph and Ficciones.",
+    "灯塔建于1911年。",
+    "桥有多高？",
+    "這座燈塔建於1911年。",
+    "《となりのトトロ》是哪一年上映的动画电影？它于1988年上映。",
+    "在 Windows 10 and Linux 上安装 Python。",
+    "C:\\users\\new \\d+ \\theta",
+    "select a from b where c = 1",
+    "GPT-4, BERT, T5",
+]
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_another_language_is_recognized_by_a_sentence(language: str) -> None:
+    assert [find_other_language(text) for text in OTHERS[language]] == [language] * len(OTHERS[language])
+
+
+@pytest.mark.parametrize("text", OWN)
+def test_english_chinese_names_and_numbers_are_its_own(text: str) -> None:
+    assert find_other_language(text) is None
+
+
+GERMAN = {
+    "question": "Wie hoch ist der Turm?",
+    "answer": "Der Turm ist 50 m hoch.",
+    "ground_truth": "Der Turm ist 40 m hoch.",
+    "contexts": ["Der Turm ist 40 m hoch."],
+}
+
+
+async def test_sample_in_another_language_has_no_verdict_and_says_why(tmp_path: Path) -> None:
+    steps = ("extract_answer", "extract_ground_truth", "classify", "attribute_answer", "attribute_ground_truth", "rank")
+    async with lay_out_run(tmp_path, make_settings(judge="lexical"), judge=LexicalJudge()) as live_run:
+        german, english = await judge_samples(live_run, [make_sample(1, **GERMAN), make_sample(2)])
+        assert live_run.asker.counts.requests == len(steps), "only the English sample is judged"
+    reasons = {row["step"]: (row["reason"], row["detail"]) for row in german.rows["outcomes"]}
+    assert {step: reason for step, (reason, _) in reasons.items() if step in steps} == dict.fromkeys(
+        steps, "language_not_supported"
+    )
+    assert reasons["extract_answer"] == ("language_not_supported", "German")
+    assert {row["reason"] for row in english.rows["outcomes"]} == {None}
+
+
+def test_run_warns_once_with_the_language_and_what_to_do(tmp_path: Path, prefect_home: Path) -> None:
+    rows = [{"id": f"de{number}", **GERMAN, "question": f"Wie hoch ist der Turm {number}?"} for number in range(3)]
+    english = {"id": "en", "question": "How high?", "answer": "It is 50 m.", "ground_truth": "It is 50 m."}
+    dataset = write_dataset(tmp_path, [*rows, english])
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+    metrics = ("--metrics", "factual_f1,exact_match,answer_rate")
+    ran = place.call("run", dataset.name, "--judge", "lexical", *metrics)
+    assert ran.stdout.count("the lexical judge knows English and Chinese only: 3 samples in German") == 1
+    assert "--judge openai:MODEL" in ran.stdout
+    shown = place.call("show", "--json").document
+    assert sum("3 samples in German" in warning for warning in shown["warnings"]) == 1
+    scored = {row["metric"]: (row["n_scored"], row["n_unscored"]) for row in shown["metrics"]}
+    assert scored == {"factual_f1": (1, 3), "answer_rate": (1, 3), "exact_match": (4, 0)}
