@@ -22,11 +22,9 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -48,6 +46,7 @@ from endpoint_replies import (
     spoil_reply,
 )
 from endpoint_wires import ANTHROPIC, OPENAI, Raw, Wire, find_wire, pack_lines
+from http_thread import HttpThread
 
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
@@ -262,7 +261,7 @@ class Batch:
         }
 
 
-class Endpoint:
+class Endpoint(HttpThread):
     """The server in a separate thread. `base_url` ends in /v1; `stats` may be read at any time.
 
     Batches take `takes_s` seconds, or until they are cancelled when None; each line is answered as the same request
@@ -272,6 +271,7 @@ class Endpoint:
     def __init__(
         self, options: Options, port: int = 0, *, takes_s: float | None = 0.2, trouble: Trouble | None = None
     ) -> None:
+        super().__init__(port)
         self.options = options
         self.takes_s = takes_s
         self.trouble = trouble or Trouble()
@@ -279,14 +279,7 @@ class Endpoint:
         self.batches: dict[str, Batch] = {}
         self.paid: Counter[Texts] = Counter()
         self._dice = random.Random(options.seed)
-        self._port = port
-        self._started: Future[int] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="endpoint", daemon=True)
         self._reset()
-
-    @property
-    def root_url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
 
     @property
     def base_url(self) -> str:
@@ -297,16 +290,6 @@ class Endpoint:
         """The requests that were answered more than once."""
         return [texts for texts, number in self.paid.items() if number > 1]
 
-    def start(self) -> None:
-        """Return when the port is open; an error of the server (port in use) is raised here."""
-        self._thread.start()
-        self._port = self._started.result(timeout=30)
-
-    def stop(self) -> None:
-        """Close every connection, also of hanging requests, and wait for the thread."""
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(timeout=30)
-
     def configure(self, **changes: Any) -> None:  # noqa: ANN401  # Options checks them
         """Change options from the next request on; counters continue."""
         self.options = dataclasses.replace(self.options, **changes)
@@ -314,10 +297,7 @@ class Endpoint:
     def reset(self) -> None:
         """Forget all requests, as after a fresh start; requests still in flight stay counted as such."""
 
-        async def reset_in_loop() -> None:
-            self._reset()
-
-        asyncio.run_coroutine_threadsafe(reset_in_loop(), self._loop).result(timeout=30)
+        self.call(self._reset)
 
     def _reset(self) -> None:
         in_flight = self.stats.in_flight if hasattr(self, "stats") else 0
@@ -330,22 +310,6 @@ class Endpoint:
         self._scripted: Counter[str] = Counter()
         self._used_requests, self._used_tokens = _Allowance(), _Allowance()
         self._cpu_s = time.thread_time()
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
-        # A handler ends with its client, so that a hung request is over when the client gives up.
-        server = web.Server(self._handle, access_log=None, handler_cancellation=True)
-        runner = web.ServerRunner(server, shutdown_timeout=0.05)
-        try:
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", self._port, backlog=1024).start()
-        except OSError as error:
-            self._started.set_exception(error)
-            return
-        self._started.set_result(runner.addresses[0][1])
-        await self._stopping.wait()
-        await runner.cleanup()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "GET":
@@ -652,12 +616,8 @@ def running_endpoint(
     **options: Any,  # noqa: ANN401  # Options checks them
 ) -> Iterator[Endpoint]:
     """Run an endpoint in a thread of this process, for a fixture; `options` are the fields of Options."""
-    endpoint = Endpoint(Options(**options), takes_s=takes_s, trouble=trouble)
-    endpoint.start()
-    try:
+    with Endpoint(Options(**options), takes_s=takes_s, trouble=trouble) as endpoint:
         yield endpoint
-    finally:
-        endpoint.stop()
 
 
 @contextlib.contextmanager

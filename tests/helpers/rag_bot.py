@@ -15,16 +15,15 @@ import dataclasses
 import math
 import random
 import re
-import threading
 from collections import Counter
 from collections.abc import Iterator, Set
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 from aiohttp import web
+from http_thread import HttpThread
 
 UNKNOWN = "I do not know."
 UNKNOWN_CHINESE = "我不知道。"
@@ -82,50 +81,28 @@ class Paragraph:
     words: Set[str]
 
 
-class RagBot:
+class RagBot(HttpThread):
     """The server in a separate thread; a context manager. `stats` may be read at any time."""
 
     def __init__(self, folder: Path, options: BotOptions, port: int = 0) -> None:
+        super().__init__(port)
         self.folder = folder
         self.options = options
         self.stats = BotStats()
-        self._port = port
-        self._started: Future[int] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="rag-bot", daemon=True)
-
-    @property
-    def root_url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        self._changed, self._arrival = asyncio.Event(), asyncio.Event()
 
     @property
     def url(self) -> str:
         """The address for questions."""
         return f"{self.root_url}/ask"
 
-    def __enter__(self) -> RagBot:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Return when the port is open; an error of the server (port in use) is raised here."""
-        self._thread.start()
-        self._port = self._started.result(timeout=30)
-
-    def stop(self) -> None:
-        """Close every connection, waiting requests included, and wait for the thread; again does nothing."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join(timeout=30)
-
     def configure(self, **changes: Any) -> None:  # noqa: ANN401  # BotOptions checks them
         """Change the behaviour from here on, for waiting requests too; counters continue."""
-        self._call(lambda: self._configure(changes))
+        self.call(lambda: self._configure(changes))
 
     def reset(self) -> None:
         """Forget what was asked; requests still in flight stay counted as such."""
-        self._call(self._reset)
+        self.call(self._reset)
 
     def wait_for(self, n_requests: int, timeout_s: float = 180.0) -> None:
         """Return when so many requests have arrived since the start or the last reset."""
@@ -136,12 +113,6 @@ class RagBot:
 
         asyncio.run_coroutine_threadsafe(wait(), self._loop).result(timeout=timeout_s)
 
-    def _call(self, change: Any) -> None:  # noqa: ANN401
-        async def call() -> None:
-            change()
-
-        asyncio.run_coroutine_threadsafe(call(), self._loop).result(timeout=30)
-
     def _configure(self, changes: dict[str, Any]) -> None:
         self.options = dataclasses.replace(self.options, **changes)
         self._changed.set()
@@ -149,22 +120,6 @@ class RagBot:
 
     def _reset(self) -> None:
         self.stats = BotStats(in_flight=self.stats.in_flight, max_in_flight=self.stats.in_flight)
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopping, self._changed, self._arrival = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        # A handler ends with its client, so that a request is over when the client gives up.
-        server = web.Server(self._handle, access_log=None, handler_cancellation=True)
-        runner = web.ServerRunner(server, shutdown_timeout=0.05)
-        try:
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", self._port, backlog=1024).start()
-        except OSError as error:
-            self._started.set_exception(error)
-            return
-        self._started.set_result(runner.addresses[0][1])
-        await self._stopping.wait()
-        await runner.cleanup()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path == "/ask" and request.method in ("POST", "GET"):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import orjson
 from aiohttp import web
+from http_thread import HttpThread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,39 +39,17 @@ class Sent:
 Answer = Canned | Callable[[Sent], Canned]
 
 
-class TargetServer:
+class TargetServer(HttpThread):
     """Answers in the order of `answers`, the last one again and again. In a separate thread."""
 
     def __init__(self, answers: Sequence[Answer]) -> None:
+        super().__init__()
         self.requests: list[Sent] = []
         self._answers = list(answers)
-        self._port: Future[int] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-
-    @property
-    def root_url(self) -> str:
-        return f"http://127.0.0.1:{self._port.result(timeout=30)}"
 
     @property
     def url(self) -> str:
         return f"{self.root_url}/ask"
-
-    def start(self) -> None:
-        self._thread.start()
-        self._port.result(timeout=30)
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(timeout=30)
-
-    async def _serve(self) -> None:
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        runner = web.ServerRunner(web.Server(self._handle, access_log=None), shutdown_timeout=0.05)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self._port.set_result(runner.addresses[0][1])
-        await self._stopping.wait()
-        await runner.cleanup()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
@@ -104,9 +81,5 @@ def answer_json(body: object, *, status: int = 200, headers: dict[str, str] | No
 @contextmanager
 def serving(*answers: Answer) -> Iterator[TargetServer]:
     """A server for the length of the block."""
-    server = TargetServer(answers)
-    server.start()
-    try:
+    with TargetServer(answers) as server:
         yield server
-    finally:
-        server.stop()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from dataclasses import dataclass
 from typing import Any
+
+from aiohttp import web
+from http_thread import HttpThread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,54 +22,31 @@ class Posted:
     body: Any
 
 
-@dataclass(kw_only=True)
-class Webhook:
+class Webhook(HttpThread):
     """`statuses` are for the next answers, the last one for all others; `posted` are the received requests."""
 
-    url: str = ""
-    statuses: Sequence[int] = (200,)
-    posted: list[Posted] = field(default_factory=list)
+    def __init__(self, statuses: Sequence[int]) -> None:
+        super().__init__()
+        self.statuses = statuses
+        self.posted: list[Posted] = []
+
+    @property
+    def url(self) -> str:
+        return f"{self.root_url}/services/T0/hush"
 
     @property
     def bodies(self) -> list[Any]:
         return [one.body for one in self.posted]
 
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        content, kind = await request.read(), request.headers.get("Content-Type", "")
+        status = self.statuses[min(len(self.posted), len(self.statuses) - 1)]
+        body = json.loads(content) if content else None
+        self.posted.append(Posted(method=request.method, path=request.raw_path, content_type=kind, body=body))
+        return web.Response(status=status, headers={"Location": "/elsewhere"} if status in (301, 302, 307) else {})
+
 
 @contextmanager
 def serve_webhook(*statuses: int) -> Iterator[Webhook]:
-    webhook = Webhook(statuses=statuses or (200,))
-
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            content = self.rfile.read(length)
-            status = webhook.statuses[min(len(webhook.posted), len(webhook.statuses) - 1)]
-            webhook.posted.append(
-                Posted(
-                    method=self.command,
-                    path=self.path,
-                    content_type=self.headers.get("Content-Type", ""),
-                    body=json.loads(content) if content else None,
-                )
-            )
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            if status in (301, 302, 307):
-                self.send_header("Location", "/elsewhere")
-            self.end_headers()
-
-        do_POST = do_GET = _answer  # named by the library
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Write nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    webhook.url = f"http://127.0.0.1:{server.server_port}/services/T0/hush"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with Webhook(statuses or (200,)) as webhook:
         yield webhook
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
