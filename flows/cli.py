@@ -43,6 +43,14 @@ COMMANDS = {
     "warehouse": ("warehouse", "warehouse", "Check, compact or move the warehouse."),
     "doctor": ("setup", "doctor", "Show what is configured, what is reachable, what is wrong."),
 }
+SECTIONS = {
+    "Evaluate": ("init", "run", "resume", "collect", "rescore"),
+    "Read results": ("runs", "show", "diagnose", "lineage", "report", "ui", "query"),
+    "Compare": ("compare", "gate", "replay", "prefer"),
+    "Every night": ("serve", "kb-updated", "receive"),
+    "Questions and judges": ("testset", "review", "benchmark", "prompts"),
+    "Upkeep": ("doctor", "warehouse"),
+}
 # These need a Prefect server, which takes longer to start than all their imports: it is started before them. `resume`
 # knows that it needs one when it has read the kind of the run.
 _RUNNING = ("run", "collect")
@@ -85,7 +93,12 @@ class _Evalhouse(LazyGroup):
         return result
 
 
-@click.group(cls=_Evalhouse, elsewhere=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Evalhouse,
+    elsewhere=COMMANDS,
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="evalhouse", message="%(prog)s %(version)s")
 def evalhouse() -> None:
     """Evaluate a question-answering bot, and store every verdict.

@@ -7,7 +7,7 @@ settings of a run, whose import alone takes longer than most of their answers.
 import importlib
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -290,12 +290,20 @@ def pick_format(kind: str | None, output: str | None) -> str:
 class LazyGroup(click.Group):
     """A group of commands whose help shows whole summaries, some of which are imported only when called.
 
-    `elsewhere` has these by name: the module in this folder, the command there, and its summary.
+    `elsewhere` has these by name: the module in this folder, the command there, and its summary; `sections` the names
+    by the title that help lists them under.
     """
 
-    def __init__(self, *, elsewhere: Mapping[str, tuple[str, str, str]] | None = None, **attributes: Any) -> None:  # noqa: ANN401  # click's own
+    def __init__(
+        self,
+        *,
+        elsewhere: Mapping[str, tuple[str, str, str]] | None = None,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **attributes: Any,  # noqa: ANN401  # click's own
+    ) -> None:
         super().__init__(**attributes)
         self._elsewhere = elsewhere or {}
+        self._sections = sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List all names, in the order of the source."""
@@ -322,5 +330,7 @@ class LazyGroup(click.Group):
         """Write the list of commands, without importing any of them."""
         summaries = {name: command.get_short_help_str(limit=90) for name, command in self.commands.items()}
         summaries |= {name: summary for name, (_, _, summary) in self._elsewhere.items()}
-        with formatter.section("Commands"):
-            formatter.write_dl(list(summaries.items()))
+        width = max(map(len, summaries))  # the same in all sections
+        for title, names in (self._sections or {"Commands": list(summaries)}).items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), summaries[name]) for name in names])

@@ -1,15 +1,17 @@
 """The commands that serve until Ctrl-C (`serve`, `receive`, `ui`), and `kb-updated`, which announces an update."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
-from evalhouse.flows.results.output import print_json, print_line
-from evalhouse.flows.server.api import find_api
+from evalhouse.flows.results.output import print_json, print_line, print_notice
+from evalhouse.flows.server.api import PrefectApiError, find_api
 from evalhouse.flows.server.environment import configure_prefect_environment, prepare_environment
 from evalhouse.flows.server.interrupts import wait_for_warehouse
+from evalhouse.warehouse.messages import suggest
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -67,9 +69,15 @@ def kb_updated(name: str, version: str | None, changed: tuple[str, ...], as_json
     prepare_environment()
     configure_prefect_environment(None)
     api = find_api("the update cannot be announced")
-    from evalhouse.flows.serving.flow_runs import announce_update  # noqa: PLC0415  # serve blocks signals first
+    from evalhouse.flows.serving.flow_runs import announce_update, list_awaited  # noqa: PLC0415  # serve blocks signals first
 
     event_id = announce_update(api, name, version=version, changed=changed)
+    known = {name}
+    with contextlib.suppress(PrefectApiError):  # the update is announced; another server may have no automations
+        known = list_awaited(api)
+    if name not in known:
+        advice = suggest(name, sorted(known)) if known else "none of them has a [trigger]"
+        print_notice(f"note: no suite that is served waits for updates of {name!r}; {advice}")
     if as_json:
         print_json({"event_id": event_id, "knowledge_base": name, "version": version, "changed": list(changed)})
         return 0

@@ -177,6 +177,7 @@ def move(source: str, target: str, as_json: bool) -> int:
 @click.option("--sample", "sample_id", metavar="ID", help="One sample, in all runs.")
 @click.option("--scores", is_flag=True, help="Delete verdicts and scores as well, and so the whole rows.")
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and change nothing.")
+@click.option("--yes", is_flag=True, help="Delete without asking; needed where no terminal is.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def forget(
@@ -187,6 +188,7 @@ def forget(
     sample_id: str | None,
     scores: bool,
     dry_run: bool,
+    yes: bool,
     warehouse: "Warehouse",
     as_json: bool,
 ) -> int:
@@ -194,8 +196,8 @@ def forget(
 
     Scores, verdicts and costs stay unless --scores is given, and each text is replaced by the day on which it was
     forgotten. A text that a kept run also has stays, and so does a reply that such a run uses. Received traces are
-    deleted completely. The tables `forgotten` and `forgotten_traces` list what was forgotten. The bytes are removed
-    from the disk by `evalhouse warehouse compact`.
+    deleted completely. At a terminal it asks before it deletes. The tables `forgotten` and `forgotten_traces` list what
+    was forgotten. The bytes are removed from the disk by `evalhouse warehouse compact`.
     """
     from evalhouse.tasks.settings.suite import find_cutoff  # noqa: PLC0415  # brings pydantic
     from evalhouse.warehouse.rows.runs import find_run, now_utc  # noqa: PLC0415
@@ -220,6 +222,18 @@ def forget(
         rule = Rule(words=words, run_ids=(find_run(warehouse, run).run_id,), with_scores=scores)
     else:
         rule = Rule(words=words, sample_id=sample_id, with_scores=scores)
+    if not (dry_run or yes):
+        planned = forget_rows(warehouse, rule, dry_run=True)
+        has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        what = f"{write_count(planned.n_samples, 'sample')} of {write_count(len(planned.run_ids), 'run')}"
+        what += f", {planned.n_bytes / _MB:,.1f} MB of text" + (", with verdicts and scores" if scores else "")
+        if planned.tables and not has_terminal:
+            raise SettingsError(
+                f"this deletes {what} for ever, and there is no terminal to ask at; give --yes to delete, or --dry-run "
+                "to see the rows"
+            )
+        if planned.tables:
+            click.confirm(f"Delete {what} for ever from {warehouse.location.name}?", abort=True)
     forgotten = forget_rows(warehouse, rule, dry_run=dry_run)
     if as_json:
         traces = forgotten.traces
@@ -303,6 +317,7 @@ def _read_memory(_: click.Context, __: click.Parameter, size: str) -> int:
 @click.argument("sql", required=False)
 @click.option("-f", "--file", "path", metavar="FILE", help="Read the SQL from a file, or from standard input with `-`.")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of --output, else table.")
+@click.option("--json", "kind", flag_value="json", help="The same as --format json.")
 @click.option("-o", "--output", metavar="FILE", help="Write the result there. Parquet needs it.")
 @click.option(
     "--timeout",

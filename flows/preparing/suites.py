@@ -56,6 +56,7 @@ _MAX_KEY = 512
 _KB_NAME = re.compile(r"[\w./:@+-]+(?: [\w./:@+-]+)*")
 # The form that Prefect requires of a deployment's name, without the colon of `latest:SUITE` and shell characters.
 _NAME = re.compile(r"\w[\w.-]{0,99}")
+KB_RESOURCE: Final = "knowledge-base."
 _CRONITER = "evalhouse_prefect_croniter"
 _EXAMPLE = "five fields: minute, hour, day of month, month, day of week, such as '0 3 * * *' for each night at three"
 # Half an hour is worth a run; after a week Prefect has forgotten the first update.
@@ -127,7 +128,7 @@ def make_kb_source(kb_name: str) -> UpdateSource:
     """Return a knowledge base that announces its updates; raises SettingsError for a name that is not allowed."""
     if problem := explain_bad_name(kb_name):
         raise SettingsError(f"{kb_name!r}: {problem}")
-    return UpdateSource(name=kb_name, resource=f"knowledge-base.{kb_name}", event=UPDATED)
+    return UpdateSource(name=kb_name, resource=f"{KB_RESOURCE}{kb_name}", event=UPDATED)
 
 
 def make_asset_source(key: str) -> UpdateSource:

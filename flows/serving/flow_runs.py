@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
 
 from evalhouse.flows.preparing.request import Update
-from evalhouse.flows.preparing.suites import UpdateSource, make_kb_source
+from evalhouse.flows.preparing.suites import KB_RESOURCE, UpdateSource, make_kb_source
 from evalhouse.flows.results.output import write_count
 from evalhouse.flows.server.api import TAG, PrefectApi, PrefectApiError, tag_run
 from evalhouse.tasks.settings.suite import NEVER, find_cutoff
@@ -144,6 +144,17 @@ def announce_update(api: PrefectApi, kb_name: str, *, version: str | None, chang
     event = make_event(kb_name, version=version, changed=changed)
     api.post("/events", [event])
     return str(event["id"])
+
+
+def list_awaited(api: PrefectApi) -> set[str]:
+    """Return the names of the knowledge bases that an enabled automation waits for."""
+    names: set[str] = set()
+    for automation in api.post("/automations/filter", {}):
+        resource = (automation["trigger"].get("match") or {}).get("prefect.resource.id")
+        for name in [resource] if isinstance(resource, str) else resource or []:
+            if automation["enabled"] and name.startswith(KB_RESOURCE):
+                names.add(name.removeprefix(KB_RESOURCE))
+    return names
 
 
 def fetch_updates(api: PrefectApi, source: UpdateSource, *, since: datetime | None = None) -> Announced:

@@ -185,7 +185,9 @@ def test_no_byte_of_a_sample_is_left_after_compacting(house: House, filled: Ware
         + b"\n"
     )  # fmt: skip
     assert _find_bytes(filled, words) == set(words)
-    result = ask("warehouse", "forget", "--sample", "tide-1", "--warehouse", str(filled.location.path), "--json")
+    result = ask(
+        "warehouse", "forget", "--yes", "--sample", "tide-1", "--warehouse", str(filled.location.path), "--json"
+    )
     assert result.status == 0, result.stderr
     assert result.document["n_samples"] == 2
     assert result.document["rows"]["llm_calls"] > 5
@@ -288,7 +290,7 @@ def test_a_dry_run_says_what_goes_and_changes_nothing(house: House, filled: Ware
     result = ask("warehouse", "forget", *options, "--dry-run").document
     assert count_rows(filled, "forgotten") == 0
     assert filled.read("from llm_calls order by call_id").rows() == before
-    done = ask("warehouse", "forget", *options).document
+    done = ask("warehouse", "forget", "--yes", *options).document
     assert done == result | {"dry_run": False}
     assert done["rows"]["statements"] == count_rows(filled, "statements", f"run_id = '{house.run_id}'")
     record = filled.read("select table_name, sum(n_rows)::bigint from forgotten group by 1").rows()
@@ -300,10 +302,12 @@ def test_a_dry_run_says_what_goes_and_changes_nothing(house: House, filled: Ware
 def test_a_run_is_forgotten_with_its_scores(house: House, filled: Warehouse, ask: Ask) -> None:
     kept = find_run(filled, "latest").run_id
     before = filled.read("from run_scores where run_id = $run_id order by all", {"run_id": kept}).rows()
-    assert (
-        ask("warehouse", "forget", "--run", house.run_id, "--scores", "--warehouse", str(filled.location.path)).status
-        == 0
-    )
+    command = ("warehouse", "forget", "--run", house.run_id, "--scores", "--warehouse", str(filled.location.path))
+    refused = ask(*command)
+    assert refused.status == 2  # there is no terminal to ask at
+    assert "give --yes to delete" in refused.stderr
+    assert not count_rows(filled, "forgotten")
+    assert ask(*command, "--yes").status == 0
     tables = filled.read("select table_name from duckdb_columns() where column_name = 'run_id' and not internal")
     views = set(filled.read("select view_name from duckdb_views()")["view_name"])
     for table in set(tables["table_name"]) - views - KEPT - {"llm_calls"}:
@@ -423,7 +427,7 @@ def test_rows_that_their_table_refused_are_forgotten_too(house: House, filled: W
     ],
 )
 def test_what_cannot_be_meant_is_refused(filled: Warehouse, ask: Ask, options: tuple[str, ...], why: str) -> None:
-    result = ask("warehouse", "forget", *options, "--warehouse", str(filled.location.path))
+    result = ask("warehouse", "forget", "--yes", *options, "--warehouse", str(filled.location.path))
     assert result.status == 2
     assert why in result.stderr
 

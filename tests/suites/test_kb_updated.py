@@ -40,6 +40,9 @@ class EventServer:
             start = int(parse_qs(address.query)["page-token"][0])
         elif self.requires_token and sent.headers.get("prefect-csrf-token") != "the token":
             return answer_json({"detail": "Missing CSRF token."}, status=403)
+        elif address.path.endswith("/automations/filter"):
+            match = {"prefect.resource.id": "knowledge-base.docs"}
+            return answer_json([{"enabled": True, "trigger": {"match": match}}, {"enabled": True, "trigger": {}}])
         elif address.path.endswith("/events"):
             self.headers.append(sent.headers)
             self.events += sent.body if self.refusal is None else []  # type: ignore[operator]
@@ -63,6 +66,14 @@ def server() -> Iterator[EventServer]:
 @pytest.fixture
 def place(server: EventServer, tmp_path: Path) -> Place:
     return Place(folder=tmp_path, variables={"PREFECT_HOME": str(tmp_path / "home"), "PREFECT_API_URL": server.url})
+
+
+def test_an_update_that_no_suite_waits_for_is_announced_with_a_note(server: EventServer, place: Place) -> None:
+    assert "no suite" not in place.call("kb-updated", "docs").stderr
+    done = place.call("kb-updated", "doc")
+    assert done.status == 0
+    assert "no suite that is served waits for updates of 'doc'; did you mean docs?" in done.stderr
+    assert len(server.events) == 2
 
 
 def test_update_is_announced_as_prefect_requires(server: EventServer, place: Place) -> None:

@@ -362,7 +362,9 @@ def test_reading_deleted_traces_reports_the_deletion(tmp_path: Path, prefect_hom
     with receiving(tmp_path / "w.duckdb") as house:
         for number in (1, 2, 3):
             house.post(make_request(make_bot_trace(trace=number_trace(number), at_s=number * 60)))
-    forgotten = place.call("warehouse", "forget", "--sample", number_trace(1), "--warehouse", "w.duckdb", "--json")
+    forgotten = place.call(
+        "warehouse", "forget", "--yes", "--sample", number_trace(1), "--warehouse", "w.duckdb", "--json"
+    )
     traces = {"n_traces": 1, "first_began_at": "2026-03-14T12:01:00", "last_began_at": "2026-03-14T12:01:00"}
     assert (forgotten.document["traces"], forgotten.document["rows"]) == (traces, {"spans": 3})
     forget(house.warehouse, Rule(words="--older-than 9d", before=_minute(3)))
@@ -371,7 +373,7 @@ def test_reading_deleted_traces_reports_the_deletion(tmp_path: Path, prefect_hom
     assert "; forgotten by 20" in note
     gone = "2 that began from 2026-03-14 12:01 to 2026-03-14 12:02 UTC"
     assert note.endswith(f": {gone} (--older-than 9d, --sample {number_trace(1)})")
-    last = place.call("warehouse", "forget", "--older-than", "1d", "--warehouse", "w.duckdb")
+    last = place.call("warehouse", "forget", "--yes", "--older-than", "1d", "--warehouse", "w.duckdb")
     assert "and 1 received trace that began at 2026-03-14 12:03 UTC" in last.stdout
     with pytest.raises(
         DatasetError, match=r"no traces from .*; forgotten by .*: 3 that began from 2026-03-14 12:01 to "

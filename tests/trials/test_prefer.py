@@ -341,7 +341,7 @@ def test_run_that_cannot_be_resumed_is_refused(house: House, monkeypatch: pytest
 def test_run_with_forgotten_texts_is_not_resumed(house: House) -> None:
     preferring_judge.use(always("neither"))
     run_id = house.prefer("two.jsonl", *COLUMNS, "--attempts", "1", status=3)["run_id"]
-    assert house.call("warehouse", "forget", "--run", run_id).status == 0
+    assert house.call("warehouse", "forget", "--yes", "--run", run_id).status == 0
     asked = preferring_judge.use(prefer_truth)
     refused = house.call("resume", run_id)
     assert (refused.status, asked) == (2, [])

@@ -214,14 +214,16 @@ def pick_run(runs: Sequence[RunRow], wanted: str, *, beside: RunRow | None = Non
             f"{len(starting)} runs begin with {wanted!r}; the newest are {_list_ids(starting)}; write more of the id"
         )
     labels = {run.label for run in runs if run.label} | {f"latest:{run.suite}" for run in runs if run.suite}
-    advice = suggest(wanted, [*(run.run_id for run in runs), *sorted(labels), *WORDS], otherwise="the newest are")
+    advice = suggest(wanted, [*(run.run_id for run in runs), *sorted(labels), *WORDS])
+    if not advice.startswith("did you mean"):
+        advice = f"the newest are {_list_ids(runs)}"
     raise WarehouseError(
         f"no run fits {wanted!r} (an id, its start, a label, {', '.join(WORDS)}); {advice} (`evalhouse runs` lists all)"
     )
 
 
 def _list_ids(runs: Sequence[RunRow]) -> str:
-    return ", ".join(run.run_id for run in runs[:5])
+    return ", ".join(f"{run.run_id} ({run.label or run.suite or Path(run.dataset or '').name})" for run in runs[:5])
 
 
 @contextmanager
