@@ -1,20 +1,26 @@
 """Metrics and views as files: one `.sql` per metric with a strict header, one `.sql` per view; and the plan of a run.
 
+A user's metric may also be a Python function, marked with `metric`, over the rows of one sample. The mark is read
+without running the file, which runs when a run is planned and scored.
+
 The header of a metric file has its name, the version of its formula, the steps it rests on, its parameters, which
 direction is better, whether a run that names no metric computes it, whether labels can correct its mean, and a meaning
 for a reader who does not know it; its body is one SELECT over the views of `warehouse/views`. This module only reads
 text: `warehouse/rows/samples.py` and `warehouse/engine/migrate.py` have the connections that run it.
 """
 
+import ast
+import hashlib
+import importlib.util
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar, get_args
 
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import name_setting, suggest
@@ -63,7 +69,8 @@ class MetricFile:
     a quotient of counts; `joined`, two verdicts on a statement; `ranks`, all verdicts of a ranking. It is None for a
     metric that rests on no verdict that people review. `embeddings` is the kind that it has a value with; None where
     any kind will do. `meaning` is a phrase for a reader who does not know the formula, None where the file has none;
-    `place` is the name of the file in errors; `is_own` is True for a user's file.
+    `place` is the name of the file in errors; `is_own` is True for a user's file. `function` is the name of the Python
+    function in it that takes the place of the SQL, called with `arguments`: columns of a sample and tables of verdicts.
     """
 
     name: str
@@ -74,6 +81,8 @@ class MetricFile:
     description: str
     sql: str
     place: str
+    function: str | None = None
+    arguments: tuple[str, ...] = ()
     embeddings: Embeddings | None = None
     better: Better = "high"
     minimum: float = 0.0
@@ -105,15 +114,21 @@ def load_metrics(folder: Path | None = None) -> dict[str, MetricFile]:
     if folder is None:
         return metrics
     if not folder.is_dir():
-        raise MetricFileError(f"no folder of metric files at {folder}; give one that holds <metric>.sql files")
-    for path in sorted(folder.glob("*.sql")):
-        if path.stem in metrics:
+        raise MetricFileError(f"no folder of metric files at {folder}; give one that holds <metric>.sql or .py files")
+    for path in sorted([*folder.glob("*.sql"), *folder.glob("[!_]*.py")]):
+        if path.suffix == ".sql" and path.stem in metrics:
             raise MetricFileError(f"{path}: metric {path.stem!r} is built in; give yours another name")
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise MetricFileError(f"{path} cannot be read as UTF-8 text: {error}") from None
-        metrics[path.stem] = parse_metric(text, name=path.stem, place=str(path))
+        if path.suffix == ".sql":
+            metrics[path.stem] = parse_metric(text, name=path.stem, place=str(path))
+            continue
+        for found in parse_functions(text, place=str(path)):
+            if found.name in metrics:
+                raise MetricFileError(f"{path}: metric {found.name!r} is taken; give yours another name")
+            metrics[found.name] = found
     return dict(sorted(metrics.items()))
 
 
@@ -187,6 +202,110 @@ def parse_metric(text: str, *, name: str, place: str, is_own: bool = True) -> Me
         meaning=values.get("meaning"),
         is_own=is_own,
     )
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+COLUMNS: Final[Mapping[str, str | None]] = {
+    "question": None, "answer": "no_answer", "ground_truth": "no_ground_truth", "contexts": "no_contexts",
+    "context_ids": "no_contexts", "reference_context_ids": "no_reference_ids", "conversation": None, "metadata": None,
+}  # fmt: skip
+"""The columns of a sample that a metric's function can take, each with the reason of a sample that has none."""
+_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    table: tuple(step.name for step in STEPS.values() if table in [of_step.name for of_step in step.tables])
+    for table in ("statements", "classifications", "attributions", "context_verdicts", "turn_verdicts", "citations")
+}
+
+
+def metric(*, name: str, needs: Sequence[str], better: Better = "high") -> Callable[[Function], Function]:
+    """Mark a function as a metric of your own, in a `.py` file of the folder of `--metric-files`.
+
+    It is called for each sample with the named `needs` as keyword arguments: columns of COLUMNS, and tables of verdicts
+    as lists of dictionaries. It returns a number, or one of the view unscored_reasons where it has none.
+    """
+    return lambda function: function
+
+
+def parse_functions(text: str, *, place: str) -> list[MetricFile]:
+    """Return the metrics of a Python file, whose version is the hash of its text; raises MetricFileError."""
+
+    def refuse(line: int, problem: str) -> MetricFileError:
+        return MetricFileError(f"{place}, line {line}: {problem}")
+
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise refuse(getattr(error, "lineno", None) or 1, f"not valid Python: {error}") from None
+    found = []
+    for function in tree.body:
+        marks = [
+            mark
+            for mark in getattr(function, "decorator_list", ())
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func).rpartition(".")[2] == "metric"
+        ]
+        for mark in marks:
+            line = mark.lineno
+            if not isinstance(function, ast.FunctionDef):
+                raise refuse(line, "@metric marks an ordinary function: no class, and not async")
+            try:
+                given = {key.arg or "**": ast.literal_eval(key.value) for key in mark.keywords}
+            except ValueError:
+                raise refuse(line, "name, needs and better of @metric must be written out as literals") from None
+            name, needs, better = given.pop("name", None), given.pop("needs", None), given.pop("better", "high")
+            if mark.args or given:
+                raise refuse(line, "@metric takes the arguments name=, needs= and better=, and no others")
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise refuse(line, f"name is {name!r}; it must be in small letters, digits and underscores")
+            arguments = needs if isinstance(needs, tuple | list) else [needs]
+            known = (*COLUMNS, *_TABLES, f"{GRADE_STEP}<rubric>")
+            for need in arguments:
+                is_grade = isinstance(need, str) and need.startswith(GRADE_STEP) and _NAME.fullmatch(need)
+                if need not in known and not is_grade:
+                    raise refuse(line, f"needs has {need!r}; {suggest(str(need), known)}")
+            if better not in get_args(Better):
+                raise refuse(line, f"better is {better!r}; it must be one of {', '.join(get_args(Better))}")
+            taken = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
+            if sorted(taken) != sorted(arguments):
+                names = f"({', '.join(taken)}), and needs names {', '.join(arguments)}"
+                raise refuse(line, f"{function.name} takes {names}; let the two be the same")
+            says = " ".join((ast.get_docstring(function) or "").split())
+            found.append(
+                MetricFile(
+                    name=name,
+                    version=hashlib.sha256(text.encode()).hexdigest()[:12],
+                    needs=tuple(sorted({step for need in arguments for step in _list_steps(need)})),
+                    optional_needs=(),
+                    parameters={},
+                    description=says or f"The function {function.name} of {place}.",
+                    sql="",
+                    place=place,
+                    function=function.name,
+                    arguments=tuple(arguments),
+                    better=better,
+                )
+            )
+    if not found:
+        raise MetricFileError(f"{place}: no function is marked with @metric; mark one, or name a helper _….py")
+    return found
+
+
+def _list_steps(need: str) -> tuple[str, ...]:
+    """Return the steps that write a table, or grade by a rubric; none for a column of a sample."""
+    return () if need in COLUMNS else _TABLES.get(need, (need,))
+
+
+def load_function(metric: MetricFile) -> Callable[..., object]:
+    """Run the metric's file in this process and return its function; raises MetricFileError for what that raises."""
+    name = f"evalhouse_metrics_{metric.version}"
+    spec = importlib.util.spec_from_file_location(name, metric.place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        function: Callable[..., object] = getattr(module, str(metric.function))
+    except Exception as error:
+        raise MetricFileError(f"{metric.place} cannot be loaded: {type(error).__name__}: {error}") from error
+    return function
 
 
 def _parse_header(lines: Iterable[str], place: str) -> tuple[dict[str, str], dict[str, float], list[str]]:

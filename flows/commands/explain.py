@@ -125,9 +125,11 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
         for _, grouped in groupby(rows, key=lambda row: row["metric"]):
             of_metric = list(grouped)
             score = of_metric[0]
-            value = (
-                write_value(score["value"]) if score["value"] is not None else f"unscored: {score['unscored_reason']}"
-            )
+            value = f"unscored: {score['unscored_reason']}"
+            if score["value"] is not None:
+                value = write_value(score["value"])
+            elif score["step"] is None and score["step_detail"]:
+                value += f": {score['step_detail']}"
             named = [row["step"] for row in of_metric if row["step"] and row["step"] not in _SPLITTINGS]
             source = f"from {', '.join(dict.fromkeys(named))}; " if named else ""
             version = score["metric_version"]

@@ -165,7 +165,7 @@ metric_options = join_options(
     click.option(
         "--metrics", metavar="A,B", help="Metrics to score. Default: the usual ones and what comes with them."
     ),
-    click.option("--metric-files", metavar="DIR", help="A folder with metrics of your own, one SQL file each."),
+    click.option("--metric-files", metavar="DIR", help="A folder with metrics of your own: SQL or Python files."),
     click.option("--set", "sets", multiple=True, metavar="METRIC.PARAMETER=N", help="Set a metric's parameter."),
     click.option(
         "--citations",

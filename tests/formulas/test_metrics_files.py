@@ -9,6 +9,7 @@ import pytest
 from evalhouse.warehouse import metric_files
 from evalhouse.warehouse.metric_files import (
     MetricFileError,
+    load_function,
     load_metrics,
     metric_steps_sql,
     metric_version,
@@ -182,6 +183,71 @@ def test_parameters_are_checked() -> None:
     for value in (float("nan"), float("inf"), "5", True, None):
         with pytest.raises(MetricFileError, match=r"k is .*; it must be a finite number"):
             resolve_parameters(metric, {"k": value})  # type: ignore[dict-item]
+
+
+PYTHON = '''
+from evalhouse import flows
+
+@flows.metric(name="half", needs=["answer", "statements", "grade_tone"])
+def halve(answer, *, statements, grade_tone):
+    """Half
+    of it."""
+    raise SystemExit("is not run")
+'''
+
+
+def test_a_python_file_is_read_and_not_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"{PYTHON}\nraise SystemExit('is not run')", encoding="utf-8")
+    (tmp_path / "_helper.py").write_text("not python", encoding="utf-8")
+    metric = load_metrics(tmp_path)["half"]
+    assert (metric.function, metric.arguments) == ("halve", ("answer", "statements", "grade_tone"))
+    assert metric.needs == ("extract_answer", "extract_ground_truth", "grade_tone")
+    assert (metric.better, metric.description, metric.is_own) == ("high", "Half of it.", True)
+    (tmp_path / "mine.py").write_text(PYTHON, encoding="utf-8")
+    assert load_metrics(tmp_path)["half"].version != metric.version
+    assert len(metric_version(metric, {})) == 12
+    (tmp_path / "other.py").write_text(PYTHON, encoding="utf-8")
+    with pytest.raises(MetricFileError, match=r"other\.py: metric 'half' is taken"):
+        load_metrics(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("def halve(:", "line 1: not valid Python: invalid syntax"),
+        ("def halve(answer): ...", "no function is marked with @metric"),
+        (
+            "@metric('x', needs='answer')\ndef f(answer): ...",
+            "line 1: @metric takes the arguments name=, needs= and better=",
+        ),
+        (
+            "@metric(name='x', need='answer')\ndef f(answer): ...",
+            "line 1: @metric takes the arguments name=, needs= and",
+        ),
+        ("@metric(name=NAME, needs='answer')\ndef f(answer): ...", "must be written out as literals"),
+        ("@metric(name='X', needs='answer')\ndef f(answer): ...", "name is 'X'; it must be in small letters"),
+        ("@metric(needs='answer')\ndef f(answer): ...", "name is None"),
+        ("@metric(name='x', needs='answr')\ndef f(answr): ...", "needs has 'answr'; did you mean answer"),
+        ("@metric(name='x', needs=3)\ndef f(answer): ...", "needs has 3"),
+        (
+            "@metric(name='x', needs='answer', better='up')\ndef f(answer): ...",
+            "better is 'up'; it must be one of high, low",
+        ),
+        ("@metric(name='x', needs='answer')\ndef f(reply): ...", r"f takes \(reply\), and needs names answer"),
+        ("@metric(name='x', needs='answer')\nasync def f(answer): ...", "marks an ordinary function"),
+        ("@metric(name='mrr', needs='answer')\ndef f(answer): ...", "metric 'mrr' is taken"),
+    ],
+)
+def test_a_python_file_that_breaks_the_rules_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    with pytest.raises(MetricFileError, match=rf"mine\.py.*{problem}"):
+        load_metrics(tmp_path)
+
+
+def test_a_python_file_that_fails_is_named_when_it_is_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"1 / 0\n{PYTHON}", encoding="utf-8")
+    with pytest.raises(MetricFileError, match=r"mine\.py cannot be loaded: ZeroDivisionError: division by zero"):
+        load_function(load_metrics(tmp_path)["half"])
 
 
 def test_reader_knows_no_database() -> None:

@@ -77,8 +77,11 @@ def place(tmp_path: Path, prefect_home: Path) -> Place:
     (tmp_path / "samples.json").write_text(json.dumps(SAMPLES))
     paths = write_new_files(tmp_path, "metrics/", "rubrics/", "house_judge.py")
     assert paths == [
-        "metrics/grounded_precision.sql", "rubrics/en/conciseness.yaml", "house_judge.py",
-    ]  # fmt: skip
+        "metrics/grounded_precision.sql",
+        "metrics/grounded_numbers.py",
+        "rubrics/en/conciseness.yaml",
+        "house_judge.py",
+    ]
     return Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
 
 
@@ -138,10 +141,11 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
 def test_a_metric_and_a_rubric_are_added_as_the_users_own_files(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measured = place.call(
-        "run", "samples.json", "--metric-files", "metrics", "--metrics", "grounded_precision", "--json"
-    )
+    own = "grounded_precision,grounded_numbers"
+    measured = place.call("run", "samples.json", "--metric-files", "metrics", "--metrics", own, "--json")
     assert measured.status == 0, measured.stderr
+    metric = measured.document["metrics"]["grounded_numbers"]
+    assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (1.0, 1, 2)
     metric = measured.document["metrics"]["grounded_precision"]
     assert (metric["n_scored"], metric["n_unscored"]) == (1, 2)  # the others have no contexts, or no answer
     assert 0 < metric["mean"] < 1

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from history_nights import Size, write_nights
+from rows import RowsToCome
 from warehouse_processes import count_rows, make_warehouse, run_script
 from warehouse_runs import make_run
 
@@ -77,6 +78,55 @@ def test_metrics_of_ours_read_the_runs_part_of_a_view_and_a_users_own_all_of_it(
     score_run(warehouse, "r", [ours["faithfulness"], own, ours["mrr"]], {})
     scores = warehouse.read("select distinct metric, value, unscored_reason from scores order by all").rows()
     assert scores == [("faithfulness", None, "cancelled"), ("mrr", None, "no_reference_ids"), ("own", 2.0, None)]
+
+
+FUNCTION = """
+@metric(name="mine", needs=("answer", "question", "classifications"))
+def judge(answer, question, classifications):
+    return {result}
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "scores"),
+    [
+        ("len(answer) / 4", [(1.0, None, None), (None, "no_answer", None)]),
+        ("len(classifications)", [(1.0, None, None), (None, "no_answer", None)]),
+        ("classifications[0]['label'] == 'TP'", [(1.0, None, None), (None, "no_answer", None)]),
+        ("'no_contexts'", [(None, "no_contexts", None), (None, "no_answer", None)]),
+        ("answer['x']", [(None, "measure_failed", "TypeError: string indices must be integers, not 'str'"),
+                         (None, "no_answer", None)]),
+        ("None", "returned None for sample a; let judge return a finite number, or one of 'no_answer', "),
+        ("float('nan')", "returned nan for sample a"),
+        ("[1]", r"returned \[1\] for sample a"),
+        ("'very good'", "returned 'very good' for sample a"),
+    ],
+)  # fmt: skip
+def test_a_python_function_scores_each_sample(
+    warehouse: Warehouse, tmp_path: Path, result: str, scores: list[object] | str
+) -> None:
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    text = FUNCTION.replace("{result}", result)
+    (folder / "mine.py").write_text(f"from evalhouse.warehouse.metric_files import metric\n{text}", encoding="utf-8")
+    key = {"run_id": "r", "sample_id": "a"}
+    judged = RowsToCome()
+    for name, answer in (("a", "Maud"), ("b", None)):
+        judged.add("samples", {"sample_id": name, "input_hash": "h", "answer": answer})
+        judged.add("outcomes", {**key, "sample_id": name, "step": "classify"})
+    judged.add("classifications", {**key, "statement_id": "A1", "label": "TP", "reason": "as read"})
+    judged.write(warehouse)
+    metric = load_metrics(folder)["mine"]
+    if isinstance(scores, str):
+        with pytest.raises(WarehouseError, match=rf"metric 'mine' \(.*mine\.py\) {scores}"):
+            score_run(warehouse, "r", [metric], {})
+        return
+    score_run(warehouse, "r", [metric], {})
+    found = warehouse.read("select value, unscored_reason, detail from scores order by sample_id").rows()
+    assert found == scores
+    assert warehouse.read("select detail from unscored where sample_id = 'a'").rows() == [
+        (detail,) for _, reason, detail in scores[:1] if reason
+    ]
 
 
 def test_a_metric_may_end_in_a_comment_and_leave_samples_unscored(warehouse: Warehouse) -> None:

@@ -314,7 +314,8 @@ create table scores (
     unscored_reason  varchar,
     metric_version   varchar not null,
     better           varchar,
-    minimum          double
+    minimum          double,
+    detail           varchar
 );
 
 comment on table scores is 'One row per sample and metric of a run.';
@@ -326,6 +327,7 @@ comment on column scores.unscored_reason is 'Why it is missing, one of unscored_
 comment on column scores.metric_version is 'Version of the metric, with the parameters that differ from its defaults.';
 comment on column scores.better is 'Which way is better: high, low or neutral. NULL for what was scored before this was kept; then it is high.';
 comment on column scores.minimum is 'The lowest value that the metric can have; NULL where that is 0.';
+comment on column scores.detail is 'The exception that a metric''s Python function raised for the sample; NULL otherwise.';
 
 -- One row per vote on an item: the judged statement or context, the number of the vote, its verdict, and its call.
 -- `verdict` is the label, or the ranks of the supporting contexts as '1,3', 'none' without any; `agrees` is

@@ -8,6 +8,7 @@ a noise run is a row of `runs` of kind noise with calls, verdicts and scores ove
 again. The table `noise` follows the scores: whenever parent or noise run are scored, its rows are written again.
 """
 
+import math
 import shutil
 import tempfile
 import uuid
@@ -25,8 +26,10 @@ from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.engine.connection import explain_failure
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
-from evalhouse.warehouse.metric_files import MetricFile, SetMetric, set_metrics
+from evalhouse.warehouse.messages import hide_secrets
+from evalhouse.warehouse.metric_files import COLUMNS, MetricFile, SetMetric, load_function, set_metrics
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.steps import GRADE_STEP
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Batch, Warehouse, build_frame, derive, list_later, write_batch
 
 CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
@@ -380,7 +383,12 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
     # Outside of the transaction, because the query process reads what is committed.
     from evalhouse.warehouse.sandbox.query_process import select_apart  # noqa: PLC0415  # few runs have one
 
-    frames = [select_apart(warehouse.location, run_id, metric, n_samples) for metric in own]
+    frames = [
+        call_function(warehouse, run_id, metric.file)
+        if metric.file.function
+        else select_apart(warehouse.location, run_id, metric, n_samples)
+        for metric in own
+    ]
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         for metric, frame in zip(own, frames, strict=True):
             connection.register("selected_scores", frame.to_arrow())
@@ -406,7 +414,62 @@ def _write_scores(connection: duckdb.DuckDBPyConnection, run_id: str, metric: Se
             )
     connection.execute("delete from scores where run_id = ? and metric = ?", [run_id, file.name])
     columns = {"metric": file.name, "version": metric.version, "better": file.better, "minimum": file.minimum}
-    connection.execute(read_query("runs/write_scores"), {"run_id": run_id, **columns})
+    detail = "detail" if file.function else "null as detail"
+    connection.execute(read_query("runs/write_scores").replace("$detail", detail), {"run_id": run_id, **columns})
+
+
+def call_function(warehouse: Warehouse, run_id: str, metric: MetricFile) -> pl.DataFrame:
+    """Return the rows of a metric that is a Python function: sample_id, value, unscored_reason, detail.
+
+    It is called in this process: the file is the user's code, as a target's function is. What it raises leaves the
+    sample unscored (`measure_failed`). Raises WarehouseError for a result that is neither a finite number nor a reason.
+    """
+    function = load_function(metric)
+    reasons = warehouse.read("select reason from unscored_reasons order by precedence").to_series().to_list()
+    tables = [need for need in metric.arguments if need not in COLUMNS]
+    rows: list[tuple[str, float | None, str | None, str | None]] = []
+    last = 0
+    while samples := fetch_samples_between(warehouse, run_id, last + 1, last + _FEW_SAMPLES):
+        between = {"run_id": run_id, "first": last + 1, "last": last + _FEW_SAMPLES}
+        last += _FEW_SAMPLES
+        ended = warehouse.fetch("samples/step_reasons", {"step": list(metric.needs)}, **between)
+        missing = dict(ended.iter_rows())
+        verdicts: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in tables}
+        for name in tables:
+            is_grade = name.startswith(GRADE_STEP)
+            sql = read_query("samples/verdicts_between").format(table="grades" if is_grade else name)
+            if is_grade:
+                sql += f"\nand rubric = '{name.removeprefix(GRADE_STEP)}'"
+            for row in warehouse.read_rows(sql, between):
+                verdicts[name].setdefault(row["sample_id"], []).append(row)
+        for sample in samples:
+            given = {
+                "conversation": plain_turns(sample.conversation),
+                **{name: getattr(sample, name) for name in COLUMNS if name != "conversation"},
+                **{name: of_samples.get(sample.sample_id, []) for name, of_samples in verdicts.items()},
+            }
+            absent = next((COLUMNS[name] for name in metric.arguments if given[name] is None), None)
+            reason = "target_failed" if absent and sample.target_error else absent or missing.get(sample.sample_id)
+            if reason is not None:
+                rows.append((sample.sample_id, None, reason, None))
+                continue
+            try:
+                result = function(**{name: given[name] for name in metric.arguments})
+            except Exception as error:
+                problem = hide_secrets(first_line(f"{type(error).__name__}: {error}"))
+                rows.append((sample.sample_id, None, "measure_failed", problem))
+                continue
+            if isinstance(result, str) and result in reasons:
+                rows.append((sample.sample_id, None, result, None))
+            elif isinstance(result, int | float) and math.isfinite(result):
+                rows.append((sample.sample_id, float(result), None, None))
+            else:
+                raise WarehouseError(
+                    f"metric {metric.name!r} ({metric.place}) returned {result!r:.80} for sample {sample.sample_id}; "
+                    f"let {metric.function} return a finite number, or one of {', '.join(map(repr, reasons))}"
+                )
+    schema = {"sample_id": pl.String, "value": pl.Float64, "unscored_reason": pl.String, "detail": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _finish_scores(connection: duckdb.DuckDBPyConnection, run_id: str) -> int:

@@ -33,7 +33,7 @@ from evalhouse.warehouse.engine.connection import open_reader
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
 from evalhouse.warehouse.errors import QueryError, QueryStopped, WarehouseBusy, WarehouseError, first_line
 from evalhouse.warehouse.location import Location, parse_location
-from evalhouse.warehouse.metric_files import MetricFile, SetMetric, set_metrics
+from evalhouse.warehouse.metric_files import MetricFile, SetMetric, load_function, set_metrics
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.sandbox.query import answer_statement, limiting_time
 
@@ -348,11 +348,16 @@ _READ_PATIENCE_S: Final = 60.0  # while another process writes
 
 
 def try_metrics(metrics: Sequence[MetricFile], settings: Mapping[str, Mapping[str, float]]) -> None:
-    """Let metrics score a run of an empty warehouse; raises WarehouseError for the first whose SQL cannot do it.
+    """Let metrics score a run of an empty warehouse, and load the Python files of others.
+
+    Raises WarehouseError for the first whose SQL cannot do it, or whose file cannot be loaded.
 
     What depends on the data, such as an infinite quotient, shows only when a run is scored.
     """
     for metric in set_metrics(metrics, settings):
+        if metric.file.function is not None:
+            load_function(metric.file)
+            continue
         parameters = {"run_id": "scratch", **metric.parameters}
         try:
             found = run_apart(

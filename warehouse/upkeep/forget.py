@@ -44,6 +44,7 @@ TEXTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     },
     "statements": {"text": "statement"},
     "outcomes": {"detail": "words"},
+    "scores": {"detail": "words"},
     "preferences": {"reason": "words"},
     "responses": {"answer": "text", "thoughts": "text", "contexts": "texts", "error": "words"},
     "run_samples": {"metadata": "members"},
@@ -352,7 +353,8 @@ def _count_rows(connection: duckdb.DuckDBPyConnection, rule: Rule) -> Iterator[t
 
 def _list_marked_tables(sample_id: str | None) -> list[str]:
     """Return the tables in which marks replace texts; those without samples only where whole runs are meant."""
-    return [table for table in TEXTS if sample_id is None or "sample_id" in TABLES[table]]
+    # The scores are written by SQL, and are not among TABLES.
+    return [table for table in TEXTS if sample_id is None or "sample_id" in TABLES.get(table, ("sample_id",))]
 
 
 def _list_run_tables(connection: duckdb.DuckDBPyConnection, sample_id: str | None) -> list[str]:

@@ -1,7 +1,7 @@
 -- One row per score that is missing, with what is known of the cause.
 create or replace view unscored as
 with missing as (
-    select run_id, sample_id, metric, unscored_reason as reason
+    select run_id, sample_id, metric, unscored_reason as reason, detail
     from scores
     where value is null
 ),
@@ -35,7 +35,7 @@ select
     missing.metric,
     missing.reason,
     causes.steps,
-    coalesce(causes.detail, splittings.detail) as detail
+    coalesce(missing.detail, causes.detail, splittings.detail) as detail
 from missing
 left join causes
     on causes.run_id = missing.run_id
@@ -53,4 +53,4 @@ comment on column unscored.sample_id is 'Sample.';
 comment on column unscored.metric is 'Metric.';
 comment on column unscored.reason is 'Why, one of unscored_reasons.';
 comment on column unscored.steps is 'Steps that ended with this reason; NULL when none did: the run stopped before them, or all have their verdicts and there is nothing to take a share of.';
-comment on column unscored.detail is 'What happened in those steps, or in the splitting that they rest on, in words; NULL when nothing more is known.';
+comment on column unscored.detail is 'What happened in those steps, in the splitting that they rest on, or in the metric''s Python function, in words; NULL when nothing more is known.';

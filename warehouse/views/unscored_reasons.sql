@@ -17,7 +17,7 @@ with reasons (reason, precedence, meaning) as (
         ('cancelled', 12, 'the run stopped before the sample was judged, or never asked for the step'),
         ('nothing_to_heed', 13, 'no earlier turn of the user matters for the question'),
         ('too_many_citations', 14, 'the answer cites more often, or has more sentences, than what it cites is compared for'),
-        ('measure_failed', 15, 'the SQL of the answer took too long or too much memory, or measuring the sample ended the process'),
+        ('measure_failed', 15, 'the SQL of the answer took too long or too much memory, measuring the sample ended the process, or a metric''s Python function raised an exception'),
         ('no_citations', 16, 'the answer cites nothing, so that there is no citation to take a share of'),
         ('no_statements', 17, 'there is no statement to take a share of; answer_rate counts samples whose ground truth states something, refusal_rate the others')
 )

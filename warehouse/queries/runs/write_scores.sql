@@ -2,5 +2,5 @@
 insert into scores by name
 select
     $run_id as run_id, sample_id, $metric as metric, value, unscored_reason, $version as metric_version,
-    $better as better, nullif($minimum, 0) as minimum
+    $better as better, nullif($minimum, 0) as minimum, $detail
 from metric_scores
