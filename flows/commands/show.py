@@ -332,6 +332,7 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
 )
 @click.option("-o", "--output", metavar="FILE", help="Where to write. Default: report-RUN.html, history-SUITE.html.")
 @click.option("--no-calls", is_flag=True, help="Leave the raw requests and replies out: a smaller file.")
+@BY_OPTION
 @WAREHOUSE_OPTION
 def report(
     *,
@@ -340,6 +341,7 @@ def report(
     history: str | None,
     output: str | None,
     no_calls: bool,
+    by: str | None,
     warehouse: Warehouse,
 ) -> None:
     """Write RUN as one HTML file that needs no network: scores, distributions, history, costs, and every sample with
@@ -349,8 +351,8 @@ def report(
     """
     if run and history:
         raise click.UsageError("name one RUN, such as `latest`, or a suite with --history")
-    if history is not None and (against or no_calls):
-        raise click.UsageError("--against and --no-calls are for a RUN, and --history shows none")
+    if history is not None and (against or no_calls or by):
+        raise click.UsageError("--against, --no-calls and --by are for a RUN, and --history shows none")
     if history is not None:
         from evalhouse.flows.report.page import build_history  # noqa: PLC0415  # a run needs none of it
 
@@ -368,10 +370,11 @@ def report(
         with_calls = not no_calls
         run_row = find_run(warehouse, (run or "latest"))
         base = find_other_run(warehouse, run_row, against) if against else None
+        read_slices(warehouse, run_row, by)  # refuses a column before the samples are read
         with reading_slices(warehouse, run_row, base, with_calls=with_calls) as slices:
             from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # while samples are read
 
-            page = build_page(warehouse, run_row, base, slices, with_calls=with_calls)
+            page = build_page(warehouse, run_row, base, slices, with_calls=with_calls, by=by)
         path = output or f"report-{run_row.run_id}.html"
         what = write_count(run_row.n_samples or 0, "sample")
     size = Path(path).write_bytes(page.encode())

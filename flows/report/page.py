@@ -28,6 +28,7 @@ from evalhouse.flows.report.sections import (
     Addresses,
     build_head,
     describe_run,
+    describe_slices,
     draw_charts,
     explain_metrics,
     rank_causes,
@@ -128,15 +129,22 @@ class _Index:
 
 
 def build_page(
-    warehouse: Warehouse, run: RunRow, base: RunRow | None, slices: Iterable[SampleSlice], *, with_calls: bool
+    warehouse: Warehouse,
+    run: RunRow,
+    base: RunRow | None,
+    slices: Iterable[SampleSlice],
+    *,
+    with_calls: bool,
+    by: str | None = None,
 ) -> str:
     """Build the report of a run; `base` is the run to compare with, None for one run alone, `slices` its samples.
 
-    Raises WarehouseError for a warehouse of another version.
+    `by` is a metadata column for means by its values. Raises WarehouseError for a warehouse of another version.
     """
     summary = fetch_summary(warehouse, run)
     samples = fetch_sample_scores(warehouse, run, base)
     sections = describe_run(warehouse, run, base, summary)
+    by_column = {} if by is None else describe_slices(warehouse, run, by) | {"columns": []}
     metrics = sort_by_metric(summary.metrics, run.metrics)
     names = [str(row["metric"]) for row in metrics]
     # The index begins with the scores, by column and by place of the sample; `add` adds the other data of a sample.
@@ -190,6 +198,7 @@ def build_page(
         blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared)), *blocks],
         with_calls=with_calls,
         warehouse=warehouse.location.path.name,
+        slices=by_column,
         **sections,
     )
 

@@ -54,11 +54,13 @@ from evalhouse.flows.results.run_facts import (
     group_metrics,
     list_notes,
     load_advice,
+    read_slices,
     sort_first,
 )
 from evalhouse.tasks.comparing.causes import FINE
 from evalhouse.tasks.comparing.paired import ROUNDING
-from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonError, MetricComparison
+from evalhouse.tasks.comparing.slices import MAX_SLICES
 from evalhouse.warehouse.metric_files import SIGNS, MetricFile, load_metrics
 from evalhouse.warehouse.rows.pages import Row, RunSummary
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -70,6 +72,7 @@ _FEW: Final = 20
 """The page warns of few answers if fewer are judged."""
 _MAX_NAMED: Final = 3
 _SAYS: Final = "One row per sample of the run: "
+_MOST_LOOKED_AT: Final = 1_000  # samples whose columns are offered for a table by slice
 _CLEAR: Final = ("worse", "better")
 
 
@@ -230,6 +233,39 @@ class Addresses:
     run: str
     sample: str | None = None
     compare: str | None = None
+
+
+def describe_slices(warehouse: Warehouse, run: RunRow, column: str | None) -> dict[str, Any]:
+    """Return the table of the main metrics by the values of a metadata column, or the problem with that column.
+
+    `columns` are those that can be chosen; empty without a column and a choice.
+    """
+    known = warehouse.fetch_rows("slices/columns", run_id=run.run_id, most=_MOST_LOOKED_AT)
+    columns = [str(row["name"]) for row in known if 1 < int(str(row["n_values"])) <= MAX_SLICES]
+    if column is None and not columns:
+        return {}
+    described: dict[str, Any] = {"column": column, "columns": columns, "problem": None, "rows": [], "names": []}
+    try:
+        means = read_slices(warehouse, run, column)
+    except ComparisonError as error:
+        return described | {"problem": str(error)}
+    names = [name for name in dict.fromkeys(str(row["metric"]) for row in means)
+             if any(row["n_scored"] for row in means if row["metric"] == name)]  # fmt: skip
+    rows = []
+    for value, of_slice in groupby(means, key=lambda row: row["slice"]):
+        cells = [
+            {
+                "metric": row["metric"],
+                "mean": write_value(row["mean"]),
+                "interval": write_interval(row["ci_low"], row["ci_high"]),
+                "n_scored": row["n_scored"],
+                "n_samples": row["n_samples"],
+            }
+            for row in of_slice
+            if row["metric"] in names
+        ]
+        rows.append({"slice": value, "n_samples": cells[0]["n_samples"] if cells else 0, "cells": cells})
+    return described | {"names": names, "rows": rows}
 
 
 def describe_run(

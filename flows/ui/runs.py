@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import draw_amounts, draw_spark, write_change
 from evalhouse.flows.report.page import describe_series
-from evalhouse.flows.report.sections import Addresses, describe_about, describe_run, draw_charts
+from evalhouse.flows.report.sections import Addresses, describe_about, describe_run, describe_slices, draw_charts
 from evalhouse.flows.results.comparison import name_check, write_amount
 from evalhouse.flows.results.output import (
     write_count,
@@ -165,8 +165,8 @@ def write_time(time_left: timedelta) -> str:
 
 
 @router.get("/runs/{run}")
-def show_run(request: Request, run: str) -> Response:
-    """Show one run as a whole; `run` is any name that the commands take."""
+def show_run(request: Request, run: str, by: str | None = None) -> Response:
+    """Show one run as a whole; `run` is any name that the commands take, `by` a column for means by slice."""
     warehouse = find_warehouse(request)
     row = find_run(warehouse, run)
     if row.status == "running":
@@ -204,6 +204,7 @@ def show_run(request: Request, run: str) -> Response:
             for name, value in shown.items()
         ],
         series=row.series,
+        slices=describe_slices(warehouse, row, by) if summary.metrics else {},
         prefect=find_flow_run_page(row),
         samples_address=link(f"/runs/{row.run_id}/samples"),
         **describe_run(warehouse, row, None, summary, compare=lambda pair: compare_cached(request, pair).comparison),

@@ -84,20 +84,21 @@ def find_slices(warehouse: Warehouse, run: RunRow, column: str) -> dict[str, lis
     """
     if is_sampled(run):
         raise ComparisonError(
-            f"--by {column}: run {run.run_id} judged a part of its dataset, picked with unequal probabilities, so that "
-            "means of slices would mislead; run it without --sample-budget"
+            f"slices by {column}: run {run.run_id} judged a part of its dataset, picked with unequal probabilities, so "
+            "that means of slices would mislead; run it without --sample-budget"
         )
     pointer = "/" + column.replace("~", "~0").replace("/", "~1")
     slices: dict[str, list[str]] = {}
     for sample_id, value in warehouse.fetch("slices/values", run_id=run.run_id, pointer=pointer).iter_rows():
         slices.setdefault(value, []).append(sample_id)
     if not slices:
-        columns = [str(row["name"]) for row in warehouse.fetch_rows("slices/columns", run_id=run.run_id)]
+        rows = warehouse.fetch_rows("slices/columns", run_id=run.run_id, most=run.n_samples or 0)
+        columns = [str(row["name"]) for row in rows]
         known = f"its columns are {list_names(columns)}" if columns else "its dataset has no further columns"
-        raise ComparisonError(f"--by: no sample of run {run.run_id} has a metadata column {column!r}; {known}")
+        raise ComparisonError(f"no sample of run {run.run_id} has a metadata column {column!r}; {known}")
     if len(slices) > MAX_SLICES:
         raise ComparisonError(
-            f"--by {column}: it has {len(slices):,} values in run {run.run_id}, and at most {MAX_SLICES} can be shown; "
+            f"column {column} has {len(slices):,} values in run {run.run_id}, and at most {MAX_SLICES} can be shown; "
             "add a column with fewer values to the dataset, such as ranges or groups of these"
         )
     return dict(sorted(slices.items(), key=lambda item: (-len(item[1]), item[0])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from cli_process import Finished, call_here
 from pydantic import ValidationError
+from ui_house import make_client
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
@@ -89,7 +91,10 @@ def test_show_has_the_mean_of_each_slice_with_its_interval(store: Warehouse, ask
     ("column", "message"),
     [
         ("lang", "has a metadata column 'lang'; its columns are language, page, tier"),
-        ("page", "it has 120 values in run night, and at most 50 can be shown; add a column with fewer values"),
+        (
+            "page",
+            "column page has 120 values in run night, and at most 50 can be shown; add a column",
+        ),
     ],
 )
 @pytest.mark.parametrize(
@@ -121,6 +126,23 @@ def test_a_slice_that_fell_while_the_whole_did_not_is_named_on_top(store: Wareho
     assert any(line.split()[:2] == ["zh", "faithfulness"] and line.endswith("worse") for line in shown.lines)
     alone = ask("compare", "base", "night")
     assert "language" not in alone.lines[0]
+
+
+def test_page_and_report_have_a_table_of_slices(store: Warehouse, ask: Ask, tmp_path: Path) -> None:
+    add_night(store, "night", 0, f"if(n = 4, null, {GOOD})")
+    page = make_client(store.location.name)
+    offered = page.get("/runs/night").text
+    assert 'href="/runs/night?by=language#slices"' in offered
+    assert "by=page" not in offered, "it has a value a sample"
+    path = tmp_path / "report.html"
+    assert ask("report", "night", "--by", "language", "-o", str(path)).status == 0
+    for text in (page.get("/runs/night?by=language").text, path.read_text(encoding="utf-8")):
+        table = text[text.index('aria-label="By language"') :].partition("</table>")[0]
+        words = re.sub(r"<[^>]*>|\s+", " ", table).split()
+        assert " ".join(words[words.index("zh") :]).startswith("zh 30 0.754")
+        assert "29 scored" in table
+    assert "its columns are language, page, tier" in page.get("/runs/night?by=lang").text
+    assert ask("report", "night", "--by", "lang", "-o", str(path)).status == 2
 
 
 def test_p_is_adjusted_over_all_slices(store: Warehouse, ask: Ask) -> None:
