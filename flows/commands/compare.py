@@ -196,7 +196,6 @@ def compare(
             for value, by_metric in slices.items()
             for compared in by_metric.values()
         ],
-        "retrieval": [{**asdict(finding), "text": finding.describe()} for finding in comparison.retrieval],
         "noise": {
             "run_ids": list(comparison.noise_run_ids),
             "steps": pair.warehouse.fetch_rows("noise/flips", {"run_id": comparison.noise_run_ids})

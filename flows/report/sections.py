@@ -187,8 +187,6 @@ def _describe_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Ag
     if against is None:
         return
     yield f"Compared with {against.name}: {against.otherwise or _join_moves(moves)}."
-    if against.comparison:
-        yield from (f"{finding.describe()}." for finding in against.comparison.retrieval[:1])
 
 
 def _join_moves(moves: Mapping[str, Sequence[MetricComparison]]) -> str:
@@ -372,7 +370,6 @@ def describe_run(
         "meanings": explain_metrics(names, load_metrics(run.metric_folder)),
         "parts": describe_parts(comparison, names) if comparison else (),
         "warnings": comparison.warnings if comparison else (),
-        "retrieval": [finding.describe() for finding in comparison.retrieval] if comparison else (),
     }
     if preferences:
         described["head"] = replace(described["head"], result=f"{write_result(preferences)}.")

@@ -275,8 +275,6 @@ def print_comparison(document: Row) -> None:
         if not any(row[-1] for row in rows):
             columns, rows = columns[:-1], [row[:-1] for row in rows]
         print_section("Why the means over all scored samples moved", columns, rows)
-        for finding in document["retrieval"]:
-            print_line(finding["text"])
         # How often judge and bot contradict themselves: the noise floors and the components come from it.
         noise = document["noise"]
         # `--json` also has the metrics in which it never contradicted itself.

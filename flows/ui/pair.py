@@ -275,7 +275,6 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
         metrics=rows,
         groups=group_metrics(names, pair.candidate.config),
         parts=describe_parts(comparison, names),
-        retrieval=[finding.describe() for finding in comparison.retrieval],
         meanings=explain_metrics(names, load_metrics()),
         noise=noise_rows,
         corrected=compared_runs.corrected,

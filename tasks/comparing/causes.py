@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 import polars as pl
 
-from evalhouse.tasks.comparing.changes import Cause, Flags, MetricMoves, PairedSamples, RetrievalMove
+from evalhouse.tasks.comparing.changes import Cause, Flags, MetricMoves, PairedSamples
 from evalhouse.tasks.comparing.intervals import Floats, Integers
 from evalhouse.tasks.comparing.paired import Verdict, compare_paired
 
@@ -69,7 +69,6 @@ def find_cause_changes(
     causes: pl.DataFrame,
     samples: PairedSamples,
     metrics: Sequence[MetricMoves],
-    retrieval_moves: Iterable[RetrievalMove],
     *,
     changed: Mapping[Cause, Flags],
     clusters: Integers,
@@ -107,7 +106,8 @@ def find_cause_changes(
     # By sample how far its contexts got better: by the metrics that rest on them alone, and by its causes.
     gains = np.sum([np.nan_to_num(metric.gains) for metric in of_contexts], axis=0) - np.nan_to_num(missed)
     is_wrong_twice = np.isin(sides["base"], faults) & np.isin(sides["candidate"], faults)
-    verdicts_of_retrieval = {verdicts[""], *(move.verdict for move in retrieval_moves)}
+    by_contexts = [metric for metric in of_contexts if _find_share(metric.gains, changed["contexts"]) >= _MOST]
+    verdicts_of_retrieval = {verdicts[""], *(metric.verdict for metric in by_contexts)}
     stages: dict[Stage, Way] = {}
     for way in WAYS:
         sign = -1.0 if way == "worse" else 1.0

@@ -15,17 +15,13 @@ With K the samples scored on both sides, B and C those scored in base and candid
 
 Where K is empty, the middle between both means replaces those over K. `paired` tests whether a move is chance.
 
-Retrieval can move a metric of the answer, such as factual_f1, that does not read the contexts: a RAG bot often answers
-differently because its contexts differ. Where most of such a metric's move comes from samples whose contexts changed
-too, and a metric of retrieval alone is better or worse in the same direction, both are reported together.
-
 Statements, contexts and ratings of both runs are matched by text. A statement that both runs have has flipped when its
 label or its support differs. Statements that are left on both sides are paired as reworded where their texts are
 similar enough; the others have vanished or appeared. Contexts are matched in the same way, but never as reworded;
 ratings by rubric and criterion.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -295,11 +291,6 @@ def find_changed_judges(
     return flags
 
 
-_MIN_SHARE: Final = 0.5
-"""The share of a mean's move that samples with other contexts must account for."""
-_CLEAR: Final = ("worse", "better")
-
-
 @dataclass(frozen=True, kw_only=True)
 class MetricMoves:
     """A metric by sample.
@@ -318,89 +309,6 @@ class MetricMoves:
     def gains(self) -> Floats:
         """The moves, above 0 where the candidate is better."""
         return -self.moves if self.better == "low" else self.moves
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetrievalFinding:
-    """A metric of the answer that seems to have moved with retrieval.
-
-    Of its `n_answers` samples with another answer, `n_contexts` had other contexts as well. On these `metric` moved by
-    `value`, of `difference` over all, and `retrieval_metric` by `retrieval_value`.
-    """
-
-    metric: str
-    verdict: str
-    n_answers: int
-    n_contexts: int
-    value: float
-    difference: float
-    retrieval_metric: str
-    retrieval_value: float
-
-    def describe(self) -> str:
-        """Return the finding as a sentence."""
-        return (
-            f"{self.metric} is {self.verdict}, and it looks like retrieval: of {self.n_answers} samples with another "
-            f"answer {self.n_contexts} also had other contexts, which add {self.value:+.3f} to the "
-            f"{self.difference:+.3f}; {self.retrieval_metric} moved by {self.retrieval_value:+.3f} on these"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetrievalMove:
-    """A metric of retrieval alone that is better or worse by `difference`, mostly in samples with other contexts:
-    `n_contexts` of the `n` that both runs scored."""
-
-    metric: str
-    verdict: str
-    n: int
-    n_contexts: int
-    difference: float
-
-
-def find_retrieval(metrics: Sequence[MetricMoves], *, answers: Flags, contexts: Flags) -> Iterator[RetrievalFinding]:
-    """Yield the metrics of the answer that moved with retrieval; the flags mark changed answers and contexts."""
-    of_retrieval = [other for other in metrics if {"answer", "contexts"} & other.rests_on == {"contexts"}]
-    for metric in metrics:
-        if metric.verdict not in _CLEAR or {"answer", "contexts"} & metric.rests_on != {"answer"}:
-            continue
-        scored = ~np.isnan(metric.moves)
-        both = scored & answers & contexts
-        difference, value = (float(metric.moves[flags].sum() / scored.sum()) for flags in (scored, both))
-        agreeing = []
-        for other in of_retrieval:
-            moves = other.moves[both & ~np.isnan(other.moves)]
-            if other.verdict == metric.verdict and len(moves) and (moved := float(moves.mean())):
-                agreeing.append((abs(moved), other.metric, moved))
-        if agreeing and value / difference >= _MIN_SHARE:
-            _, name, moved = max(agreeing)
-            yield RetrievalFinding(
-                metric=metric.metric,
-                verdict=metric.verdict,
-                n_answers=int((scored & answers).sum()),
-                n_contexts=int(both.sum()),
-                value=value,
-                difference=difference,
-                retrieval_metric=name,
-                retrieval_value=moved,
-            )
-
-
-def list_retrieval_moves(metrics: Sequence[MetricMoves], *, contexts: Flags) -> Iterator[RetrievalMove]:
-    """Yield the metrics of retrieval alone that are better or worse because of changed contexts."""
-    for metric in metrics:
-        if {"answer", "contexts"} & metric.rests_on != {"contexts"}:
-            continue
-        scored = ~np.isnan(metric.moves)
-        difference = float(metric.moves[scored].sum())
-        if metric.verdict in _CLEAR and float(metric.moves[scored & contexts].sum()) / difference >= _MIN_SHARE:
-            yield RetrievalMove(
-                metric=metric.metric,
-                verdict=metric.verdict,
-                n=int(scored.sum()),
-                n_contexts=int((scored & contexts).sum()),
-                difference=difference / int(scored.sum()),
-            )
 
 
 Item = Mapping[str, Any]

@@ -23,17 +23,13 @@ from evalhouse.tasks.comparing.changes import (
     MetricMoves,
     PairedSamples,
     Part,
-    RetrievalFinding,
-    RetrievalMove,
     find_causes,
     find_changed_inputs,
     find_changed_judges,
     find_graded,
-    find_retrieval,
     join_inputs,
     list_changed_settings,
     list_inputs,
-    list_retrieval_moves,
     name_changes,
     split_difference,
 )
@@ -126,8 +122,7 @@ class Comparison:
 
     `cluster` is the column that was used; `moves` has one row per sample of both runs and metric (sample_id, metric,
     base, candidate, changed) where the values differ or only one run has one. `noise_run_ids` are the noise runs that
-    floors rest on, `shifts` the metrics in which they show that the judge has shifted, `retrieval` the changes of
-    answers that look like retrieval, `retrieval_moves` the changes of retrieval itself, `causes` the changes of what is
+    floors rest on, `shifts` the metrics in which they show that the judge has shifted, `causes` the changes of what is
     wrong with the answers. `changed` counts, by what changed, the samples of both runs.
     """
 
@@ -140,8 +135,6 @@ class Comparison:
     moves: pl.DataFrame
     noise_run_ids: tuple[str, ...] = ()
     shifts: tuple[Shift, ...] = ()
-    retrieval: tuple[RetrievalFinding, ...] = ()
-    retrieval_moves: tuple[RetrievalMove, ...] = ()
     causes: CauseChanges = field(default_factory=CauseChanges)
     changed: Mapping[Cause, int] = field(default_factory=dict)
 
@@ -278,7 +271,6 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         )
         for column, compared in zip(columns, metrics, strict=True)
     ]
-    retrieval_moves = tuple(list_retrieval_moves(moves, contexts=changed["contexts"]))
     return Comparison(
         n_base=int(samples.in_base.sum()),
         n_candidate=int(samples.in_candidate.sum()),
@@ -289,13 +281,10 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         moves=pl.concat(frames),
         noise_run_ids=tuple(noise.run_ids),
         shifts=tuple(shifts),
-        retrieval=tuple(find_retrieval(moves, answers=changed["answer"], contexts=changed["contexts"])),
-        retrieval_moves=retrieval_moves,
         causes=find_cause_changes(
             pair.fetch("causes"),
             samples,
             moves,
-            retrieval_moves,
             changed=changed,
             clusters=clusters,
             seed=settings.seed,

@@ -132,7 +132,7 @@ def test_json_has_what_the_readme_says(equal: dict[str, Any]) -> None:
     document = equal
     assert document.keys() == {
         "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "headline", "n_judged",
-        "stages", "causes", "metrics", "by", "retrieval", "noise", "moved", "corrected", "components", "components_of",
+        "stages", "causes", "metrics", "by", "noise", "moved", "corrected", "components", "components_of",
         "all_answers",
     }  # fmt: skip
     assert document["metrics"][0].keys() == {

@@ -404,23 +404,31 @@ def test_a_comparison_leaves_the_warehouse_as_it_was(make: Make) -> None:
     assert nights.warehouse.location.path.read_bytes() == bytes_before
 
 
-def test_a_retrieval_that_got_worse_reads_as_one(make: Make) -> None:
-    """A RAG bot that in half of the samples has other contexts, and so answers differently and is wrong."""
+@pytest.mark.parametrize(
+    ("changed", "fell", "scored", "stages"),
+    [
+        (("answer", "contexts"), ("factual_f1", "context_recall"), ("context_recall", "mrr"), {"retrieval": "worse"}),
+        (("contexts",), ("context_recall",), ("context_recall",), {"retrieval": "worse"}),
+        (("answer", "contexts"), ("factual_f1",), ("context_recall",), {"generation": "worse"}),
+        (("answer",), ("factual_f1",), ("context_recall",), {"generation": "worse"}),
+        (("answer",), ("factual_f1",), (), {"generation": "worse"}),
+        (("answer", "contexts"), ("factual_f1",), (), {"answer": "worse"}),  # nothing measures the contexts
+        (("ground_truth",), ("factual_f1", "context_recall"), ("context_recall",), {}),
+        (("answer", "contexts"), (), ("context_recall",), {}),
+    ],
+)
+def test_the_stage_that_got_worse_follows_from_what_changed_where_scores_fell(
+    make: Make, changed: tuple[str, ...], fell: tuple[str, ...], scored: tuple[str, ...], stages: dict[str, str]
+) -> None:
+    """Half of the samples have other texts, and lower scores in these metrics; without verdicts there are no causes."""
     nights = make()
     ids = name_ids(20)
-    worse = {"contexts": ["Three."], "answer": "Not here."}
+    texts = {"contexts": ["Three."], "answer": "Not here.", "ground_truth": "Elsewhere."}
     for run_id, hurt in ((BASE, set()), (CANDIDATE, set(ids[:10]))):
         for name in ids:
-            text = {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **(worse if name in hurt else {})}
-            nights.add("samples", text)
+            others = {column: texts[column] for column in changed} if name in hurt else {}
+            nights.add("samples", {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **others})
         nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
-        for metric in ("factual_f1", "context_recall", "mrr"):
-            nights.add_scores(run_id, metric, {name: 0.0 if name in hurt and metric != "mrr" else 1.0 for name in ids})
-    comparison = nights.compare_pair()
-    (part,) = [part for part in get(comparison, "factual_f1").parts if part.n_moved]
-    assert (part.name, part.n, part.also) == ("answer", 10, {"contexts": 10})
-    (found,) = comparison.retrieval
-    assert (found.metric, found.retrieval_metric, found.n_answers, found.n_contexts) == (
-        "factual_f1", "context_recall", 10, 10,
-    )  # fmt: skip
-    assert (found.value, found.difference, found.retrieval_value) == (-0.5, -0.5, -1.0)
+        for metric in ("factual_f1", *scored):
+            nights.add_scores(run_id, metric, {name: 0.0 if name in hurt and metric in fell else 1.0 for name in ids})
+    assert nights.compare_pair().causes.stages == stages

@@ -17,10 +17,8 @@ from evalhouse.tasks.comparing.changes import (
     INPUTS,
     NOISE,
     Flags,
-    MetricMoves,
     Part,
     find_causes,
-    find_retrieval,
     join_inputs,
     list_call_steps,
     list_inputs,
@@ -282,44 +280,7 @@ def flag_places(first: int, last: int) -> Flags:
     return (np.arange(N) >= first) & (np.arange(N) < last)
 
 
-def move(metric: str, by: float, there: Flags, verdict: str = "worse") -> MetricMoves:
-    rests_on = frozenset(INPUTS[name] for name in list_inputs(load_metrics()[metric].needs))
-    return MetricMoves(metric=metric, rests_on=rests_on, moves=np.where(there, by, 0.0), verdict=verdict)
-
-
 ANSWERS, CONTEXTS = flag_places(0, 31), flag_places(3, 33)
-
-
-def test_an_answer_metric_that_fell_with_its_contexts_is_put_down_to_retrieval() -> None:
-    metrics = [move("factual_f1", -0.5, CONTEXTS), move("context_recall", -0.8, CONTEXTS), move("mrr", 0, ANSWERS)]
-    (found,) = find_retrieval(metrics, answers=ANSWERS, contexts=CONTEXTS)
-    assert (found.metric, found.n_answers, found.n_contexts) == ("factual_f1", 31, 28)
-    assert found.value == pytest.approx(-0.5 * 28 / N)
-    assert found.difference == pytest.approx(-0.5 * 30 / N)
-    assert (found.retrieval_metric, found.retrieval_value) == ("context_recall", pytest.approx(-0.8))
-    assert found.describe() == (
-        "factual_f1 is worse, and it looks like retrieval: of 31 samples with another answer 28 also had other "
-        "contexts, which add -0.350 to the -0.375; context_recall moved by -0.800 on these"
-    )
-
-
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        # Most of the fall is where the contexts are the same.
-        [move("factual_f1", -0.5, flag_places(0, 3)), move("context_recall", -0.8, CONTEXTS)],
-        # Retrieval did not change, or got better.
-        [move("factual_f1", -0.5, CONTEXTS), move("context_recall", -0.8, CONTEXTS, "undecided")],
-        [move("factual_f1", -0.5, CONTEXTS), move("context_recall", 0.8, CONTEXTS, "better")],
-        # Retrieval is worse elsewhere.
-        [move("factual_f1", -0.5, CONTEXTS), move("context_recall", -0.8, flag_places(35, 40))],
-        # Nothing is known to have moved; and faithfulness rests on the contexts itself.
-        [move("factual_f1", -0.5, CONTEXTS, "undecided"), move("context_recall", -0.8, CONTEXTS)],
-        [move("faithfulness", -0.5, CONTEXTS), move("context_recall", -0.8, CONTEXTS)],
-    ],
-)
-def test_no_result_unless_both_got_worse(metrics: list[MetricMoves]) -> None:
-    assert list(find_retrieval(metrics, answers=ANSWERS, contexts=CONTEXTS)) == []
 
 
 def test_a_part_says_what_else_changed_in_its_samples() -> None:

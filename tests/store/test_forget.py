@@ -135,7 +135,7 @@ def _read_figures(warehouse: Warehouse) -> dict[str, list[tuple[object, ...]]]:
         pair = RunPair(warehouse, base, candidate)
         compared = compare_runs(pair, ComparisonSettings(resamples=20))
         figures[f"compare {base.run_id}"] = [
-            (repr(compared.metrics), repr(compared.retrieval)), *pair.fetch("flips").rows(),
+            (repr(compared.metrics), repr(compared.causes)), *pair.fetch("flips").rows(),
             *pair.fetch_changed_inputs(["topic"]).sort("sample_id").rows(),
         ]  # fmt: skip
     return figures
