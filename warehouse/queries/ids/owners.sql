@@ -4,7 +4,7 @@
 list_transform(
     [rtrim(regexp_replace(replace(nfc_normalize(trim($id)), '\', '/'), '^(\./)+', ''), '/')],
     lambda form: list_transform(
-        [if(regexp_matches(form, '/|\.[A-Za-z][A-Za-z0-9]{0,4}($|[#:|@])'), lower(form), form)],
+        [case when regexp_matches(form, '/|\.[A-Za-z][A-Za-z0-9]{0,4}($|[#:|@])') then lower(form) else form end],
         lambda whole: list_transform(
             [regexp_extract_all(whole, '[^#:/|@]*[#:/|@]')],
             lambda parts: list_append(

@@ -59,8 +59,10 @@ owned as (
         coalesce(texts.retrieved_nothing, false) as retrieved_nothing,
         coalesce(len(texts.context_ids) > 0 or texts.retrieved_nothing, false) as is_known,
         -- Most datasets have no reference ids, and their ids need no reading.
-        if(len(texts.reference_ids) > 0, list_transform(texts.context_ids, lambda id: $id_owners(id)), [])
-            as context_owners,
+        case
+            when len(texts.reference_ids) > 0 then list_transform(texts.context_ids, lambda id: $id_owners(id))
+            else []
+        end as context_owners,
         list_transform(coalesce(texts.reference_ids, []), lambda id: $id_owners(id)) as reference_owners
     from (from run_samples where run_id in (select run_id from open_runs)) as run_samples
     left join texts
