@@ -102,7 +102,8 @@ def carry_out(
 @click.option(
     "--kinds",
     metavar="K=S,…",
-    help="Share of each kind: fact, number, procedure, several, comparison, conversational, unanswerable.",
+    help="Share of each kind: fact, number, procedure, several, comparison, unanswerable; conversational has none by "
+    "default, for it needs a bot that receives the messages before.",
 )
 @click.option(
     "--references",

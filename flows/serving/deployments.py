@@ -33,7 +33,7 @@ _DESCRIPTION: Final = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Registered:
-    """A suite's deployment as it is now: its active crons, each with its time zone, and what operators have changed."""
+    """A suite's registered deployment: its active crons, each with its time zone, and what operators have changed."""
 
     deployment_id: str
     crons: Sequence[tuple[str, str]]
@@ -68,7 +68,7 @@ def _describe(api: PrefectApi, suite: "Suite", deployment_id: str, disabled: Col
 
 
 def _find_deployment(api: PrefectApi, flow_name: str, name: str) -> tuple[Mapping[str, Any] | None, set[str]]:
-    """Return the deployment as it is, None for a suite that was never served, and the names of disabled automations."""
+    """Return the deployment in Prefect, None for a suite that was never served, and the names of disabled automations."""
     try:
         found: Mapping[str, Any] = api.get(f"/deployments/name/{flow_name}/{name}")
     except PrefectApiError as error:

@@ -4,10 +4,13 @@ A notification that cannot be delivered is reported on standard error and change
 address, since anyone who has it can post.
 """
 
+import contextlib
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.preparing.request import Trigger
@@ -24,6 +27,8 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.flows.results.run_facts import describe_testset, sort_first
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
+from evalhouse.flows.server.environment import prefect_home
+from evalhouse.flows.server.local import SERVE_LOG
 from evalhouse.tasks.settings.suite import (
     NAMED,
     Ending,
@@ -176,7 +181,22 @@ def _deliver(notify: Notify, message: Message) -> None:
                 raise NotifyError(f"the webhook did not take it in {len(_PAUSES_S) + 1} tries: {problem}")
             time.sleep(pause_s)
     except NotifyError as error:
-        print_notice(f"The notification was not delivered: {error}.")
+        _report_undelivered(f"{message['suite']}: the notification was not delivered: {error}")
+
+
+def _report_undelivered(line: str) -> None:
+    """Print the line; of a run in a flow it goes into Prefect's log too, and into that of `evalhouse serve`."""
+    print_notice(f"{line}.")
+    if (context := sys.modules.get("prefect.context")) is None or context.FlowRunContext.get() is None:
+        return
+    from prefect.logging import get_run_logger  # noqa: PLC0415  # imported already
+
+    get_run_logger().warning(line)
+    path = prefect_home() / SERVE_LOG
+    with contextlib.suppress(OSError):  # no `serve` has run on this machine, or its disk is full
+        if path.exists():
+            with path.open("a", encoding="utf-8") as log:
+                log.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} run: {line}\n")
 
 
 def write_message(message: Mapping[str, Any]) -> str:

@@ -304,7 +304,7 @@ class _Serving:
                 continue
             self._suites[place] = changed
             self._limit_history()
-            self._log(f"{suite.name}: its file has changed, and is served as it is now")
+            self._log(f"{suite.name}: its changed file is served")
             for line in describe_times(changed, self._registered[place]):
                 self._log(f"{suite.name}: {' '.join(line.split())}")
 

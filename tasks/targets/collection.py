@@ -169,7 +169,9 @@ def check_takes_conversation(target: Target, settings: TargetSettings, n_continu
     mark = "an argument `metadata`" if settings.callable is not None else "{{metadata.conversation_id}}"
     raise TargetError(
         f"{n_continued:,} questions are asked in the middle of a conversation, and {target.name} does not receive the "
-        f'messages before: {how}; if it remembers them itself, set history = "own" and give it the conversation\'s id, '
+        "messages before. If it has no conversations, leave these rows out (`testset make` writes some only where "
+        f'--kinds names conversational). Else {how}; if it remembers them itself, set history = "own" and give it the '
+        "conversation's id, "
         f"by {mark}"
     )
 

@@ -31,10 +31,9 @@ from evalhouse.tasks.testsets.passages import Passage, find_language, find_sente
 from evalhouse.tasks.testsets.questions import KINDS, UNANSWERABLE, PlainQuestion, QuestionKind, Span, Turn
 
 SHARES: Final[Mapping[QuestionKind, float]] = {
-    "fact": 0.3, "number": 0.15, "procedure": 0.1, "several": 0.15, "comparison": 0.1, "conversational": 0.1,
-    "unanswerable": 0.1,
+    "fact": 0.35, "number": 0.15, "procedure": 0.1, "several": 0.15, "comparison": 0.15, "unanswerable": 0.1,
 }  # fmt: skip
-"""The default share of each kind."""
+"""The default share of each kind. Questions within a conversation need a bot that receives the messages before."""
 _MAX_OVERLAP = 0.6  # of two passages that are asked about together
 _DIGIT = re.compile(r"\d|[一二三四五六七八九十百千]")
 _ITEM = re.compile(r"^[ \t]*(?:\d{1,2}[.)、]|[-*•])\s?\S", re.MULTILINE)

@@ -77,7 +77,7 @@ def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> N
     # The one that no process serves any more loses its schedule.
     lines = (
         "dropped: no process serves this suite any more",
-        "plain: its file has changed, and is served as it is now",
+        "plain: its changed file is served",
     )
     house.wait_until(lambda: all(line in house.output for line in (*lines, "off: the changed file is not served")))
     assert list_schedules(house, "dropped") == [(NIGHTLY, False)]

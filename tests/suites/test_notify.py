@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +16,7 @@ from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 from webhook import Webhook, serve_webhook
 
-from evalhouse.flows.preparing.request import Trigger
+from evalhouse.flows.preparing.request import BY_HAND, Trigger
 from evalhouse.flows.serving.notify import NotifyError, find_webhook, notify_of_break, notify_of_end
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
@@ -227,9 +231,13 @@ def test_chat_programs_get_their_own_message(
     [
         ((503, 200), 2, ""),
         ((429, 500, 200), 3, ""),
-        ((500,), 3, "The notification was not delivered: the webhook did not take it in 3 tries: status 500.\n"),
-        ((404,), 1, "The notification was not delivered: the webhook refused it with status 404.\n"),
-        ((302,), 1, "The notification was not delivered: the webhook refused it with status 302.\n"),
+        (
+            (500,),
+            3,
+            "s: the notification was not delivered: the webhook did not take it in 3 tries: status 500.\n",
+        ),
+        ((404,), 1, "s: the notification was not delivered: the webhook refused it with status 404.\n"),
+        ((302,), 1, "s: the notification was not delivered: the webhook refused it with status 302.\n"),
     ],
 )
 def test_temporary_failures_are_retried_and_the_last_one_is_reported(
@@ -271,7 +279,7 @@ def test_unusable_address_is_reported_without_being_shown(
         monkeypatch.setenv("HOOK", address)
     notify_of_end(make_notify("completed"), store, make_ended(), None, None)
     error = capsys.readouterr().err
-    assert error == f"The notification was not delivered: {expected}\n"
+    assert error == f"s: the notification was not delivered: {expected}\n"
     assert "hush" not in error
 
 
@@ -282,3 +290,18 @@ def test_variables_stand_anywhere_in_the_address(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HOST", "hooks.example")
     monkeypatch.setenv("TOKEN", "t0 ")
     assert find_webhook(notify) == "https://hooks.example/services/t0"
+
+
+def test_a_webhook_that_is_down_at_night_is_in_the_logs_of_serve_and_of_prefect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_flow = SimpleNamespace(FlowRunContext=SimpleNamespace(get=object))
+    monkeypatch.setitem(sys.modules, "prefect.context", in_flow)
+    monkeypatch.setattr("prefect.logging.get_run_logger", lambda: logging.getLogger("prefect.flow_runs"))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    log = tmp_path / "evalhouse-serve.log"
+    log.write_text("before\n", encoding="utf-8")
+    notify_of_break(Notify(webhook="${NO_HOOK}"), "nightly", BY_HAND, "broken")
+    line = "nightly: the notification was not delivered: NO_HOOK is not set"
+    assert re.fullmatch(rf"before\n\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d run: {line}\n", log.read_text(encoding="utf-8"))
+    assert line in caplog.text

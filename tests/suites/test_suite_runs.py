@@ -171,7 +171,7 @@ def test_incomplete_night_passes_its_gate_and_failing_webhook_changes_no_status(
     assert finished.document["gate"]["outcome"] == "passed"
     assert [body["status"] for body in harbour.webhook.bodies] == ["incomplete"]
     assert finished.stderr.splitlines()[-1] == (
-        "The notification was not delivered: the webhook refused it with status 404."
+        "harbour: the notification was not delivered: the webhook refused it with status 404."
     )
 
 
