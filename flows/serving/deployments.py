@@ -68,7 +68,7 @@ def _describe(api: PrefectApi, suite: "Suite", deployment_id: str, disabled: Col
 
 
 def _find_deployment(api: PrefectApi, flow_name: str, name: str) -> tuple[Mapping[str, Any] | None, set[str]]:
-    """Return the deployment in Prefect, None for a suite that was never served, and the names of disabled automations."""
+    """Return the deployment in Prefect, None for a suite that was never served, and names of disabled automations."""
     try:
         found: Mapping[str, Any] = api.get(f"/deployments/name/{flow_name}/{name}")
     except PrefectApiError as error:
