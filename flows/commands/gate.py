@@ -249,7 +249,7 @@ def gate(
             raise SettingsError(
                 f"{option} {', '.join(neutral)}: neither a drop nor a rise of it is worse; use --min or --max"
             )
-    of_slice = SliceGate(min=limits.minimums, max=limits.maximums, max_drop=limits.drops)
+    of_slice = SliceGate(min=dict(limits.minimums), max=dict(limits.maximums), max_drop=dict(limits.drops))
     if columns and of_slice == SliceGate():
         raise SettingsError("--by checks --min, --max and --max-drop for each value; give at least one of them")
     for column in columns:

@@ -236,7 +236,7 @@ class Addresses:
 def describe_slices(warehouse: Warehouse, run: RunRow, column: str | None) -> dict[str, Any]:
     """Return the table of the main metrics by the values of a metadata column, or the problem with that column.
 
-    `columns` are those that can be chosen; empty without a column and a choice.
+    `columns` can be chosen instead; all is empty without a column and a choice.
     """
     known = warehouse.fetch_rows("slices/columns", run_id=run.run_id, most=_MOST_LOOKED_AT)
     columns = [str(row["name"]) for row in known if 1 < int(str(row["n_values"])) <= MAX_SLICES]

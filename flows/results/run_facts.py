@@ -236,7 +236,8 @@ def read_slices(warehouse: Warehouse, run: RunRow, column: str | None) -> list[d
     from evalhouse.tasks.comparing.slices import measure_slices  # noqa: PLC0415  # imports the statistics
 
     # A run that was given metrics without the main ones is shown by those.
-    metrics = [name for name in FIRST if name in run.metrics] or list(run.metrics)
+    metrics: list[str] = [name for name in FIRST if name in run.metrics]
+    metrics = metrics or list(run.metrics)
     return [vars(mean) for mean in measure_slices(warehouse, run, column, metrics)]
 
 

@@ -208,7 +208,8 @@ class GroupSums:
         """The number of groups of equal size that would be worth as much, at least 2 where there are two or more."""
         with np.errstate(divide="ignore", invalid="ignore"):
             worth = self.counts.sum(axis=0) ** 2 / (self.counts**2).sum(axis=0)
-        return np.nan_to_num(np.maximum(worth, np.minimum((self.counts > 0).sum(axis=0), 2.0)))
+        least = np.minimum((self.counts > 0).sum(axis=0), 2.0)
+        return np.asarray(np.nan_to_num(np.maximum(worth, least)), dtype=np.float64)
 
     @property
     def mean(self) -> Floats:

@@ -155,7 +155,15 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
     changed = join_inputs(inputs)
     flags = {value: samples.flag(sample_ids) for value, sample_ids in slices.items()}
     cells = [
-        (value, replace(of_metric, **{name: np.where(is_in, getattr(of_metric, name), np.nan) for name in _VALUES}))
+        (
+            value,
+            replace(
+                of_metric,
+                base=np.where(is_in, of_metric.base, np.nan),
+                candidate=np.where(is_in, of_metric.candidate, np.nan),
+                moves=np.where(is_in, of_metric.moves, np.nan),
+            ),
+        )
         for of_metric in built
         if of_metric.metric in metrics
         for value, is_in in flags.items()
@@ -190,9 +198,6 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
             better=cell.better,
         )
     return compared
-
-
-_VALUES: Final = ("base", "candidate", "moves")
 
 
 def compare_slices_with_mean(
