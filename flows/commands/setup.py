@@ -7,7 +7,8 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
@@ -312,9 +313,10 @@ _EXAMPLE_URL: Final = "http://localhost:8000/ask"
 def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: str | None, judge: str | None) -> int:
     """Write SUITE.toml with comments, ask the bot its first question, judge the answer, and show the result.
 
-    At a terminal it asks for values that no option gives; elsewhere it asks nothing. An existing file is not changed.
+    At a terminal it asks for values that no option gives; elsewhere it asks nothing. An existing file is not changed,
+    unless it is what `init` wrote before.
     """
-    if suite.exists():
+    if suite.exists() and not is_as_written(suite):
         raise SettingsError(f"{suite} already exists; name another file, or run it with `evalhouse run {suite}`")
     values = {
         "dataset": dataset or _ask("Dataset", SAMPLE),
@@ -377,8 +379,24 @@ def write_suite(path: Path, values: dict[str, str]) -> None:
     dataset = values["dataset"]
     if dataset != SAMPLE and Path(dataset.partition("#")[0]).exists():
         values["dataset"] = os.path.relpath(dataset, path.parent)
+    path.write_text(_fill_in(path, values), encoding="utf-8")
+
+
+def is_as_written(path: Path) -> bool:
+    """Return True if a file is what `init` wrote, so that it can be written again with other options."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        target = found.get("target", {})
+        values = {"dataset": found["dataset"], "judge": found["judge"], "url": target.get("url", "")}
+        values |= {name: target.get(name, f"$.{name}") for name in ("answer", "contexts")}
+        return path.read_text(encoding="utf-8") == _fill_in(path, values)
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False
+
+
+def _fill_in(path: Path, values: Mapping[str, str]) -> str:
+    """Return the commented file with these values."""
     text = (files("evalhouse.flows.preparing") / "new_suite.toml").read_text(encoding="utf-8")
     for name, value in {**values, "url": values["url"] or _EXAMPLE_URL}.items():
         text = text.replace(f"@{name}@", json.dumps(value, ensure_ascii=False))
-    text = text.replace("@off@", "" if values["url"] else "# ").replace("@file@", quote(str(path)))
-    path.write_text(text, encoding="utf-8")
+    return text.replace("@off@", "" if values["url"] else "# ").replace("@file@", quote(str(path)))

@@ -5,6 +5,7 @@ notification (`serving.suite_runs`). One error reports all problems of a file, e
 forgets where values are, so lines are found by a search of the text for keys.
 """
 
+import codecs
 import hashlib
 import importlib.util
 import json
@@ -62,6 +63,8 @@ _EXAMPLE = "five fields: minute, hour, day of month, month, day of week, such as
 # Half an hour is worth a run; after a week Prefect has forgotten the first update.
 _USUAL_WAIT_S: Final = 1_800.0
 _MAX_WAIT_S: Final = 604_800.0
+_TYPOGRAPHIC: Final = re.compile("=\\s*[“”„‘’‚«]")
+_BACKSLASH: Final = re.compile(r"=\s*\"[^\"\n]*\\")
 _KEY = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
 _PATH = rf"{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*"
 _LINE = re.compile(rf"[ \t]*(?:\[\[?[ \t]*(?P<table>{_PATH})[ \t]*\]\]?[ \t]*(?:#.*)?$|(?P<key>{_PATH})[ \t]*=)")
@@ -374,7 +377,8 @@ class SuiteText:
 def load_suite_text(path: Path) -> SuiteText:
     """Load a suite's file; raises SettingsError for invalid TOML, and for values that no setting can have."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
+        text = data.decode("utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
         values = tomllib.loads(text)
     except OSError as error:
         raise SettingsError(f"the suite {path} cannot be read: {error.strerror}") from None
@@ -383,7 +387,12 @@ def load_suite_text(path: Path) -> SuiteText:
             f"{path.name} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
         ) from None
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path.name} is not valid TOML: {error}") from None
+        hint = ""
+        if _TYPOGRAPHIC.search(text):
+            hint = "; it has typographic quotes: write straight ones"
+        elif _BACKSLASH.search(text):
+            hint = "; a backslash within \"…\" begins an escape: write a path in single quotes, 'C:\\Users\\…'"
+        raise SettingsError(f"{path.name} is not valid TOML: {error}{hint}") from None
     suite_text = SuiteText(path=path, values=values, lines=find_lines(text))
     if problems := list(_find_odd(values, ())):
         raise suite_text.refuse(problems)

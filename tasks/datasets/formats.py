@@ -89,15 +89,17 @@ _CHINESE: Final = "gb18030"
 _WESTERN: Final = "cp1252"
 # They agree on German, on é and on typographic quotes; French and Polish read differently in each.
 _NEIGHBOURS: Final = ("cp1250", "cp1254", "cp1257")
-_PROPOSED: Final = (_WESTERN, _CHINESE, "cp1250", "cp1251", "big5", "shift_jis", "euc_kr")
+_PROPOSED: Final = (_WESTERN, _CHINESE, "cp1250", "cp1251", "cp1254", "cp1256", "big5", "shift_jis", "euc_kr")
 _HIGH: Final = re.compile(rb"[\x80-\xff]+")
 # What DOS code pages have as letters, the Windows ones have as these signs.
 _WITHIN_WORD: Final = re.compile(r"[^\W\d_][„“”‚†‡‰‹›«»•][^\W\d_]")
 
 
 def find_mark(start: bytes) -> str | None:
-    """Return the encoding that a byte order mark at the start of a file names."""
-    return next((name for mark, name in _MARKS if start.startswith(mark)), None)
+    """Return the encoding that a byte order mark at the start of a file names, or the zeros that only UTF-16 has."""
+    zeros = {place % 2 for place, byte in enumerate(start[:1024]) if byte == 0}
+    without_mark = {(1,): "utf-16-le", (0,): "utf-16-be"}.get(tuple(zeros))
+    return next((name for mark, name in _MARKS if start.startswith(mark)), without_mark)
 
 
 def is_utf8(line: bytes) -> bool:
@@ -566,8 +568,8 @@ def _open_named(name: str, encoding: str | None) -> DatasetSource:
     file = DataFile(path=path, ending=ending, part=part, encoding=encoding if is_text else None)
     if is_text and encoding is None:
         with suppress(EOFError, zlib.error, gzip.BadGzipFile), file.open() as opened:
-            start = opened.read(2)
-            file = replace(file, encoding=None if start.isascii() else find_mark(start))
+            found = find_mark(opened.read(1024))
+            file = replace(file, encoding=None if found == "utf-8" else found)
     if ending == ".json" and not part:
         # Some tools write one object a line under this ending.
         with suppress(ValueError, OSError, EOFError, zlib.error):  # the reader of JSON reports what is wrong

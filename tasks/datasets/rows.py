@@ -95,7 +95,7 @@ LIKELY: dict[Field, tuple[str, ...]] = {
     "ground_truth": ("gold", "target", "label", "answers", "references", "solution", "best_answer"),
     "contexts": (
         "passages", "chunks", "docs", "sources", "retrieved", "retrieved_documents", "retrieved_docs", "evidence",
-        "search_results",
+        "search_results", "hits",
     ),
 }  # fmt: skip
 COUNTED: Final[tuple[Field, ...]] = ("question", "answer", "ground_truth", "contexts")

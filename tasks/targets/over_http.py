@@ -22,9 +22,11 @@ import orjson
 from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
+from evalhouse.tasks.datasets.contexts import open_context
 from evalhouse.tasks.datasets.json_path import JsonPath, PathError, compile_path
+from evalhouse.tasks.datasets.rows import ALIASES, LIKELY
 from evalhouse.tasks.datasets.thoughts import find_thoughts
-from evalhouse.tasks.datasets.values import parse_json
+from evalhouse.tasks.datasets.values import MISSING, parse_json
 from evalhouse.tasks.judge.protocol import parse_retry_after
 from evalhouse.tasks.settings.suite import (
     CONVERSATION,
@@ -519,6 +521,7 @@ class HttpTarget:
                     has = f"the body's members: {list_names(list(document), 8)}; " if isinstance(document, dict) else ""
                     raise QuestionFailed(
                         f"answer = {self._answer.text!r} matches nothing; {has}set answer to the path of the answer"
+                        f"{_propose_paths(document)}"
                     )
                 answer: object = matches[0] if len(matches) == 1 else matches
                 if len(matches) > 1 and all(isinstance(part, str) for part in matches):
@@ -535,6 +538,23 @@ class HttpTarget:
             hint = _STREAM_HINTS.get(response.content_type) if isinstance(failure, _Unreadable) and body else None
             message = f"status {response.status}, but {failure}; the body begins: {begins}"
             raise QuestionFailed(f"{message}; {hint}" if hint else message) from None
+
+
+def _propose_paths(document: object) -> str:
+    """Return the likely places of answer and contexts in a response, as a question; "" where none is known."""
+    proposals = []
+    for field, kinds in (("answer", str), ("contexts", list)):
+        names = (*ALIASES[field], *LIKELY[field])
+        members = document if isinstance(document, dict) else {}
+        name = next((name for name in names if members.get(name) and isinstance(members[name], kinds)), None)
+        if name is None:
+            continue
+        path, first = f"$.{name}", members[name][0]
+        if isinstance(first, dict) and open_context(first).text is MISSING:
+            texts = [key for key, member in first.items() if isinstance(member, str) and " " in member]
+            path = f"{path}[*].{texts[0]}" if texts else path
+        proposals.append(f"{field} = {path!r}")
+    return f"; is it {' and '.join(proposals)}?" if proposals else ""
 
 
 def _decode(body: bytes, response: aiohttp.ClientResponse) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from dataset_files import Row, write_json_lines
+from dataset_files import Row, refuse, write_json_lines
 
 from evalhouse.tasks.datasets.formats import find_encoding
 from evalhouse.tasks.datasets.read import DatasetError, StagedDataset, stage_dataset
@@ -546,3 +546,27 @@ def test_an_encoding_that_is_not_certain_is_never_guessed(encoding: str) -> None
 def test_one_wrong_line_does_not_turn_a_file_of_utf8_into_another() -> None:
     assert find_encoding([GERMAN.encode(), GERMAN.encode("cp1252")]) is None
     assert find_encoding([CHINESE.encode(), CHINESE.encode("gb18030")]) is None
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", ["qa.csv", "qa.jsonl"])
+def test_utf16_is_known_without_its_mark(tmp_path: Path, encoding: str, name: str) -> None:
+    text = f"question,answer\n{GERMAN},{CHINESE}\n"
+    if name == "qa.jsonl":
+        text = json.dumps({"question": GERMAN, "answer": CHINESE}, ensure_ascii=False)
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    staged = stage_dataset(str(tmp_path / name), mapping={}, limit=None)
+    ((sample,),) = staged.staging.read_parts()
+    staged.staging.discard()
+    assert (sample.question, sample.answer) == (GERMAN, CHINESE)
+    assert f"read as {encoding}, found by its bytes" in staged.use.describe(is_asked=False)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [("cp1254", "Deniz fenerinin yüksekliği ne kadar, ışığı kim yakıyor?"), ("cp1256", "ما هو ارتفاع المنارة؟")],
+)
+def test_readings_of_turkish_and_arabic_are_offered(tmp_path: Path, encoding: str, text: str) -> None:
+    path = tmp_path / "qa.csv"
+    path.write_bytes(f"question\n{text}\n".encode(encoding))
+    assert f"with --encoding {encoding}" in str(refuse(path))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cli_process import Place
 from rag_bot import start_rag_bot
+from target_server import answer_json, serving
 
 from evalhouse.flows.commands.setup import write_suite
 from evalhouse.flows.preparing.suites import load_suite
@@ -59,10 +60,24 @@ def test_a_bot_that_does_not_answer_is_shown_with_its_whole_error(place: Place) 
     assert "status 401" in made.stdout
     assert "next: fix tides.toml, then evalhouse run tides.toml --limit 1" in made.lines
     written = (place.folder / "tides.toml").read_text()
+    (place.folder / "tides.toml").write_text(written := f"{written}# mine\n")
     refused = place.call("init", "tides.toml")
     assert (refused.status, refused.stderr.count("\n")) == (2, 1)
     assert "already exists" in refused.stderr
     assert (place.folder / "tides.toml").read_text() == written
+
+
+def test_init_proposes_the_bots_members_and_can_be_called_again(place: Place) -> None:
+    body = {"reply": "At 6:40.", "hits": [{"passage": "High tide is at 6:40.", "n": 1}]}
+    with serving(*[answer_json(body)] * 6) as bot:
+        first = place.call("init", "tides.toml", "--url", bot.url, "--dataset", "tides.jsonl")
+        assert first.status == 3
+        assert "is it answer = '$.reply' and contexts = '$.hits[*].passage'?" in first.stdout
+        options = ("--answer", "$.reply", "--contexts", "$.hits[*].passage")
+        second = place.call("init", "tides.toml", "--url", bot.url, "--dataset", "tides.jsonl", *options)
+    assert second.status == 0, second.stderr
+    assert "answer: At 6:40." in second.lines
+    assert tomllib.loads((place.folder / "tides.toml").read_text())["target"]["answer"] == "$.reply"
 
 
 @pytest.mark.parametrize(

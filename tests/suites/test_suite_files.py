@@ -116,6 +116,17 @@ def test_unknown_key_gets_a_suggestion_or_the_allowed_keys() -> None:
     [
         (b"a = 1\nb = = 2\n", "suite.toml is not valid TOML: Invalid value (at line 2, column 5)"),
         (b"a = 1\na = 2\n", "suite.toml is not valid TOML: Cannot overwrite a value (at line 2, column 6)"),
+        (
+            b'dataset = "C:\\Users\\me\\qa.csv"\n',
+            "suite.toml is not valid TOML: Invalid hex value (at "
+            "line 1, column 16); a backslash within \"…\" begins an escape: write a path in single quotes, 'C:\\Users\\…'",
+        ),
+        (
+            "dataset = “qa.csv”\n".encode(),
+            "suite.toml is not valid TOML: Invalid value (at line 1, column "
+            "11); it has typographic quotes: write straight ones",
+        ),
+        ("a = = 2\n".encode("utf-16"), "suite.toml is not valid TOML: Invalid value (at line 1, column 5)"),
         (b"a = '\xff'\n", "suite.toml is not UTF-8: byte 5 is 0xff"),
         (
             b"a = 1\n[t]\nb = 2020-01-01\nc = [1, inf]\nd = 10:00:00\n",
