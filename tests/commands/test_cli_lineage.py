@@ -60,15 +60,14 @@ def test_every_score_in_the_tree_is_the_one_stored(house: House, ask: Ask) -> No
 def test_json_holds_the_rows_of_the_view_whole_and_those_of_the_splitting(house: House, ask: Ask) -> None:
     rows = ask("lineage", "first night", "tide-1", "context_recall", "--json").document
     assert [row.pop("metadata") for row in rows] == [{"harbour": "Brankmouth"}] * 2
-    of_sample = ("thoughts", "reference_context_ids", "context_ids", "wanted_ids", "matches")
-    first, _ = [[row.pop(name) for name in of_sample] for row in rows]
-    assert first[0] is None
+    assert rows[0]["thoughts"] is None
     sql = f"""
         select * from score_lineage
         where run_id = '{house.run_id}' and sample_id = 'tide-1' and metric = 'context_recall'
     """
     supported, split = rows
-    assert [supported] == select(ask, sql)
+    (expected,) = select(ask, sql)
+    assert {name: supported[name] for name in expected} == expected
     assert supported["context_ranks"] == [1]
     assert split.keys() == supported.keys()
     message = ("metric", "value", "metric_version", "question", "statement_id", "statement")

@@ -119,7 +119,8 @@ def test_unknown_key_gets_a_suggestion_or_the_allowed_keys() -> None:
         (
             b'dataset = "C:\\Users\\me\\qa.csv"\n',
             "suite.toml is not valid TOML: Invalid hex value (at "
-            "line 1, column 16); a backslash within \"…\" begins an escape: write a path in single quotes, 'C:\\Users\\…'",
+            'line 1, column 16); a backslash within "…" begins an escape: '
+            "write a path in single quotes, 'C:\\Users\\…'",
         ),
         (
             "dataset = “qa.csv”\n".encode(),
