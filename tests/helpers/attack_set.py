@@ -39,10 +39,6 @@ STEPS_OF: Mapping[Place, tuple[AttackedStep, ...]] = {
     "contexts": ("attribute", "rank"),
     "statements": ("classify", "attribute"),
 }
-PLACEHOLDERS = (
-    "block", "next_block", "wide_block", "split_block", "twin_block", "item", "other_item", "free_item", "wide_item",
-    "nonce", "wrong_nonce", "label", "wish", "reply", "claim", "filler",
-)  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _WRONG_NONCE = "c0ffee42"
 _LABELS: Mapping[AttackedStep, Mapping[Goal, str]] = {

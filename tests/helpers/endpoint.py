@@ -50,7 +50,6 @@ from http_thread import HttpThread
 
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
-MODELS = "/v1/models"
 CLIENT_CLOSED = 499  # counted for a request whose client went away before an answer
 CLIENT_ERROR = "invalid_request_error"
 MAX_INPUTS = 2048  # of one embeddings request, as at OpenAI

@@ -22,7 +22,6 @@ METRICS = ("answer_correctness", "factual_f1", "faithfulness", "context_recall",
 SCORED = tuple(name for name in METRICS if name != "answer_correctness")
 N = 24
 BASE, CANDIDATE = "20260101-020000-aaaa", "20260102-020000-bbbb"
-MISLED = '<img src=x onerror="alert(1)"> The bell rings at noon.'
 
 
 def is_misled(number: int, run_id: str) -> bool:

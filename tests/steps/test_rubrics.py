@@ -149,7 +149,6 @@ def test_the_reply_has_each_reason_before_what_follows_from_it() -> None:
 
 # Faults
 
-FLAGGED = {"criteria": {"tone": RATING, "rude": {"kind": "flag"}}}
 FINAL = {"sum": ["tone"], "over": 10, "decimals": 1, "metric": "manners_final"}
 
 
