@@ -17,7 +17,7 @@ from evalhouse.tasks.asking.splitting import shrink_room, split_to_judge
 from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.asking.verdicts import gather_all, read_statements
 from evalhouse.tasks.classify import pick_accepted
-from evalhouse.tasks.judge.protocol import COPIED, CutReply, JudgeFailed, Question, TooLong, UnusableReply
+from evalhouse.tasks.judge.protocol import COPIED, NOT_IN_TEXT, CutReply, JudgeFailed, Question, TooLong, UnusableReply
 from evalhouse.tasks.pipeline.live_run import (
     ID_PREFIXES,
     OTHER_LANGUAGE,
@@ -34,6 +34,8 @@ from evalhouse.tasks.pipeline.live_run import (
 EXTRACT_STEPS: dict[Source, str] = {"answer": "extract_answer", "ground_truth": "extract_ground_truth"}
 # A shorter text does not make a reply too long.
 _MIN_CUT_TOKENS = 40
+# Letters by which a word is known in another form of it.
+_STEM = 5
 # One or two words that only the other text has can be chance.
 _MIN_MIXED_WORDS = 3
 
@@ -233,11 +235,26 @@ async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: S
                 columns = {"statement_id": item.id, "source": source, "ordinal": ordinal, "text": item.text}
                 work.add_row("statements", **columns, call_id=call_id)
             extraction = Extraction(items=items[place], call_id=replies[place][0].call_id)
-            detail = "; ".join(filter(None, (splitter.before.note, both.problem))) or None
+            turns = [turn.text for turn in work.sample.conversation]
+            strange = _list_strange(items[place], [texts[place], work.sample.question, *turns])
+            marked = f"{NOT_IN_TEXT}{', '.join(strange)}" if strange else None
+            detail = "; ".join(filter(None, (splitter.before.note, both.problem, marked))) or None
         except JudgeFailed as error:
             extraction, detail = Extraction(reason=error.reason), str(error)
     work.note_outcome(step, extraction.reason, detail)
     work.hand_over(source, extraction)
+
+
+def _list_strange(items: Sequence[Item], sources: Sequence[str]) -> list[str]:
+    """Return the ids of statements of which most words, by their first letters, are in none of the sources."""
+    known = {word[:_STEM] for word in collect_words(sources)}
+    strange = []
+    for item in items:
+        words = collect_words([item.text])
+        n_missing = sum(word[:_STEM] not in known for word in words)
+        if n_missing > max(1, len(words) / 2):
+            strange.append(item.id)
+    return strange
 
 
 def _drop_citations(live_run: LiveRun, work: SampleWork, source: Source, statement: str) -> str:

@@ -138,8 +138,8 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
             metric = next(row["metric"] for row in rows if row["step"] == step)
             verdicts = [row for row in rows if (row["step"], row["metric"]) == (step, metric)]
             first = verdicts[0]
-            why = "" if first["step_reason"] is None else f": {first['step_reason']} {first['step_detail'] or ''}"
-            branch = tree.add(_join((step, "bold"), why.rstrip()))
+            why = " ".join(filter(None, (first["step_reason"], first["step_detail"])))
+            branch = tree.add(_join((step, "bold"), f": {why}" if why else ""))
             reason = None
             for verdict in verdicts:
                 # A measure without a judge has one reason for all its numbers.

@@ -267,6 +267,7 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: 
                 n_earlier = warehouse.fetch_rows("calls/n_earlier", run_id=run.run_id)[0]["n_earlier"]
                 for warning in (
                     *run_facts.describe_replies(run_facts.read_replies(warehouse, run.run_id)),
+                    *run_facts.describe_strange(warehouse, run.run_id),
                     *run_facts.describe_dropped(warehouse, run.run_id),
                     *run_facts.describe_local(counts, run.judge, n_earlier, identified),
                 ):

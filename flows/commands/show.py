@@ -36,6 +36,7 @@ from evalhouse.flows.results.run_facts import (
     describe_dropped,
     describe_languages,
     describe_replies,
+    describe_strange,
     explain_joint_split,
     explain_sampling,
     find_other_run,
@@ -190,6 +191,7 @@ def show(
         "warnings": [
             *describe_languages(warehouse, run_row.run_id),
             *describe_replies(replies),
+            *describe_strange(warehouse, run_row.run_id),
             *describe_dropped(warehouse, run_row.run_id),
             *shifts,
         ],

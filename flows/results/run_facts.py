@@ -15,7 +15,7 @@ import yaml
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.output import print_line, print_section, sort_by_metric, write_count, write_interval
-from evalhouse.tasks.judge.protocol import COPIED, LATE, NOT_TAKEN, list_judges
+from evalhouse.tasks.judge.protocol import COPIED, LATE, NOT_IN_TEXT, NOT_TAKEN, list_judges
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.runs import RunRow, find_run
@@ -344,6 +344,17 @@ def describe_languages(warehouse: Warehouse, run_id: str) -> Iterator[str]:
         yield (
             f"the lexical judge knows English and Chinese only: {named} got no verdicts, and no scores that rest on "
             "verdicts (language_not_supported); judge them with a model: --judge openai:MODEL"
+        )
+
+
+def describe_strange(warehouse: Warehouse, run_id: str) -> Iterator[str]:
+    """Yield a line where a judge gave statements that the texts do not make."""
+    row = warehouse.fetch_row("runs/not_in_text", run_id=run_id, words=NOT_IN_TEXT)
+    if row["n_samples"]:
+        yield (
+            f"{write_count(row['n_statements'], 'statement')} of {write_count(row['n_samples'], 'sample')} have mostly "
+            "words that neither the text nor the question has: the judge may have made them up, or translated; "
+            "`lineage` names them"
         )
 
 

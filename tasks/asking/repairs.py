@@ -22,7 +22,17 @@ from evalhouse.prompts import Item, list_texts
 from evalhouse.tasks.judge.protocol import Question, UnusableReply
 
 Repair = Literal[
-    "backslash", "comma", "comment", "encoding", "label", "number", "python", "surrogate", "wrapper", "yes_no"
+    "backslash",
+    "comma",
+    "comment",
+    "encoding",
+    "heading",
+    "label",
+    "number",
+    "python",
+    "surrogate",
+    "wrapper",
+    "yes_no",
 ]
 T = TypeVar("T")
 Schema = Mapping[str, Any]
@@ -51,6 +61,9 @@ _OPENS_OBJECT = re.compile(r"""\{\s*["'{\[]""")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FENCE = re.compile(r"\s*(```|~~~)[\w ]*\n(.*?)\s*\1\s*", re.DOTALL)
 _THINK, _THOUGHT = "<think>", "</think>"
+# A heading, or words that announce a list: no statement.
+HEADING: Final = re.compile(r"^\s*#{1,6}\s|[:：][\s*_]*$")
+_STATEMENT_LISTS = ("statements", "answer", "ground_truth")
 _LABEL_CELL = 2
 _YES_NO: Final = {"yes": True, "true": True, "是": True, "no": False, "false": False, "否": False}
 _MARKDOWN = " \t\r\n*_`\"'“”‘’「」"
@@ -334,7 +347,7 @@ class _Fitter:
             fitted = self.fit_object(value, schema, is_bare=False)
             return value if fitted is None else fitted
         if kind == "array":
-            return self._fit_list(self._read_json(value), schema["items"], names_ids=names_ids)
+            return self._fit_list(self._read_json(value), schema["items"], name, names_ids=names_ids)
         if kind == "boolean":
             return self._choose(value, _YES_NO, "yes_no")
         if kind in ("integer", "number"):
@@ -342,7 +355,7 @@ class _Fitter:
         choices = self.ids if name == "id" else self.labels if name == "label" else _map_choices(schema.get("enum", ()))
         return self._choose(value, choices, "label") if choices else value
 
-    def _fit_list(self, value: object, inner: Schema, *, names_ids: bool) -> object:
+    def _fit_list(self, value: object, inner: Schema, name: str, *, names_ids: bool) -> object:
         if isinstance(value, dict) and _is_alike(value, inner):
             self.kinds.add("wrapper")
             value = [value]
@@ -353,6 +366,11 @@ class _Fitter:
                 if isinstance(row, list) and len(row) > _LABEL_CELL:
                     row[_LABEL_CELL] = self._choose(row[_LABEL_CELL], self.labels, "label")
             return value
+        if name in _STATEMENT_LISTS and inner["type"] == "string":
+            texts = [entry for entry in value if not (isinstance(entry, str) and HEADING.search(entry))]
+            if 0 < len(texts) < len(value):
+                self.kinds.add("heading")
+                value = texts
         return [self._fit(entry, inner, "id" if names_ids and inner["type"] == "string" else "") for entry in value]
 
     def _fit_number(self, value: object, schema: Schema) -> object:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 import orjson
 
 from evalhouse.prompts import TURN_PREFIX, VERDICTS, BlockValue, Prompt, list_ids, name_support, unfold_row
+from evalhouse.tasks.asking.repairs import HEADING
 from evalhouse.tasks.asking.splitting import shrink_room
 from evalhouse.tasks.judge.protocol import (
     COPIED,
@@ -472,6 +473,8 @@ def read_statements(text: str, key: str = "statements") -> list[str]:
     statements = parse_object(text, key).get(key)
     if not isinstance(statements, list) or not all(isinstance(item, str) for item in statements):
         raise UnusableReply(f'the reply had no list of texts under "{key}"')
+    if 0 < sum(HEADING.search(item) is not None for item in statements) < len(statements):
+        raise UnusableReply("a heading is among the statements")
     different = list(dict.fromkeys(" ".join(item.split()) for item in statements if item.strip()))
     if len(different) > _MAX_STATEMENTS:
         raise UnusableReply(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from live_runs import PROMPTS
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking.repairs import read_twice
+from evalhouse.tasks.asking.repairs import HEADING, read_twice
 from evalhouse.tasks.asking.verdicts import parse_object, read_statements, read_verdicts
 from evalhouse.tasks.grade import read_grades
 from evalhouse.tasks.judge.protocol import Question, UnusableReply
@@ -227,6 +227,14 @@ def test_verdict_of_another_case_completes_a_reply_that_can_be_read_in_part() ->
     assert (set(value.by_id), value.missing, repair) == ({"C1"}, ("C2",), None)
 
 
+@pytest.mark.parametrize("heading", ["Here are the statements:", "**Statements:**", "## Facts", "以下是陈述："])
+def test_heading_among_statements_is_left_out(heading: str) -> None:
+    question, read, _ = CASES["extract"]
+    assert read_twice(dump({"statements": [heading, "It is red."]}), read, question) == (["It is red."], "heading")
+    assert read_twice(dump({"statements": [heading]}), read, question) == ([heading], None), "it may be all there is"
+    assert read_twice(dump({"statements": ["It is at 10:30 :)", "It is #1."]}), read, question)[1] is None
+
+
 # Backslashes
 
 
@@ -284,7 +292,14 @@ def test_page_breaks_of_the_material_stay_what_they_are() -> None:
     assert read_one(r'"\fPage 2"', material="Page 1") == (r"\fPage 2", "backslash")
 
 
-@given(st.lists(st.text(st.sampled_from("ab\\\"'\n\t ,:{}[]/#uxnrtf0é否"), max_size=12), max_size=4))
+@given(
+    st.lists(
+        st.text(st.sampled_from("ab\\\"'\n\t ,:{}[]/#uxnrtf0é否"), max_size=12).filter(
+            lambda text: not HEADING.search(text)
+        ),
+        max_size=4,
+    )
+)
 def test_any_text_is_read_as_it_was_meant_or_refused(texts: list[str]) -> None:
     """Written by JSON's rules and by Python's, with commas too many, with comments, wrapped, as a text of JSON."""
     question = replace(CASES["extract"][0], data={"text": "ab."})

@@ -33,7 +33,7 @@ from evalhouse.prompts import BlockValue
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.grade import grade_sample
-from evalhouse.tasks.judge.protocol import Judge, Question, RefusedRequest, TransientJudgeError
+from evalhouse.tasks.judge.protocol import NOT_IN_TEXT, Judge, Question, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.measure import measure_sample
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
@@ -388,3 +388,31 @@ async def test_one_that_cannot_be_judged_leaves_the_sample_unscored(tmp_path: Pa
         work = await judge(tmp_path, make(WRONG, OTHER), "factual_f1", by=ScriptedJudge(refuse))
     assert read_outcomes(work)["extract_ground_truth"] == read_outcomes(work)["classify"] == "judge_failed"
     assert read_truth(work) == []
+
+
+async def test_statements_that_the_text_does_not_make_are_marked(tmp_path: Path) -> None:
+    """The words decide, in any form; a statement may take words from the question and from earlier turns."""
+    statements = {
+        "A1": "The harbour lighthouse is powered by the tides.",
+        "A2": "The lighthouse of the harbour was painted by Mira.",
+        "A3": "Two million tourists come every summer.",
+        "A4": "It is red.",
+        "A5": "灯塔每年接待游客两百万。",
+    }
+
+    def says(question: Question) -> str:
+        if question.step == "extract_answer":
+            return orjson.dumps({"statements": list(statements.values())}).decode()
+        return say_good(question)
+
+    sample = make_sample(
+        1,
+        question="Who painted the harbour lighthouse?",
+        answer="Mira did. It runs on tidal power and is red. Tides are.",
+    )
+    async with lay_out_run(tmp_path, judge=ScriptedJudge(says)) as live_run:
+        work = make_work(sample)
+        await extract_statements(live_run, work)
+    details = {row["step"]: row["detail"] for row in work.rows["outcomes"]}
+    assert details == {"extract_answer": f"{NOT_IN_TEXT}A3, A5", "extract_ground_truth": None}
+    assert len(work.rows["statements"]) >= len(statements), "all of them count"

@@ -173,7 +173,7 @@ comment on column llm_calls.cached_tokens is 'Prompt tokens that the provider st
 comment on column llm_calls.logprobs is 'Of the log-probabilities what a grade may rest on, as JSON; NULL without any.';
 comment on column llm_calls.batch_id is 'Batch in which the request was sent, at the batch''s price; NULL for one that was sent by itself.';
 comment on column llm_calls.thoughts is 'The model''s reasoning before its reply, no part of it; NULL when nothing came. Its tokens are among completion_tokens.';
-comment on column llm_calls.reply_repair is 'Slips of writing in the reply that were repaired to read it, with commas between: backslash, comma, comment, encoding, label, number, python, surrogate, wrapper, yes_no; NULL when none was needed.';
+comment on column llm_calls.reply_repair is 'Slips of writing in the reply that were repaired to read it, with commas between: backslash, comma, comment, encoding, heading, label, number, python, surrogate, wrapper, yes_no; NULL when none was needed.';
 
 -- One row per prompt text that was ever used.
 create table prompts (
