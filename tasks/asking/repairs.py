@@ -352,6 +352,11 @@ class _Fitter:
             return self._choose(value, _YES_NO, "yes_no")
         if kind in ("integer", "number"):
             return self._fit_number(value, schema)
+        if isinstance(value, dict) and len(value) == 1 and name == "":  # a text in a list
+            (inner,) = value.values()
+            if isinstance(inner, str):
+                self.kinds.add("wrapper")
+                return inner
         choices = self.ids if name == "id" else self.labels if name == "label" else _map_choices(schema.get("enum", ()))
         return self._choose(value, choices, "label") if choices else value
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live_runs import PROMPTS
 
-from evalhouse.prompts import Item
+from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.repairs import HEADING, read_twice
 from evalhouse.tasks.asking.verdicts import parse_object, read_statements, read_verdicts
 from evalhouse.tasks.grade import read_grades
@@ -31,7 +31,10 @@ assert RUBRIC is not None
 
 
 def ask(prompt: str, *ids: str) -> Question:
-    data = {"text": MATERIAL, "items": [Item(id=item_id, text=f"It is {item_id}.") for item_id in ids]}
+    data: dict[str, BlockValue] = {
+        "text": MATERIAL,
+        "items": [Item(id=item_id, text=f"It is {item_id}.") for item_id in ids],
+    }
     return Question(step=prompt, sample_id="s1", prompt=PROMPTS[prompt], data=data)
 
 
@@ -182,6 +185,7 @@ SUPPORTED: dict[str, object] = {"id": "A1", "reason": "r", "contexts": ["C1", "C
         ("rank", [ONE], {"verdicts": [ONE]}),
         ("attribute", SUPPORTED | {"contexts": ["c1", "[C2]"]}, {"verdicts": [SUPPORTED]}),
         ("extract", ["It is so.", "It is red."], {"statements": ["It is so.", "It is red."]}),
+        ("extract", {"statements": [{"text": "It is."}, "It is red."]}, {"statements": ["It is.", "It is red."]}),
         ("accuracy", {"reason": "r", "rating": 4}, {"accuracy": {"reason": "r", "rating": 4}}),
         ("accuracy", {"accuracy": [{"reason": "r", "rating": 4}]}, {"accuracy": {"reason": "r", "rating": 4}}),
     ],
@@ -192,7 +196,7 @@ def test_one_wrapper_too_few_or_too_many_is_read(prompt: str, written: object, m
     assert value == read(dump(meant))
     assert repair is not None
     assert "wrapper" in repair
-    if not isinstance(written, dict) or len(written) > 1:
+    if read is not read_statements and (not isinstance(written, dict) or len(written) > 1):
         with pytest.raises(UnusableReply):  # in prose it may be a quotation
             read_twice(f"It holds {dump(written)}", read, question)
 
