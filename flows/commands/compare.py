@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -137,7 +137,7 @@ def compare(
         scored = [compared.metric for compared in comparison.metrics]
         slices = compare_slices(pair, settings, by, [name for name in FIRST if name in scored] or scored)
         fallen = list(describe_fallen(by, slices, comparison))
-    headline = write_headline(lay_against(pair, "the base", lambda _: comparison), slices=fallen)
+    headline = write_headline(replace(lay_against(pair, "the base", lambda _: comparison), slices=tuple(fallen)))
     metrics = [compared.metric for compared in comparison.metrics]
     if sort is not None and sort not in metrics:
         raise SettingsError(f"--sort: neither run has a metric {sort!r}; {suggest(sort, metrics)}")

@@ -143,7 +143,7 @@ def build_page(
     """
     summary = fetch_summary(warehouse, run)
     samples = fetch_sample_scores(warehouse, run, base)
-    sections = describe_run(warehouse, run, base, summary)
+    sections = describe_run(warehouse, run, base, summary, by=by)
     by_column = {} if by is None else describe_slices(warehouse, run, by) | {"columns": []}
     metrics = sort_by_metric(summary.metrics, run.metrics)
     names = [str(row["metric"]) for row in metrics]

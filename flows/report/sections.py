@@ -4,6 +4,7 @@ The report shows them, and so does the run's page of `evalhouse ui`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final, Literal
@@ -59,8 +60,8 @@ from evalhouse.flows.results.run_facts import (
 )
 from evalhouse.tasks.comparing.causes import FINE
 from evalhouse.tasks.comparing.paired import ROUNDING
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonError, MetricComparison
-from evalhouse.tasks.comparing.slices import MAX_SLICES
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonError, ComparisonSettings, MetricComparison
+from evalhouse.tasks.comparing.slices import MAX_SLICES, compare_slices, describe_fallen
 from evalhouse.warehouse.metric_files import SIGNS, MetricFile, load_metrics
 from evalhouse.warehouse.rows.pages import Row, RunSummary
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -120,7 +121,10 @@ def build_head(
     if n_unjudged := sum(row["n_samples"] for row in causes if row["cause"] == _UNJUDGED):
         lack = "lacks" if n_unjudged == 1 else "lack"
         further.append(f"{write_count(n_unjudged, 'sample')} {lack} verdicts that a cause rests on.")
-    return Head(tone=_find_tone(moves, outcome), result=f"{headline.sentence}.", further=tuple(further))
+    tone = _find_tone(moves, outcome)
+    if tone == "unclear" and against and against.slices:
+        tone = "bad"
+    return Head(tone=tone, result=f"{headline.sentence}.", further=tuple(further))
 
 
 def build_pair_head(against: Against) -> Head:
@@ -272,11 +276,13 @@ def describe_run(
     base: RunRow | None,
     summary: RunSummary,
     *,
+    by: str | None = None,
     compare: Compare = compare_plainly,
 ) -> dict[str, Any]:
     """Return all sections but that of samples and the distributions.
 
-    `base` is the run to compare with, None for one alone; `compare` compares two runs.
+    `base` is the run to compare with, None for one alone; `compare` compares two runs. Values of the metadata column
+    `by` whose samples got worse while the whole did not are named on top.
     """
     preferences = describe_preferences(warehouse, run, with_samples=False)
     metrics = sort_by_metric(summary.metrics, run.metrics)
@@ -336,6 +342,16 @@ def describe_run(
                 preferred.append(
                     {"columns": columns, "rows": [[*map(write_value, row)] for row in table], "remarks": remarks}
                 )
+    against = None
+    if pair:
+        called = "the base" if base else "the run before"
+        against = lay_against(pair, called, lambda pair: comparison or compare(pair))
+        if by and against.comparison:
+            # A column that cannot be compared is refused in the section by that column.
+            with suppress(ComparisonError):
+                main = [name for name in FIRST if name in names] or names
+                slices = compare_slices(pair, ComparisonSettings(), by, main)
+                against = replace(against, slices=tuple(describe_fallen(by, slices, against.comparison)))
     described = {
         "base": base,
         **describe_about(run),
@@ -356,11 +372,7 @@ def describe_run(
             counted,
             metrics=metrics,
             gate=summary.gate,
-            against=lay_against(
-                pair, "the base" if base else "the run before", lambda pair: comparison or compare(pair)
-            )
-            if pair
-            else None,
+            against=against,
             forgotten=find_forgotten(warehouse, run.run_id),
         ),
         "causes": rank_causes(counted, warehouse.fetch_rows("diagnosis/causes", run_id=other.run_id) if other else ()),

@@ -28,12 +28,16 @@ _MAX_UNCLEAR: Final = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Against:
-    """The run that another is compared with: a short name, one with its id, and the comparison or why it is missing."""
+    """The run that another is compared with: a short name, one with its id, and the comparison or why it is missing.
+
+    `slices` are half sentences about parts of the samples that got worse while the whole did not.
+    """
 
     called: str
     name: str
     comparison: Comparison | None = None
     otherwise: str = ""
+    slices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +71,8 @@ def is_measured_otherwise(compared: MetricComparison) -> bool:
     return any(part.name in _MEASURING and part.n_moved for part in compared.parts)
 
 
-def write_headline(against: Against, *, slices: Sequence[str] = ()) -> Headline:
-    """Write what changed since the run that another is compared with.
-
-    `slices` are half sentences about parts of the samples that changed while the whole did not.
-    """
+def write_headline(against: Against) -> Headline:
+    """Write what changed since the run that another is compared with."""
     if against.comparison is None:
         return Headline(sentence=f"{_capitalise(against.called)} was {against.otherwise}")
     comparison, called = against.comparison, against.called
@@ -122,7 +123,7 @@ def write_headline(against: Against, *, slices: Sequence[str] = ()) -> Headline:
             )
         else:
             clauses.append(f"no score differs from {called}")
-    clauses += slices
+    clauses += against.slices
     if causes.n:
         before, now = (write_share(n / causes.n) for n in (causes.n_base, causes.n_candidate))
         share = "as before" if causes.n_base == causes.n_candidate else f"{before} before"

@@ -207,7 +207,9 @@ def show_run(request: Request, run: str, by: str | None = None) -> Response:
         slices=describe_slices(warehouse, row, by) if summary.metrics else {},
         prefect=find_flow_run_page(row),
         samples_address=link(f"/runs/{row.run_id}/samples"),
-        **describe_run(warehouse, row, None, summary, compare=lambda pair: compare_cached(request, pair).comparison),
+        **describe_run(
+            warehouse, row, None, summary, by=by, compare=lambda pair: compare_cached(request, pair).comparison
+        ),
     )
 
 

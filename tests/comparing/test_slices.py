@@ -124,6 +124,10 @@ def test_a_slice_that_fell_while_the_whole_did_not_is_named_on_top(store: Wareho
     shown = ask("compare", "base", "night", "--by", "language")
     assert "language zh is worse, though the whole is not" in shown.lines[0]
     assert any(line.split()[:2] == ["zh", "faithfulness"] and line.endswith("worse") for line in shown.lines)
+    path = store.location.path.with_name("by.html")
+    assert ask("report", "night", "--against", "base", "--by", "language", "-o", str(path)).status == 0
+    page = path.read_text(encoding="utf-8").partition('<p class="first">')[2].partition("</p>")[0]
+    assert "language zh is worse, though the whole is not" in page
     alone = ask("compare", "base", "night")
     assert "language" not in alone.lines[0]
 
