@@ -183,12 +183,15 @@ class Evaluation:
         return Warehouse(self.warehouse).read(sql, {"run_id": self.run_id})
 
 
-def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **settings: object) -> Evaluation:
+def evaluate(
+    samples: "Samples", *, metrics: Sequence[str] | str = (), name: str | None = None, **settings: object
+) -> Evaluation:
     """Evaluate samples and wait for the end.
 
     `samples` are dictionaries, a frame of Polars (or another that speaks Arrow, such as pandas'), or a DATASET of
-    `evalhouse run`. `settings` are the fields of `evalhouse.tasks.settings.run.RunSettings` by name (judge, warehouse,
-    language, label, tags, votes, …); missing ones come from the EVALHOUSE_* variables, then from the
+    `evalhouse run`. `name` is what samples in memory are called, `samples` unless given: runs of one name are a series,
+    and are compared over time. `settings` are the fields of `evalhouse.tasks.settings.run.RunSettings` by name (judge,
+    warehouse, language, label, tags, votes, …); missing ones come from the EVALHOUSE_* variables, then from the
     defaults. Raises SettingsError for settings that are refused and EvaluationError when nothing could be evaluated; a
     run of which only some samples failed is returned, with status `incomplete`.
     """
@@ -201,9 +204,14 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
     from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.messages import list_names, settings_as_arguments
 
-    if unknown := [name for name in settings if name not in RunSettings.model_fields]:
+    is_named = isinstance(samples, str | os.PathLike)
+    if is_named and name is not None:
+        raise SettingsError(
+            f"evaluate() got name={name!r} and a dataset that has a name, {os.fspath(samples)}; leave name out"
+        )
+    if unknown := [setting for setting in settings if setting not in RunSettings.model_fields]:
         known = list(RunSettings.model_fields)
-        close = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1)]
+        close = [match for setting in unknown for match in difflib.get_close_matches(setting, known, n=1)]
         advice = f"did you mean {list_names(close)}?" if close else f"known: {', '.join(known)}"
         raise SettingsError(f"evaluate() has no setting {list_names(unknown)}; {advice}")
     line = ProgressLine()
@@ -217,10 +225,8 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
             line.say(f"stopped; to resume it: evalhouse resume {message['interrupted']['run_id']}\n")
 
     with tempfile.TemporaryDirectory(prefix="evalhouse-") as folder, settings_as_arguments():
-        dataset, source = _SAMPLES, None
-        if isinstance(samples, str | os.PathLike):
-            dataset = os.fspath(samples)
-        else:
+        dataset, source = os.fspath(samples) if is_named else name or _SAMPLES, None
+        if not is_named:
             mapping = settings.get("mapping")
             try:
                 source = str(write_samples(samples, Path(folder), mapping if isinstance(mapping, dict) else {}))
@@ -265,7 +271,7 @@ def _answer_call(request: dict[str, Any], send: "Callable[[dict[str, Any]], None
     if (path := request["source"]) is not None:
         is_frame = path.endswith(".parquet")
         opened = open_source(pl.read_parquet(path) if is_frame else path, settings.encoding)
-        samples = replace(opened, name=_SAMPLES, place="row" if is_frame else _SAMPLES)
+        samples = replace(opened, name=settings.dataset, place="row" if is_frame else _SAMPLES)
     with show_run() as watch:
 
         @contextmanager

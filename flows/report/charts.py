@@ -85,6 +85,7 @@ def draw_trend(
         "judges": judges,
         "judge": [judges.index(row["judge"]) for row in rows],
         "lines": _number_lines(rows),
+        "failed": [row.get("gate") == "failed" for row in rows],
         "marks": [{"place": mark.place, "text": mark.text, "is_break": mark.is_break} for mark in marks],
         "y": list(_find_tenths(ends) if is_zoomed else _find_range(ends)),
     }
@@ -221,11 +222,19 @@ def write_change(change: float | None) -> str:
 def _describe_runs(rows: Sequence[Row], link: str | None) -> dict[str, Any]:
     """Describe the runs of a chart with one run at each place, and the times when some of them began."""
     starts = [row["started_at"] for row in rows]
-    form = "%H:%M" if starts[0].date() == starts[-1].date() else "%Y-%m-%d"
     last = len(rows) - 1
-    places = sorted({0, last // 2, last}) if last > 3 and last % 2 == 0 else sorted({0, last})
-    ticks = [[place, format(starts[place], form)] for place in places]
-    return {"runs": [row["run_id"] for row in rows], "ticks": ticks, "link": link}
+    is_one_day = starts[0].date() == starts[-1].date()
+    ends, between = ("%H:%M", "%H:%M") if is_one_day else ("%Y-%m-%d", "%m-%d")
+    places = (
+        sorted({round(last * part / _MAX_STEPS) for part in range(_MAX_STEPS + 1)}) if last > _MAX_STEPS else [0, last]
+    )
+    ticks = [[place, format(starts[place], ends if place in (0, last) else between)] for place in dict.fromkeys(places)]
+    # Beside its id a run is known by its start, its label and the decision of its gate.
+    known = []
+    for row in rows:
+        gate = f"gate {row['gate']}" if row.get("gate") else None
+        known.append(" · ".join(filter(None, (f"{row['started_at']:%Y-%m-%d %H:%M}", row.get("label"), gate))))
+    return {"runs": [row["run_id"] for row in rows], "known": known, "ticks": ticks, "link": link}
 
 
 def _number_lines(rows: Sequence[Row]) -> list[int]:

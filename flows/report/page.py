@@ -431,7 +431,8 @@ def describe_series(
     for row in data.means:
         if row["metric"] not in by_metric:
             by_metric[str(row["metric"])] = [{**run, **_BLANK, "n_unscored": 0} for run in runs]
-        by_metric[str(row["metric"])][places[row["run_id"]]] = row
+        place = places[row["run_id"]]
+        by_metric[str(row["metric"])][place] = {**runs[place], **row}
     newest = find_run(warehouse, str(data.newest["run_id"]))
     groups = group_metrics(sort_first(list(by_metric)), newest.config)
     means = {metric: by_metric[metric] for names in groups.values() for metric in names}
@@ -560,7 +561,7 @@ def describe_series(
         "amounts": [
             {"name": name, "chart": draw_amounts(runs, values, what=name, form=form, link=addresses.run)}
             for name, values, form in drawn
-            if any(value is not None for value in values)
+            if any(values)
         ],
         "timed": any(latencies),
         "knowledge": any(run["kb_version"] for run in runs),

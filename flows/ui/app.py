@@ -236,11 +236,13 @@ def _show_failure(request: Request, error: Exception) -> Response:
 def serve_pages(
     warehouse: Warehouse, *, host: str, port: int | None, opens_browser: bool | None, report: Callable[[str], None]
 ) -> None:
-    """Serve until Ctrl-C; raises SettingsError for an address that is not available.
+    """Serve until Ctrl-C; raises SettingsError for an address that is not available, and WarehouseMissing.
 
     With `opens_browser` None a browser is opened at a terminal, but not if a token is needed: all users of a machine
     can see the address with which a browser was started.
     """
+    with suppress(WarehouseBusy):
+        warehouse.read("select 1")  # a page would try again and again to read a missing warehouse
     listening = listen(host, port, PORT)
     bound = int(listening.getsockname()[1])
     token = None if is_loopback(host) else find_token(TOKEN_VARIABLE)

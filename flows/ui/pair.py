@@ -448,10 +448,7 @@ def show_flips(
     if len(shown):
         sample_ids = shown["sample_id"].unique().to_list()
         named = [
-            *(
-                (row["source"], row["statement_id"], row)
-                for row in pair.fetch("statements", {"sample_id": sample_ids}).to_dicts()
-            ),
+            *((row["source"], row["statement_id"], row) for row in pair.fetch_statements(sample_ids).to_dicts()),
             *(
                 ("context", str(row["context_rank"]), row)
                 for row in pair.fetch("contexts", {"sample_id": sample_ids}).to_dicts()
@@ -532,7 +529,7 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
         )
         raise HTTPException(404, f"sample {id!r} is {f'only in {where}' if where else 'in neither run'}")
     items = match_items(
-        statements=pair.fetch("statements", {"sample_id": [id]}),
+        statements=pair.fetch_statements([id]),
         contexts=pair.fetch("all_contexts", sample_id=id),
         grades=pair.fetch("grades", {"sample_id": [id]}),
     ).get(id, [])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
+from pathlib import PurePath
 from typing import Annotated, Any, Final
 
 import polars as pl
@@ -249,7 +250,11 @@ def show_runs(
     for row in rows:
         of_run = means.get(row["run_id"], {})
         metric = next((name for name in sort_first([*of_run]) if of_run[name] is not None), None)
-        row |= {"metric": metric, "mean": write_value(of_run[metric]) if metric else "–"}
+        row |= {
+            "metric": metric,
+            "mean": write_value(of_run[metric]) if metric else "–",
+            "dataset_name": PurePath(row["dataset"] or "").name,
+        }
 
     def address(**changes: object) -> str:
         given: dict[str, object] = {**wanted, "sort": sort if sort != "started" else None, "ascending": ascending}

@@ -222,6 +222,8 @@ MAX_VALUES: Final = 30
 """Metadata with more values than this do not help to choose samples."""
 _MAX_ANSWER: Final = 300
 _MAX_TITLE: Final = 200
+_MAX_RUNS: Final = 60
+"""Newest runs of a series in which the scores of a sample are shown."""
 _NOT_SCORED: Final = {"value": None, "unscored_reason": "not scored yet", "change": None}
 
 
@@ -394,7 +396,8 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
     base = find_run(warehouse, found.base) if found.base else None
     data = collect(warehouse, found, base, id)
     # By metric of the table the scores of this sample over the runs of its series, where there are two or more.
-    rows = warehouse.fetch_rows("ui/sample_scores", run_id=found.run.run_id, sample_id=id, metrics=[*found.columns])
+    of_sample = {"run_id": found.run.run_id, "sample_id": id}
+    rows = warehouse.fetch_rows("ui/sample_scores", **of_sample, metrics=[*found.columns], n_runs=_MAX_RUNS)
     nights = {metric: [*of_metric] for metric, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
     to_run = link("/sample", id=id) + "&run="
     charts = [
@@ -437,6 +440,7 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
         title=shorten(data["sample"].question, _MAX_TITLE),
         question=data["sample"].question,
         charts=charts,
+        max_runs=_MAX_RUNS,
         versions=versions,
         flow_run=find_flow_run_page(row),
         command=f"evalhouse lineage {row.run_id} {quote_argument(id)}",

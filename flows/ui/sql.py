@@ -35,6 +35,8 @@ from evalhouse.warehouse.sandbox.query_process import MEMORY_MB, TIMEOUT_S, answ
 SPREAD: Final = "-"
 """Given in place of the column across: the distribution of the other column."""
 _MAX_BARS: Final = 40
+_ALIKE: Final = 3
+"""Columns whose largest values differ by more than this factor share no axis."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +56,8 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
     ys = [name for name, dtype in frame.schema.items() if dtype.is_numeric()]
     times = [name for name, dtype in frame.schema.items() if dtype in (pl.Date, pl.Datetime)]
     texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
-    # The first is the default: a column with a different name in each row comes before others.
-    texts = sorted(texts, key=lambda name: (frame[name].n_unique() < frame.height, frame[name].n_unique() == 1))
+    # The first is the default: the column with the most different names.
+    texts = sorted(texts, key=lambda name: -frame[name].n_unique())
     xs = [*times, *texts, *(ys if len(ys) > 1 else ())]
     if not ys or frame.height < 2:
         return None
@@ -69,7 +71,22 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
         numbers = [float(value) for value in frame[y].drop_nulls() if math.isfinite(value)]
         chart = draw_distribution(numbers, of=clean_text(y), unit="row") if numbers else None
     else:
-        drawn = [y] if y and y != across else [name for name in ys if name != across]
+        others = [name for name in ys if name != across]
+        # One axis fits columns whose values are about as large as those of the first.
+        sizes = [frame[name].abs().max() or 0 for name in others]
+        alike = [
+            name
+            for place, (name, size) in enumerate(zip(others, sizes, strict=True))
+            if not place or sizes[0] / _ALIKE <= size <= sizes[0] * _ALIKE
+        ]
+        drawn = [y] if y and y != across else alike
+        if across in texts and frame[across].is_duplicated().any():
+            # A name that several rows share is told apart by another column of texts.
+            beside = (name for name in texts if name != across and not frame.select(across, name).is_duplicated().any())
+            if (other := next(beside, None)) is not None:
+                frame = frame.with_columns(
+                    pl.concat_str(across, other, separator=" · ", ignore_nulls=True).alias(across)
+                )
         names = [across, *drawn]
         if across in times and frame[across].is_duplicated().any():
             # If a time comes once for each of a few names, lines of all numbers would jump from name to name.

@@ -165,10 +165,13 @@ def split_difference(
 
 def name_changes(flags: Mapping[Cause, Flags]) -> list[str]:
     """Return by sample what changed, joined in the order of CAUSES; `noise` where nothing did."""
-    return [
-        "+".join(cause for cause, is_changed in zip(flags, row, strict=True) if is_changed) or NOISE
-        for row in zip(*(flags[cause].tolist() for cause in flags), strict=True)
+    # A number by sample with a bit for each cause: few differ, and each is named once.
+    bits = np.sum([of_cause.astype(np.int64) << place for place, of_cause in enumerate(flags.values())], axis=0)
+    known, places = np.unique(bits, return_inverse=True)
+    names = [
+        "+".join(cause for place, cause in enumerate(flags) if bit >> place & 1) or NOISE for bit in known.tolist()
     ]
+    return [names[place] for place in places.tolist()]
 
 
 def find_causes(

@@ -194,7 +194,7 @@ def test_the_flakiest_moved_though_nothing_else_did(page: ReportPage, con: duckd
         con,
         """select sample_id, metric, metric_version, input_hash, judge, value from scores
         join run_samples using (run_id, sample_id)
-        join (from runs where kind = 'evaluation' order by started_at desc limit 30) as runs using (run_id)
+        join (from runs where kind = 'evaluation' order by started_at desc limit 20) as runs using (run_id)
         where value is not null""",
     )
     for *key, value in rows:

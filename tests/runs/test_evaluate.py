@@ -116,6 +116,7 @@ MILL = SAMPLES[0]
         ([MILL, MILL], {}, "samples[1]: id 'mill' is that of samples[0] already"),
         (pl.DataFrame([{"answer": "Nothing is there."}]), {}, "samples: no question column"),
         (SAMPLES, {"metrics": ["faithfullness"]}, "faithfullness"),
+        ("missing.jsonl", {"name": "shop"}, "evaluate() got name='shop' and a dataset that has a name, missing.jsonl"),
         (SAMPLES, {"metrics": ["accuracy"]}, "judge="),
         (SAMPLES, {"mapping": {"answer": "reply"}}, 'samples: no column for mapping={"answer": "reply"}'),
         ("missing.jsonl", {}, "missing.jsonl: no such file"),
@@ -188,4 +189,6 @@ def test_any_frame_that_speaks_arrow_is_taken(tmp_path: Path) -> None:
     table = pl.DataFrame([MILL]).to_arrow()
     result = evaluate(table, metrics="faithfulness", judge="lexical", warehouse=str(tmp_path / "w.duckdb"))
     assert result.mean("faithfulness") == 0.5
-    assert Warehouse(result.warehouse).read_rows("select dataset from runs") == [{"dataset": "samples"}]
+    evaluate(table, metrics="faithfulness", judge="lexical", warehouse=str(tmp_path / "w.duckdb"), name="mills")
+    series = Warehouse(result.warehouse).read_rows("select series from run_series order by started_at")
+    assert [row["series"] for row in series] == ["dataset samples", "dataset mills"]

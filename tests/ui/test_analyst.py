@@ -77,7 +77,7 @@ def test_why_last_night_was_worse(page: Page, tmp_path: Path) -> None:
     with serve_ui(warehouse.location.path) as address:
         page.visit(address)
         click(page, "Compare")
-        assert "The retrieval is worse" in read(page, ".result")
+        assert "Retrieval is worse" in read(page, ".result")
         click(page, "Verdicts that flipped")
         assert "candidate G1: no context says so" in read(page)
         click(page, "ship-01")

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import duckdb
 import pytest
 from browser import open_browser
+from cli_process import call_here
 from history_nights import Size, write_nights
 from starlette.testclient import TestClient
 from ui_house import PORT, TOKEN, make_client, serve_ui
@@ -303,7 +304,13 @@ def test_every_response_restricts_the_browser(path: str) -> None:
         assert headers["cache-control"] == ("public, max-age=31536000, immutable" if is_asset else "no-store")
 
 
-def test_a_warehouse_that_is_not_there_yet_is_reported_and_looked_for_again(path: str) -> None:
+def test_a_missing_warehouse_is_reported_at_the_start(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    finished = call_here(capsys, "ui", "--no-browser", "--warehouse", path)
+    assert finished.status == 2
+    assert "`evalhouse run` makes one" in finished.stderr
+
+
+def test_a_warehouse_that_goes_away_is_reported_and_looked_for_again(path: str) -> None:
     answer = make_client(path).get("/")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert "there is no warehouse at" in answer.text

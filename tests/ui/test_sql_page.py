@@ -251,6 +251,7 @@ BY_NAME = pl.DataFrame({"t": ["2025-01-01"] * 2 + ["2025-01-02"] * 2, "run": ["a
                         "metric": ["f", "g"] * 2, "mean": [0.1, 0.2, 0.3, 0.4], "n": [3, 3, 3, 3]}).with_columns(
     pl.col("t").str.to_datetime()
 )  # fmt: skip
+CAUSES = pl.DataFrame({"run": [*"rrrq"], "cause": [*"xyzx"], "n": [4, 2, 1, 3]})
 NAMES = pl.DataFrame({"run": ["r", "r"], "metric": ["f", "g"], "mean": [0.1, 0.2]})
 
 
@@ -274,6 +275,8 @@ NAMES = pl.DataFrame({"run": ["r", "r"], "metric": ["f", "g"], "mean": [0.1, 0.2
         (pl.DataFrame({"a": ["x", "y"], "h": [10**30, 1]}, schema={"a": pl.String, "h": pl.Int128}), "", "",
          {"over": "text", "ys": ["h"]}),
         (TIMES.with_columns(pl.col("t").cast(pl.Datetime("us", "UTC"))), "", "", {"over": "time"}),
+        (TIMES.with_columns(change=pl.col("m") / 100, n_of=pl.col("n") * 50), "", "", {"ys": ["n", "m"]}),
+        (CAUSES, "", "", {"x": "cause", "columns": {"cause": ["x · r", "y · r", "z · r", "x · q"], "n": [4, 2, 1, 3]}}),
     ],
 )  # fmt: skip
 def test_a_chart_is_chosen_by_types_or_by_the_address(

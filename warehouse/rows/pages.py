@@ -251,7 +251,7 @@ def count_labelled(warehouse: Warehouse, run: RunRow, sample_ids: Sequence[str])
     return dict(rows.iter_rows())
 
 
-FLAKY_RUNS: Final = 30
+FLAKY_RUNS: Final = 20
 """Newest runs in which flaky samples are looked for."""
 MAX_SAMPLES: Final = 20
 """Samples listed of each kind."""

@@ -71,7 +71,15 @@ class RunPair:
         """Return by step of a rubric the texts of the prompts with which it graded in either run."""
         return {row["step"]: row["templates"] for row in self.fetch("rubrics").to_dicts()}
 
+    def fetch_statements(self, sample_ids: Sequence[str]) -> pl.DataFrame:
+        """Return the statements of these samples in both runs, with their verdicts."""
+        only = sample_ids[0] if len(sample_ids) == 1 else None
+        return self.fetch("statements", {"sample_id": sample_ids}, only=only)
+
     def fetch_verdicts(self, sample_ids: Sequence[str]) -> dict[str, pl.DataFrame]:
         """Return all verdicts of both runs on some samples: statements, contexts and grades."""
         wanted = {"sample_id": sample_ids}
-        return {query: self.fetch(query, wanted) for query in ("statements", "contexts", "grades")}
+        return {
+            "statements": self.fetch_statements(sample_ids),
+            **{query: self.fetch(query, wanted) for query in ("contexts", "grades")},
+        }

@@ -13,7 +13,6 @@ const charts = (() => {
   const MOST_DOTS = 40; // with more runs than this the whiskers of neighbours touch, so a band replaces them
   const MOST_BARS = 40;
   const LETTER = 6.9; // as wide as a letter of the usual fonts is on average, at 12 px
-  const UNLIKE = 20; // columns whose largest values differ by more than this factor share no axis
 
   const zip = (columns) => columns[Object.keys(columns)[0]].map(
     (_, place) => Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[place]])),
@@ -23,11 +22,11 @@ const charts = (() => {
   const measure = (texts) => Math.max(...texts.map((text) => LETTER * text.length)) + 12;
   const leadTo = (data, place) => (data.link ? data.link + encodeURIComponent(data.runs[place]) : null);
 
-  // The beginnings of runs below a chart: the first and the last at its ends, and one between where there is room.
+  // The beginnings of runs below a chart: the first and the last at its ends, and others between where there is room.
   function labelRuns(data, places, width) {
     const last = data.runs.length - 1;
     const anchor = (place) => (place > 0 && place < last ? "middle" : last === 0 ? "middle" : place === 0 ? "start" : "end");
-    return data.ticks.filter(([place]) => width > 420 || place === 0 || place === last).map(([place, text]) => Plot.axisX([place], {
+    return data.ticks.filter(([place], number) => width > 420 || place === 0 || place === last || (width > 260 && number === data.ticks.length >> 1)).map(([place, text]) => Plot.axisX([place], {
       x: () => places(place, anchor(place)), text: () => text, textAnchor: anchor(place), tickSize: 0, className: "axis", ariaHidden: true,
     }));
   }
@@ -42,7 +41,7 @@ const charts = (() => {
 
   const KINDS = {
     trend(data, width) {
-      const rows = zip({ run: data.runs, mean: data.mean, low: data.low, high: data.high, n: data.n, judge: data.judge.map((number) => data.judges[number]), line: data.lines });
+      const rows = zip({ run: data.runs, mean: data.mean, low: data.low, high: data.high, n: data.n, judge: data.judge.map((number) => data.judges[number]), line: data.lines, known: data.known, failed: data.failed });
       rows.forEach((row, place) => { row.place = place; });
       const [low, high] = data.y;
       const values = [low, (low + high) / 2, high];
@@ -67,11 +66,12 @@ const charts = (() => {
           Plot.ruleX(marks.filter((mark) => !mark.is_break), { x: "at", y1: "foot", y2: "head", title: "text", className: "mark-tick" }),
           Plot.lineY(rows, { x: "place", y: "mean", z: "line", className: "line", strokeLinecap: "round" }),
           ...(few ? [Plot.dot(scored, { x: "place", y: "mean", r: 3, className: "dot" })] : []),
+          Plot.dot(scored.filter((row) => row.failed), { x: "place", y: "mean", r: 5, className: "dot-failed" }),
         ],
         points: scored.map((row) => ({
           x: row.place, y: row.mean, href: leadTo(data, row.place),
           text: [
-            row.run, `${written(row.mean)}${row.low === null ? "" : ` (${written(row.low)} to ${written(row.high)})`}, n ${row.n}`,
+            row.run, row.known, `${written(row.mean)}${row.low === null ? "" : ` (${written(row.low)} to ${written(row.high)})`}, n ${row.n}`,
             `judged by ${row.judge}`, ...(changes.has(row.place) ? [changes.get(row.place)] : []),
           ].join("\n"),
           cells: [row.run, written(row.mean), row.low === null ? "–" : `${written(row.low)} to ${written(row.high)}`, row.n, row.judge],
@@ -127,7 +127,7 @@ const charts = (() => {
           Plot.rectY(bars, { x1: "left", x2: "right", y: "value", className: "rect" }),
         ],
         points: bars.map((bar) => ({
-          x: bar.place + 0.5, y: bar.value, href: leadTo(data, bar.place), text: `${bar.run}\n${bar.text}`, cells: [bar.run, bar.text],
+          x: bar.place + 0.5, y: bar.value, href: leadTo(data, bar.place), text: `${bar.run}\n${data.known[bar.place]}\n${bar.text}`, cells: [bar.run, bar.text],
         })),
         columns: ["run", data.name],
         pointed: Plot.ruleX,
@@ -152,7 +152,7 @@ const charts = (() => {
         ],
         points: data.runs.map((run, place) => ({
           x: place + 0.5, y: 0.5, href: leadTo(data, place),
-          text: [run, ...listShares(place).map(([name, share]) => `${percent(share)} ${name}`)].join("\n"),
+          text: [run, data.known[place], ...listShares(place).map(([name, share]) => `${percent(share)} ${name}`)].join("\n"),
           cells: [run, ...data.shares.map((values) => percent(values[place]))],
         })),
         columns: ["run", ...data.names],
@@ -199,30 +199,15 @@ const charts = (() => {
         .filter((row) => row[data.x] !== null);
       if (data.over === "text") return drawBars(data, rows.slice(0, MOST_BARS), width);
       rows.sort((one, other) => one[data.x] - other[data.x]);
-      return groupAlike(data, rows).map((names) => drawLines(data, rows, names));
+      return drawLines(data, rows);
     },
   };
 
-  // Columns that can share an axis, since their values are about as large.
-  function groupAlike(data, rows) {
-    const largest = (name) => Math.max(...rows.map((row) => Math.abs(row[name] ?? 0)));
-    const groups = [];
-    for (const name of data.ys) {
-      const fitting = groups.find(([first]) => {
-        const [one, other] = [largest(first), largest(name)];
-        return Math.max(one, other) <= UNLIKE * Math.min(one, other);
-      });
-      if (fitting) fitting.push(name);
-      else groups.push([name]);
-    }
-    return groups;
-  }
-
-  function drawLines(data, rows, names) {
-    const parts = data.by === null ? names : [...new Set(rows.map((row) => row[data.by]))];
+  function drawLines(data, rows) {
+    const parts = data.by === null ? data.ys : [...new Set(rows.map((row) => row[data.by]))];
     const lines = parts.map((part) => (data.by === null
       ? rows.map((row) => ({ x: row[data.x], y: row[part], part }))
-      : rows.filter((row) => row[data.by] === part).map((row) => ({ x: row[data.x], y: row[names[0]], part }))));
+      : rows.filter((row) => row[data.by] === part).map((row) => ({ x: row[data.x], y: row[data.ys[0]], part }))));
     const format = (x) => (data.over === "time" ? x.toISOString().slice(0, 16).replace("T", " ").replace(" 00:00", "") : String(x));
     return {
       legend: parts.length > 1 || data.ys.length > 1 ? parts.map((part) => String(part ?? "none")) : null,
@@ -375,10 +360,9 @@ const charts = (() => {
 
   function fillPlace(place, width) {
     const data = JSON.parse(place.querySelector("script").textContent);
-    const made = KINDS[data.kind](data, width);
-    const specs = Array.isArray(made) ? made : [made];
-    const parts = specs.flatMap((spec) => [...(spec.legend ? [makeLegend(spec.legend)] : []), makeDrawing(data, spec, width)]);
-    const numbers = place.querySelector(".numbers") || (specs[0].columns ? makeNumbers(data, specs[0]) : null);
+    const spec = KINDS[data.kind](data, width);
+    const parts = [...(spec.legend ? [makeLegend(spec.legend)] : []), makeDrawing(data, spec, width)];
+    const numbers = place.querySelector(".numbers") || (spec.columns ? makeNumbers(data, spec) : null);
     for (const old of place.querySelectorAll(".plot, .legend, .undrawn")) old.remove();
     place.append(...parts, ...(numbers ? [numbers] : []));
     tip.hidden = true;

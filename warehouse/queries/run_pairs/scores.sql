@@ -12,4 +12,3 @@ select
     coalesce(candidate.better, base.better, 'high') as better
 from base
 full join candidate using (metric, sample_id)
-order by metric, sample_id

@@ -1,8 +1,9 @@
--- One run at a time: a filter on one run reaches the tables behind the view's windows, one on two runs does not.
+-- One run at a time: a filter on one run reaches the tables behind the view's windows, one on two runs does not. Nor does
+-- a join with the wanted samples, but a single one given as a value does.
 with of_pair as (
-    select * from statement_verdicts where run_id = $base
+    select * from statement_verdicts where run_id = $base and ($only is null or sample_id = $only)
     union all
-    select * from statement_verdicts where run_id = $candidate
+    select * from statement_verdicts where run_id = $candidate and ($only is null or sample_id = $only)
 )
 
 select

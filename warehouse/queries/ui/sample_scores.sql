@@ -1,4 +1,4 @@
--- One row per metric and run of a series in time order: the score of one sample, as a mean over it alone.
+-- One row per metric and run of a series in time order, the newest of them: the score of one sample.
 with here as (
     select series from run_series where run_id = $run_id
 ),
@@ -7,6 +7,8 @@ nights as (
     select run_series.*
     from run_series
     inner join here on here.series = run_series.series
+    order by run_series.started_at desc, run_series.run_id desc
+    limit $n_runs
 )
 
 select
