@@ -204,11 +204,9 @@ def evaluate(
     from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.messages import list_names, settings_as_arguments
 
-    is_named = isinstance(samples, str | os.PathLike)
-    if is_named and name is not None:
-        raise SettingsError(
-            f"evaluate() got name={name!r} and a dataset that has a name, {os.fspath(samples)}; leave name out"
-        )
+    path = os.fspath(samples) if isinstance(samples, str | os.PathLike) else None
+    if path and name:
+        raise SettingsError(f"evaluate() got name={name!r} and a dataset that has a name, {path}; leave name out")
     if unknown := [setting for setting in settings if setting not in RunSettings.model_fields]:
         known = list(RunSettings.model_fields)
         close = [match for setting in unknown for match in difflib.get_close_matches(setting, known, n=1)]
@@ -225,8 +223,8 @@ def evaluate(
             line.say(f"stopped; to resume it: evalhouse resume {message['interrupted']['run_id']}\n")
 
     with tempfile.TemporaryDirectory(prefix="evalhouse-") as folder, settings_as_arguments():
-        dataset, source = os.fspath(samples) if is_named else name or _SAMPLES, None
-        if not is_named:
+        dataset, source = path or name or _SAMPLES, None
+        if path is None:
             mapping = settings.get("mapping")
             try:
                 source = str(write_samples(samples, Path(folder), mapping if isinstance(mapping, dict) else {}))
