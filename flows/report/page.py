@@ -565,6 +565,7 @@ def describe_series(
         ],
         "timed": any(latencies),
         "knowledge": any(run["kb_version"] for run in runs),
+        "judges": len({run["judge"] for run in runs}) > 1,
         "runs": described_runs,
     }
 
