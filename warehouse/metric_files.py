@@ -443,9 +443,7 @@ def view_scripts() -> list[ViewScript]:
 
 def read_stored(part: str) -> str:
     """Return the SELECT that computes a derived part of the runs in the table `open_runs`."""
-    text = read_query(f"stored/{part}")
-    for name in ("earlier_support", "id_matches"):
-        text = text.replace(f"${name}", read_query(f"stored/{name}"))
+    text = read_query(f"stored/{part}").replace("$earlier_support", read_query("stored/earlier_support"))
     return fill_in_sampled(text)
 
 

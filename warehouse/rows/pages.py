@@ -301,6 +301,8 @@ def fetch_series(warehouse: Warehouse, series: str, *, n_cause_runs: int = 0) ->
     means = fetch_score_history(warehouse, series=series).to_dicts()
     scored = {row["run_id"] for row in means}
     with_scores = [run for run in runs if run["run_id"] in scored]
+    # A running run has scores of some samples only, and is the newest only where no other has any.
+    with_scores = [run for run in with_scores if run["status"] != "running"] or with_scores
     newest, since = with_scores[-1], None
     shared: Mapping[str, Row] = {}
     worse: Rows = []

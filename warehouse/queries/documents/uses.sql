@@ -1,7 +1,12 @@
 -- One row per document over these runs: its effect in the samples it was retrieved for, and in samples that refer to it.
 -- A document is what has one id; of contexts without ids each text is one. What a document does in a sample it does there
 -- once, in however many of its parts. A sample that several runs have counts in each; n_samples counts it once.
-with wanted as (select unnest($run_ids::varchar[]) as run_id),
+with open_runs as (select unnest($run_ids::varchar[]) as run_id),
+
+-- In place of the view sample_rankings, which a join with some runs would compute for all.
+id_matches as (
+$id_matches
+),
 
 placed as (
     select
@@ -12,7 +17,7 @@ placed as (
         unnest(range(1, len(samples.contexts) + 1)) as context_rank
     from run_samples
     inner join samples using (sample_id, input_hash)
-    where run_samples.run_id in (select run_id from wanted)
+    where run_samples.run_id in (select run_id from open_runs)
 ),
 
 named as (
@@ -28,13 +33,13 @@ named as (
 cited as (
     select run_id, sample_id, statement_id, unnest(list_concat(context_ranks, joint_ranks)) as context_rank
     from attributions
-    where run_id in (select run_id from wanted)
+    where run_id in (select run_id from open_runs)
 ),
 
 labelled as (
     select run_id, sample_id, statement_id, label
     from classifications
-    where run_id in (select run_id from wanted)
+    where run_id in (select run_id from open_runs)
 ),
 
 supporting as (
@@ -52,7 +57,7 @@ supporting as (
 judged as (
     select run_id, sample_id, context_rank, useful
     from context_verdicts
-    where run_id in (select run_id from wanted)
+    where run_id in (select run_id from open_runs)
 ),
 
 retrieved as (
@@ -80,8 +85,8 @@ referring as (
         list_has_any(rankings.matches, $id_owners(document)) as is_found
     from run_samples
     inner join samples using (sample_id, input_hash)
-    left join (from sample_rankings where run_id in (select run_id from wanted)) as rankings using (run_id, sample_id)
-    where run_samples.run_id in (select run_id from wanted)
+    left join id_matches as rankings using (run_id, sample_id)
+    where run_samples.run_id in (select run_id from open_runs)
 )
 
 select
