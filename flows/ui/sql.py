@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, Final, Generic, TypeVar
+from typing import IO, Any, Final, Generic, TypeVar
 
 import polars as pl
 import polars.selectors
@@ -73,7 +73,7 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
     else:
         others = [name for name in ys if name != across]
         # One axis fits columns whose values are about as large as those of the first.
-        sizes = [frame[name].abs().max() or 0 for name in others]
+        sizes: list[Any] = [frame[name].abs().max() or 0 for name in others]
         alike = [
             name
             for place, (name, size) in enumerate(zip(others, sizes, strict=True))
