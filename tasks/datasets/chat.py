@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from evalhouse.tasks.datasets.contexts import read_contexts
+from evalhouse.tasks.datasets.contexts import open_context, read_contexts
 from evalhouse.tasks.datasets.thoughts import find_thoughts, is_thought, join_thoughts, split_thoughts
 from evalhouse.tasks.datasets.values import Say, is_empty, open_list, open_value, read_ids
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
@@ -190,10 +190,8 @@ def _read_message(item: Mapping[str, Any], role: Speaker) -> Message:
             if not isinstance(listed, list) or not listed or not all(isinstance(value, Mapping) for value in listed):
                 continue
             # LangChain serialises a document with its class.
-            documents = [
-                value["kwargs"] if isinstance(value.get("kwargs"), Mapping) else dict(value) for value in listed
-            ]
-            bodies = [_pick(document, ("page_content", "text", "content")) for document in documents]
+            documents = [value["kwargs"] if isinstance(value.get("kwargs"), Mapping) else value for value in listed]
+            bodies = [context.text for context in map(open_context, documents) if context is not None]
             has_marks = all(any(mark in document for mark in _DOCUMENT_MARKS) for document in documents)
             if has_marks and all(isinstance(body, str) and body.strip() for body in bodies):
                 contexts = documents

@@ -67,13 +67,13 @@ def open_context(item: object) -> Context | None:
     text = MISSING if key is None else members.pop(key)
     if isinstance(text, Mapping) and "text" in text:
         text = text["text"]
-    name = next((name for name in _IDS if not is_empty(members.get(name))), None)
-    an_id = None if name is None else members.pop(name)
+    id_key = next((key for key in _IDS if not is_empty(members.get(key))), None)
+    an_id = None if id_key is None else members.pop(id_key)
     inside = open_value(members.get("metadata"))
-    if name is None and isinstance(inside, Mapping):
-        name = next((name for name in _IDS if not is_empty(inside.get(name))), None)
-        an_id = None if name is None else inside[name]
-        members["metadata"] = {key: value for key, value in inside.items() if key != name} or None
+    if id_key is None and isinstance(inside, Mapping):
+        id_key = next((key for key in _IDS if not is_empty(inside.get(key))), None)
+        an_id = None if id_key is None else inside[id_key]
+        members["metadata"] = {key: value for key, value in inside.items() if key != id_key} or None
     return Context(text=text, id=an_id, rest={key: value for key, value in members.items() if value is not None})
 
 

@@ -150,7 +150,7 @@ def cut_row(row: RawRow, columns: Columns, turns: Turns, *, complain: Complain, 
         if not cut:
             raise UnreadableConversation("no message is the user's")
         rows = _TurnRows(row=row, path=path, columns=columns, messages=messages, turns=cut, use=use).make()
-    except UnreadableConversation as error:
+    except ValueError as error:  # of a path too
         complain(row.row, "conversation", f"the conversation in {path.name!r}: {error}")
         return []
     is_run = not RUN_MARKS.isdisjoint(row.values) and "inputs" in row.values

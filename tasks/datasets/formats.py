@@ -98,7 +98,7 @@ _WITHIN_WORD: Final = re.compile(r"[^\W\d_][„“”‚†‡‰‹›«»•][
 def find_mark(start: bytes) -> str | None:
     """Return the encoding that a byte order mark at the start of a file names, or the zeros that only UTF-16 has."""
     zeros = {place % 2 for place, byte in enumerate(start[:1024]) if byte == 0}
-    without_mark = {(1,): "utf-16-le", (0,): "utf-16-be"}.get(tuple(zeros))
+    without_mark = "utf-16-le" if zeros == {1} else "utf-16-be" if zeros == {0} else None
     return next((name for mark, name in _MARKS if start.startswith(mark)), without_mark)
 
 
@@ -450,7 +450,7 @@ def _find_arrays(document: Mapping[str, object]) -> dict[str, list[object]]:
     }
     return {
         name: member
-        for name, member in (document | inside).items()
+        for name, member in {**document, **inside}.items()
         if isinstance(member, list) and member and isinstance(member[0], dict)
     }
 

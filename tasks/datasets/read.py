@@ -120,10 +120,17 @@ def stage_dataset(
     """
     if isinstance(source, str) and is_sample(source):
         source = str(SAMPLE_PATH)
+    read = partial(
+        read_samples,
+        source,
+        mapping=mapping,
+        limit=limit,
+        turns=turns,
+        judge_thoughts=judge_thoughts,
+        open_as=open_as,
+    )
     try:
-        return _stage(
-            source, encoding, mapping=mapping, limit=limit, turns=turns, judge_thoughts=judge_thoughts, open_as=open_as
-        )
+        return _stage(read, encoding)
     except DatasetError as error:
         file = open_source(source).file if any(problem.kind == "not_utf8" for problem in error.problems) else None
         if encoding is not None or file is None or file.encoding is not None:
@@ -136,37 +143,17 @@ def stage_dataset(
             readings = show_readings(line)
             hint = f"\nthe file may be in another encoding; line {number:,} reads {readings}" if readings else ""
             raise DatasetError(f"{error}{hint}", problems=error.problems, n_problems=error.n_problems) from None
-    staged = _stage(
-        source, found, mapping=mapping, limit=limit, turns=turns, judge_thoughts=judge_thoughts, open_as=open_as
-    )
+    staged = _stage(read, found)
     staged.use.was_named = False
     return staged
 
 
-def _stage(
-    source: str | pl.DataFrame | DatasetSource,
-    encoding: str | None,
-    *,
-    mapping: Mapping[str, str],
-    limit: int | None,
-    turns: Turns,
-    judge_thoughts: bool,
-    open_as: Open,
-) -> StagedDataset:
+def _stage(read: Callable[..., Iterator[list[SampleRow]]], encoding: str | None) -> StagedDataset:
     staging = Staging()
     digest, n_answered, n_continued, use = hashlib.sha256(), 0, 0, ColumnUse()
     use.was_named = encoding is not None
     try:
-        for rows in read_samples(
-            source,
-            mapping=mapping,
-            limit=limit,
-            encoding=encoding,
-            use=use,
-            turns=turns,
-            judge_thoughts=judge_thoughts,
-            open_as=open_as,
-        ):
+        for rows in read(encoding=encoding, use=use):
             staged = []
             for row in rows:
                 metadata = orjson.dumps(row.metadata).decode() if row.metadata else None

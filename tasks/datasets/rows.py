@@ -504,9 +504,13 @@ class _OpenRow:
     def take_truths(self) -> list[object]:
         """Take out the ground truth, or all of its list: some datasets have a text here and a list there."""
         path = self.located.get("ground_truth")
-        value = MISSING if path is None else path.find(self._raw.values)
+        if path is not None and path.is_query:
+            value = self.take("ground_truth")  # reports a path that cannot be meant
+            return value if isinstance(value, list) else [None if value is MISSING else value]
+        value = None if path is None else path.find(self._raw.values)
         if isinstance(value, list) and not is_recorded(value):
-            return list(self.take("ground_truth"))
+            self.take("ground_truth")
+            return value
         return [self.take_text("ground_truth")]
 
     def take_text(self, field: Field) -> str | None:

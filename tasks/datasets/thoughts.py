@@ -70,7 +70,7 @@ def split_thoughts(text: str) -> Spoken:
         return Spoken(text=leaked[2].strip(), thoughts=leaked[1])
     answers: list[str] = []
     thoughts: list[str] = []
-    for part, is_thought in _cut_channels(text) if _is_in_channels(text) else _cut_marks(text):
+    for part, is_thought in _cut_channels(text) if _CHANNEL.match(text.lstrip()) else _cut_marks(text):
         (thoughts if is_thought else answers).append(part)
     thoughts = [part.strip() for part in thoughts if part.strip()]
     if not thoughts:
@@ -119,11 +119,6 @@ def read_parts(content: object) -> str | None:
         return None
     is_typed = any(isinstance(part, Mapping) for part in content)
     return join_thoughts(find_thoughts({"content": content}), "".join(map(str, texts))) if is_typed else None
-
-
-def _is_in_channels(text: str) -> bool:
-    """Return True if a text begins with a channel of harmony."""
-    return bool(_CHANNEL.match(text.lstrip()))
 
 
 def _cut_channels(text: str) -> Iterator[tuple[str, bool]]:

@@ -421,7 +421,9 @@ class Collection:
             elif on_record is not None:
                 self.n_taken += 1
                 spoken = self._settle_thoughts(on_record.answer, on_record.thoughts)
-                response = replace(on_record, answer=spoken and spoken.text, thoughts=spoken and spoken.thoughts)
+                response = replace(
+                    on_record, answer=spoken.text if spoken else None, thoughts=spoken.thoughts if spoken else None
+                )
                 self._keep(
                     stop_sign,
                     sample_id=sample.sample_id,
@@ -474,7 +476,7 @@ class Collection:
                 sample_id=sample.sample_id,
                 # White space is the empty answer, a refusal.
                 answer=None if failed or spoken is None else spoken.text if spoken.text.strip() else "",
-                thoughts=spoken and spoken.thoughts,
+                thoughts=spoken.thoughts if spoken else None,
                 contexts=None if failed or response.contexts is None else list(response.contexts),
                 context_ids=None if failed or ids is None else list(ids),
                 status="failed" if failed else "ok",

@@ -24,7 +24,7 @@ from yarl import URL
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
 from evalhouse.tasks.datasets.contexts import open_context
 from evalhouse.tasks.datasets.json_path import JsonPath, PathError, compile_path
-from evalhouse.tasks.datasets.rows import ALIASES, LIKELY
+from evalhouse.tasks.datasets.rows import ALIASES, LIKELY, Field
 from evalhouse.tasks.datasets.thoughts import find_thoughts
 from evalhouse.tasks.datasets.values import MISSING, parse_json
 from evalhouse.tasks.judge.protocol import parse_retry_after
@@ -543,14 +543,16 @@ class HttpTarget:
 def _propose_paths(document: object) -> str:
     """Return the likely places of answer and contexts in a response, as a question; "" where none is known."""
     proposals = []
-    for field, kinds in (("answer", str), ("contexts", list)):
+    members = document if isinstance(document, dict) else {}
+    places: tuple[tuple[Field, type], ...] = (("answer", str), ("contexts", list))
+    for field, kinds in places:
         names = (*ALIASES[field], *LIKELY[field])
-        members = document if isinstance(document, dict) else {}
         name = next((name for name in names if members.get(name) and isinstance(members[name], kinds)), None)
         if name is None:
             continue
         path, first = f"$.{name}", members[name][0]
-        if isinstance(first, dict) and open_context(first).text is MISSING:
+        context = open_context(first)
+        if isinstance(first, dict) and context is not None and context.text is MISSING:
             texts = [key for key, member in first.items() if isinstance(member, str) and " " in member]
             path = f"{path}[*].{texts[0]}" if texts else path
         proposals.append(f"{field} = {path!r}")

@@ -170,11 +170,10 @@ def _read_message(value: object) -> object:
     content = getattr(value, "content", None)
     if content is None or isinstance(value, str | Mapping) or not isinstance(getattr(value, "type", None), str):
         return value
+    thoughts = find_thoughts(getattr(value, "additional_kwargs", None)) or find_thoughts({"content": content})
     if isinstance(content, list):
         texts = [part.get("text") if isinstance(part, dict) else part for part in content if not is_thought(part)]
         content = "".join(text for text in texts if isinstance(text, str))
-    beside = getattr(value, "additional_kwargs", None)
-    thoughts = find_thoughts(beside) or find_thoughts({"content": value.content})
     return join_thoughts(thoughts, content) if isinstance(content, str) else content
 
 

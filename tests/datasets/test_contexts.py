@@ -116,6 +116,11 @@ def test_texts_that_a_path_takes_leave_the_metadata(tmp_path: Path) -> None:
     assert (sample.contexts, sample.metadata["hits"]) == (["one", "two"], [{"rank": 1}, {"rank": 2}])
 
 
+def test_path_of_a_truth_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    path = write_json_lines(tmp_path / "qa.jsonl", [{**HITS, "answer": "a"}])
+    assert "ground_truth = '$.hits[*].gold' matches nothing" in str(refuse(path, {"ground_truth": "$.hits[*].gold"}))
+
+
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
