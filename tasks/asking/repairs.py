@@ -11,14 +11,14 @@ closes what is open and skips what does not fit, json5 drops the backslash of `\
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeVar
 from unicodedata import normalize
 
 import orjson
 
-from evalhouse.prompts import Item, list_texts
+from evalhouse.prompts import list_texts
 from evalhouse.tasks.judge.protocol import Question, UnusableReply
 
 Repair = Literal[
@@ -83,54 +83,19 @@ def read_twice(text: str, read: Callable[[str], T], question: Question) -> tuple
             return value, None
     except UnusableReply as error:
         value, problem = None, error
-    repaired = repair_reply(text, question)
+    repaired = _repair_reply(text, question)
     if repaired is not None:
         try:
-            again = read(repaired.text)
-        except UnusableReply:
+            again = read(orjson.dumps(repaired.value).decode())
+        except (UnusableReply, orjson.JSONEncodeError, RecursionError):
             pass
         else:
-            missing: Collection[str] = getattr(again, "missing", ())
-            is_better = "backslash" in repaired.kinds or len(missing) < len(getattr(value, "missing", ()))
-            if problem is not None or is_better:
+            n_missing, n_before = (len(getattr(reading, "missing", ())) for reading in (again, value))
+            if problem is not None or "backslash" in repaired.kinds or n_missing < n_before:
                 return again, ",".join(sorted(repaired.kinds))
     if problem is not None:
         raise problem
     return value, None  # type: ignore[return-value]  # read without a problem
-
-
-@dataclass(frozen=True, kw_only=True)
-class RepairedReply:
-    """A reply as JSON, and the kinds of repairs that were made."""
-
-    text: str
-    kinds: frozenset[Repair]
-
-
-def repair_reply(text: str, question: Question) -> RepairedReply | None:
-    """Return a reply as JSON of the shape that was asked for; None where it takes none or more than one reading."""
-    if question.prompt is None or not text.strip() or text.rfind(_THINK) > text.rfind(_THOUGHT):
-        return None
-    plain = text.rpartition(_THOUGHT)[2]
-    fenced = _FENCE.fullmatch(plain)
-    plain = fenced[2] if fenced else plain.strip()
-    items = [item for block in question.data.values() if not isinstance(block, str) for item in block]
-    material = "\n".join(words for block in question.data.values() for words in list_texts(block))
-    labels = {label for of_prefix in question.prompt.labels.values() for label in of_prefix}
-    fitter = _Fitter(ids=_map_choices(item.id for item in items if isinstance(item, Item)), labels=_map_choices(labels))
-    fitting: list[tuple[dict[str, Any], Collection[Repair]]] = []
-    for found in _find_values(plain, material):
-        fitter.kinds = found.kinds
-        fitted = fitter.fit_object(found.value, question.prompt.reply_schema, is_bare=found.is_whole)
-        if fitted is not None:
-            fitting.append((fitted, found.kinds))
-    if len(fitting) != 1:
-        return None
-    (value, kinds), *_ = fitting
-    try:
-        return RepairedReply(text=orjson.dumps(value).decode(), kinds=frozenset(kinds)) if kinds else None
-    except (orjson.JSONEncodeError, RecursionError):
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +105,26 @@ class _Found:
     value: object
     kinds: set[Repair]
     is_whole: bool = False
+
+
+def _repair_reply(text: str, question: Question) -> _Found | None:
+    """Return the object that was asked for; None where the reply takes no repair, or more than one reading."""
+    if question.prompt is None or not text.strip() or text.rfind(_THINK) > text.rfind(_THOUGHT):
+        return None
+    plain = text.rpartition(_THOUGHT)[2]
+    fenced = _FENCE.fullmatch(plain)
+    plain = fenced[2] if fenced else plain.strip()
+    ids = [item.id for block in question.data.values() if not isinstance(block, str) for item in block]
+    material = "\n".join(words for block in question.data.values() for words in list_texts(block))
+    labels = {label for of_prefix in question.prompt.labels.values() for label in of_prefix}
+    fitter = _Fitter(ids=_map_choices(ids), labels=_map_choices(labels))
+    fitting: list[_Found] = []
+    for found in _find_values(plain, material):
+        fitter.kinds = found.kinds
+        fitted = fitter.fit_object(found.value, question.prompt.reply_schema, is_bare=found.is_whole)
+        if fitted is not None:
+            fitting.append(replace(found, value=fitted))
+    return fitting[0] if len(fitting) == 1 and fitting[0].kinds else None
 
 
 def _find_values(text: str, material: str) -> list[_Found]:
