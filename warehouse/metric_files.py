@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import math
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -134,8 +135,12 @@ def load_metrics(folder: Path | None = None) -> dict[str, MetricFile]:
 
 @cache
 def _load_built_in() -> dict[str, MetricFile]:
+    rubrics = files("evalhouse.warehouse").joinpath("rubric_metrics.toml").read_text(encoding="utf-8")
     texts = _load_folder("metrics")
-    return {name: parse_metric(text, name=name, place=f"{name}.sql", is_own=False) for name, text in texts.items()}
+    texts |= {name: write_rubric_metric(name, **values) for name, values in tomllib.loads(rubrics).items()}
+    return {
+        name: parse_metric(text, name=name, place=f"{name}.sql", is_own=False) for name, text in sorted(texts.items())
+    }
 
 
 def parse_metric(text: str, *, name: str, place: str, is_own: bool = True) -> MetricFile:
@@ -351,12 +356,14 @@ def write_rubric_metric(
     criterion: str,
     better: Better = "high",
     minimum: float = 0.0,
+    meaning: str | None = None,
 ) -> str:
     """Return a metric file for a rubric's criterion or total: its rating as a share of the scale's maximum.
 
-    The built-in rubrics have such files; for users' rubrics they are made while a run is planned.
+    It is made of `rubric_metrics.toml` for built-in rubrics, and for users' rubrics while a run is planned.
     """
     further = (f"-- better: {better}\n" if better != "high" else "") + (f"-- minimum: {minimum!r}\n" if minimum else "")
+    further += f"-- meaning: {meaning}\n" if meaning else ""
     text = read_query("rubric_metric")
     return text.format(metric=metric, rubric=rubric, criterion=criterion, further=further)
 

@@ -3,13 +3,7 @@
 -- needs: overlap
 -- meaning: How many sequences of letters the answer and the ground truth share
 -- One row per sample of the run: chrF of the answer against the ground truth (sacrebleu): F2 of character n-grams, 0 to 1.
-with steps as (
-    select run_id, sample_id, reason
-    from sample_steps
-    where step = 'overlap'
-),
-
-measured as (
+with measured as (
     select run_id, sample_id, value as overlap
     from similarities
     where kind = 'chrf'
@@ -20,6 +14,6 @@ select
     sample_id,
     case when reason is null then overlap end as value,
     case when value is null then coalesce(reason, 'no_answer') end as unscored_reason
-from steps
+from sample_steps
 left join measured using (run_id, sample_id)
-where run_id = $run_id
+where run_id = $run_id and step = 'overlap'

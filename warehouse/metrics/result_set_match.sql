@@ -5,13 +5,7 @@
 -- meaning: How far the bot's query returns the rows that were expected
 -- One row per sample of the run: F1 of the cells that the bot's query returned against the expected one's cells, over
 -- rows and columns; times the share of rows in the expected order when ordered is 1.
-with steps as (
-    select run_id, sample_id, reason
-    from sample_steps
-    where step = 'result_sets'
-),
-
-compared as (
+with compared as (
     select run_id, sample_id, rating as agreement
     from grades
     where rubric = 'result_sets' and criterion = case when $ordered = 1 then 'in_order' else 'any_order' end
@@ -22,6 +16,6 @@ select
     sample_id,
     case when reason is null then agreement end as value,
     case when value is null then coalesce(reason, 'no_answer') end as unscored_reason
-from steps
+from sample_steps
 left join compared using (run_id, sample_id)
-where run_id = $run_id
+where run_id = $run_id and step = 'result_sets'

@@ -4,13 +4,7 @@
 -- meaning: How many words the answer and the ground truth share in the same order
 -- One row per sample of the run: ROUGE-L of the answer against the ground truth: F1 of the longest common
 -- subsequence of lower-case tokens.
-with steps as (
-    select run_id, sample_id, reason
-    from sample_steps
-    where step = 'overlap'
-),
-
-measured as (
+with measured as (
     select run_id, sample_id, value as overlap
     from similarities
     where kind = 'rouge_l'
@@ -21,6 +15,6 @@ select
     sample_id,
     case when reason is null then overlap end as value,
     case when value is null then coalesce(reason, 'no_answer') end as unscored_reason
-from steps
+from sample_steps
 left join measured using (run_id, sample_id)
-where run_id = $run_id
+where run_id = $run_id and step = 'overlap'

@@ -5,13 +5,7 @@
 -- One row per sample of the run: F1 of the words that answer and ground truth have in common, normalised as for
 -- exact_match; Chinese characters count as words. Of several accepted answers the best counts. Source: Rajpurkar et al.
 -- 2016, arXiv:1606.05250.
-with steps as (
-    select run_id, sample_id, reason
-    from sample_steps
-    where step = 'overlap'
-),
-
-measured as (
+with measured as (
     select run_id, sample_id, value as overlap
     from similarities
     where kind = 'token_f1'
@@ -23,6 +17,6 @@ select
     case when reason is null then overlap end as value,
     -- A run that took the step before it measured this never asked for it.
     case when value is null then coalesce(reason, 'cancelled') end as unscored_reason
-from steps
+from sample_steps
 left join measured using (run_id, sample_id)
-where run_id = $run_id
+where run_id = $run_id and step = 'overlap'

@@ -441,7 +441,7 @@ def call_function(warehouse: Warehouse, run_id: str, metric: MetricFile) -> pl.D
             if is_grade:
                 sql += f"\nand rubric = '{name.removeprefix(GRADE_STEP)}'"
             for row in warehouse.read_rows(sql, between):
-                verdicts[name].setdefault(row["sample_id"], []).append(row)
+                verdicts[name].setdefault(str(row["sample_id"]), []).append(row)
         for sample in samples:
             given = {
                 "conversation": plain_turns(sample.conversation),
