@@ -21,6 +21,7 @@ from evalhouse.flows.results.output import (
     make_console,
     make_table,
     name_support,
+    print_fitting,
     print_json,
     print_line,
     print_section,
@@ -41,7 +42,6 @@ from evalhouse.warehouse.store import Warehouse
 _MOST_NAMES = 3
 _METRICS = "select distinct metric from scores where run_id = $run_id order by metric"
 _SHORT = 300
-_MIN_COLUMNS = 2
 _ABOUT_SCORE = (
     "run_id", "sample_id", "metric", "value", "unscored_reason", "metric_version", "question", "answer", "ground_truth",
     "contexts", "conversation",
@@ -324,23 +324,18 @@ def diagnose(
             form = "%m-%d %H:%M" if len(minutes) == len(trend) else "%m-%d %H:%M:%S"
             days = [f"{of_run['started_at']:{form}}" for of_run in trend]
             table = make_table(["share", *(f"#{day}" for day in days)], rows, title="Trend")
-            left_out: list[object] = []
-            if table.width > (available := make_console().width):
+            print_line()
+            if table.width <= make_console().width:
+                print_table(table)
+            else:
                 # A row for each run, with the causes that fit: first by the largest share in any run.
                 last = [names.get(name) for name in _LAST]
                 rows.sort(key=lambda cells: (cells[0] in last, -max(share or 0.0 for share in cells[1:])))
-                by_run = [["run", *days], *([f"#{cells[0]}", *cells[1:]] for cells in rows)]
-                while True:
-                    columns, *cells = zip(*by_run, strict=True)
-                    table = make_table([str(column) for column in columns], cells, title="Trend")
-                    if table.width <= available or len(by_run) <= _MIN_COLUMNS:
-                        break
-                    left_out.insert(0, rows[len(by_run) - 2][0])
-                    by_run.pop()
-            print_line()
-            print_table(table)
-            if left_out:
-                print_line(f"note: no room for {', '.join(map(str, left_out))}; a wider terminal or --json has them")
+                by_run = [
+                    {"run": day, **{f"#{cells[0]}": cells[place] for cells in rows}}
+                    for place, day in enumerate(days, start=1)
+                ]
+                print_fitting(by_run, [(column,) for column in [*by_run[0]][:1:-1]], title="Trend")
             for of_run in trend:
                 if of_run["same_yardstick"] is False:
                     what = "another judge, language or plan"

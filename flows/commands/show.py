@@ -19,8 +19,7 @@ from evalhouse.flows.results.comparison import (
     read_noise_components,
 )
 from evalhouse.flows.results.output import (
-    make_console,
-    make_table,
+    print_fitting,
     print_json,
     print_line,
     print_scores,
@@ -98,21 +97,11 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
         }
         for run in newest
     ]
-    columns = list(rows[0])
-    if not any(run.label for run in newest):
-        columns.remove("label")
+    hidden = () if any(run.label for run in newest) else ("label",)
     if all(run.kind == "evaluation" for run in newest):
-        columns.remove("kind")
-    # The most useful columns that fit side by side, of which the first are wrapped where they do not.
-    available, left_out = make_console().width, list[str]()
-    while True:
-        table = make_table(columns, [[row[column] for column in columns] for row in rows])
-        if table.width <= available or columns[-1] in _KEPT:
-            break
-        left_out.insert(0, columns.pop().removeprefix("#"))
-    print_table(table)
-    if left_out:
-        print_line(f"note: no room for {', '.join(left_out)}; a wider terminal or --json has them")
+        hidden = (*hidden, "kind")
+    shown = [{column: value for column, value in row.items() if column not in hidden} for row in rows]
+    print_fitting(shown, [(column,) for column in reversed(shown[0]) if column not in _KEPT])
 
 
 @click.command()

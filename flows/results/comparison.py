@@ -15,9 +15,9 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.output import (
     Table,
     explain_support,
-    make_console,
     make_table,
     name_support,
+    print_fitting,
     print_line,
     print_section,
     print_table,
@@ -246,21 +246,11 @@ def print_comparison(document: Row) -> None:
         n_tests = sum(metric["p"] is not None for metric in document["metrics"])
         title = f"Samples that both runs scored (p adjusted for {n_tests} metrics)"
         print_line()
-        # The columns that fit side by side; `--json` has all.
-        available = make_console().width
         # Without samples judged again or measured noise a column of zeros or dashes is left out.
         if not any(row["#noise floor"] for row in differences):
             for row in differences:
                 del row["#noise floor"]
-        columns = list(differences[0])
-        for dropped in ((), *_DROPPED):
-            columns = [column for column in columns if column not in dropped]
-            table = make_table(columns, [[row[column] for column in columns] for row in differences], title=title)
-            if table.width <= available:
-                break
-        print_table(table)
-        if left_out := [column.removeprefix("#") for column in differences[0] if column not in columns]:
-            print_line(f"note: no room for {', '.join(left_out)}; a wider terminal or --json has them")
+        print_fitting(differences, _DROPPED, title=title)
         if scored and len(scored) < len(document["metrics"]):
             neither = [metric["metric"] for metric in document["metrics"] if metric not in scored]
             print_line(f"note: scored in neither run: {', '.join(neither)}")

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -142,6 +142,24 @@ def print_line(text: str = "", *, bold: bool = False) -> None:
 def print_table(table: Table) -> None:
     """Print a table on standard output, fitted to the terminal."""
     make_console().print(table)
+
+
+def print_fitting(
+    rows: Sequence[Mapping[str, object]], dropped: Iterable[Collection[str]], *, title: str | None = None
+) -> None:
+    """Print rows by column, `#` before the names of numbers.
+
+    A narrow terminal does without the `dropped` columns, in this order, until the others fit; a line names them.
+    """
+    columns = list(rows[0])
+    for names in ((), *dropped):
+        columns = [column for column in columns if column not in names]
+        table = make_table(columns, [[row[column] for column in columns] for row in rows], title=title)
+        if table.width <= make_console().width:
+            break
+    print_table(table)
+    if left_out := [column.removeprefix("#") for column in rows[0] if column not in columns]:
+        print_line(f"note: no room for {', '.join(left_out)}; a wider terminal or --json has them")
 
 
 def print_section(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evalhouse.flows.results import comparison as compare_tables
+from evalhouse.flows.results import output
 from evalhouse.flows.results.comparison import name_part, print_comparison
 from evalhouse.flows.results.output import make_console
 
@@ -152,7 +152,7 @@ def test_a_narrow_terminal_keeps_both_means_and_names_what_it_leaves_out(
         console.width = width
         return console
 
-    monkeypatch.setattr(compare_tables, "make_console", make)
+    monkeypatch.setattr(output, "make_console", make)
     wide = make_metric("noise_sensitivity_irrelevant", ci_low=-0.2, ci_high=-0.1, verdict="undecided", parts=[])
     lines = show(make_document(wide))
     header = next(line for line in lines if line.startswith("metric"))
