@@ -119,19 +119,20 @@ def measure_slices(warehouse: Warehouse, run: RunRow, column: str, metrics: Coll
     for value, sample_ids in slices.items():
         is_in = samples.flag(sample_ids)
         for metric in metrics:
-            if metric not in stored:
-                continue
-            is_scored = is_in & ~np.isnan(values[metric])
-            scored = values[metric][is_scored]
+            # A metric that left no row was not computed for any sample.
+            of_metric = values.get(metric, np.full(len(is_in), np.nan))
+            of_run = stored.get(metric, {"minimum": 0.0, "better": "high"})
+            is_scored = is_in & ~np.isnan(of_metric)
+            scored = of_metric[is_scored]
             groups = np.unique(places[is_scored], return_inverse=True)[1].astype(np.int64)
-            minimum = float(str(stored[metric]["minimum"]))
+            minimum = float(str(of_run["minimum"]))
             low, high = (find_mean_interval(scored, groups, minimum=minimum) if len(scored) else None) or (None, None)
             means.append(
                 SliceMean(
                     by=column,
                     slice=value,
                     metric=metric,
-                    better=next(way for way in ("high", "low", "neutral") if way == stored[metric]["better"]),
+                    better=next(way for way in ("high", "low", "neutral") if way == of_run["better"]),
                     n_samples=len(sample_ids),
                     n_scored=len(scored),
                     mean=float(scored.mean()) if len(scored) else None,

@@ -178,6 +178,12 @@ def test_a_gate_checks_each_slice_by_the_same_limits(store: Warehouse, ask: Ask)
     assert any("faithfulness (language zh)" in line for line in ask(*given, "--by", "language").lines)
     stored = store.read_rows("select by_column, by_value from gate_checks where outcome = 'failed'")
     assert {tuple(row.values()) for row in stored} == {("language", "zh")}
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute("update runs set metrics = ['faithfulness', 'mrr'] where run_id = 'night'")
+    unscored = ask("gate", "night", "--min", "mrr=0.5", "--by", "language", "--json").document["checks"]
+    assert [(check["by_value"], check["reason"]) for check in unscored] == [
+        (None, "nothing_scored"), ("en", "nothing_scored"), ("zh", "nothing_scored"),
+    ]  # fmt: skip
     refused = ask("gate", "night", "--max-cost", "1", "--by", "language")
     assert "--by checks --min, --max and --max-drop for each value" in refused.stderr
 
