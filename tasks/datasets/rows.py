@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import orjson
 
-from evalhouse.tasks.datasets.chat import read_conversation
 from evalhouse.tasks.datasets.contexts import read_contexts
 from evalhouse.tasks.datasets.thoughts import find_thoughts, join_thoughts, split_thoughts
 from evalhouse.tasks.datasets.values import (
@@ -34,6 +33,7 @@ from evalhouse.tasks.datasets.values import (
     ReadingStopped,
     find_text,
     is_absent,
+    is_empty,
     is_recorded,
     list_texts,
     open_cell,
@@ -563,14 +563,19 @@ def normalise_row(
     contexts = read_contexts(row.take("contexts"), row.say, is_exact=row.names_exactly("contexts"))
     columns.use.n_one_text += contexts.is_one_text
     context_ids, reference_ids = row.take_ids("context_ids"), row.take_ids("reference_context_ids")
-    conversation = read_conversation(row.take("conversation"), row.say)
+    turns, n_system = None, 0
+    if not is_empty(given := row.take("conversation")):
+        from evalhouse.tasks.datasets.chat import read_conversation  # noqa: PLC0415  # few datasets have any
+
+        read = read_conversation(given, row.say)
+        turns, n_system = read.turns, read.n_system
     if context_ids is None:
         context_ids = contexts.ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
     values = (question, answer, ground_truth, contexts.texts)
     columns.use.add(row.located, row.rest, [COUNTED[place] for place, value in enumerate(values) if value is not None])
-    columns.use.n_system += conversation.n_system
+    columns.use.n_system += n_system
     metadata = read_metadata(row.rest, contexts.rest, row.say)
     if thoughts is not None:
         metadata = {**metadata, ANSWER_THOUGHTS: thoughts}
@@ -581,8 +586,8 @@ def normalise_row(
     sample_id = given_id
     if sample_id is None:
         # The earlier replies of an assistant are not part of the id: they differ each night.
-        asked = [turn.text for turn in conversation.turns or () if turn.role == "user"]
-        sample_id = hash_json([question, ground_truth, *([asked] if conversation.turns else [])], 16)
+        asked = [turn.text for turn in turns or () if turn.role == "user"]
+        sample_id = hash_json([question, ground_truth, *([asked] if turns else [])], 16)
     return SampleRow(
         ordinal=ordinal,
         row=raw.row,
@@ -596,7 +601,7 @@ def normalise_row(
             context_ids=context_ids,
             reference_context_ids=reference_ids,
             ground_truths=accepted,
-            conversation=conversation.turns,
+            conversation=turns,
         ),
         question=question,
         answer=answer,
@@ -605,7 +610,7 @@ def normalise_row(
         context_ids=context_ids,
         reference_context_ids=reference_ids,
         metadata=metadata,
-        conversation=conversation.turns,
+        conversation=turns,
     )
 
 
