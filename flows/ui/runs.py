@@ -348,7 +348,6 @@ def show_series(request: Request, name: str, causes: Annotated[int, Query(ge=0, 
         raise WarehouseError(
             f"no series with scores is called {name!r}; {suggest(name, others, otherwise='there are')}"
         )
-    # What looks at the samples of many nights is read again only where one of the nights has changed.
     data = fetch_series(warehouse, series, n_cause_runs=causes)
     # What the gate decided on each run, with the checks that did not pass in words.
     checks: Sequence[Row] = warehouse.fetch_rows("ui/gates", series=series)

@@ -81,7 +81,7 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
         ]
         drawn = [y] if y and y != across else alike
         if across in texts and frame[across].is_duplicated().any():
-            # A name that several rows share is told apart by another column of texts.
+            # A name that several rows share gets that of another column of texts beside it.
             beside = (name for name in texts if name != across and not frame.select(across, name).is_duplicated().any())
             if (other := next(beside, None)) is not None:
                 frame = frame.with_columns(
