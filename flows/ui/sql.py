@@ -72,7 +72,7 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
         chart = draw_distribution(numbers, of=clean_text(y), unit="row") if numbers else None
     else:
         others = [name for name in ys if name != across]
-        # One axis fits columns whose values are about as large as those of the first.
+        # One axis fits columns whose values are about as large as the values of the first.
         sizes: list[Any] = [frame[name].abs().max() or 0 for name in others]
         alike = [
             name
