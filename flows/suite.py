@@ -39,6 +39,8 @@ from evalhouse.flows.serving.backlog import (
     put_answered,
     queue_fetching,
     queue_left,
+    queue_resume,
+    sweep_crashed,
 )
 from evalhouse.flows.serving.flow_runs import ServedSuite, fetch_served_suite, list_flow_runs, name_flow_run
 from evalhouse.flows.serving.notify import describe_end, write_page
@@ -150,6 +152,8 @@ def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "St
         others = list_flow_runs(job.api, job.served, tags={"all_": [_SCHEDULED]}, expected_start_time=times)
         if any(datetime.fromisoformat(other["expected_start_time"]) > own for other in others):
             return _skip("Superseded", "a later time of the schedule has passed too, and its run makes up for this one")
+        for line in sweep_crashed(job.api, [job.served]):  # of nights whose worker was killed
+            get_run_logger().warning(line)
     if kind == "schedule" and (waiting := find_waiting(job.api, job.served)) is not None:
         return _skip("WaitsForBatch", f"run {waiting} still waits for its batch, and is resumed when that has come")
     return _run(job, Trigger(kind=kind))
@@ -234,7 +238,12 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     if run.status == "running":
         return _break_off(f"{job.suite.name}: run {run.run_id} was broken off: {outcome.outcome.problem}")
     if run.status == "cancelled":
-        return Cancelled(message=message)
+        state = job.api.get(f"/flow_runs/{job.row['id']}")["state_type"]
+        if state in ("CANCELLING", "CANCELLED"):
+            return Cancelled(message=message)
+        # A worker or its machine is stopped, which is no order to cancel: the next process that serves resumes the run.
+        is_queued = queue_resume(job.api, job.served, run.run_id)
+        return Crashed(message=f"{message}; {'a flow run that resumes it is queued' if is_queued else 'it is left'}")
     if run.status != "completed" or outcome.gate_failed:
         return Failed(message=message)
     return Completed(message=message)

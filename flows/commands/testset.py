@@ -24,7 +24,7 @@ from evalhouse.flows.commands.options import (
     limit_options,
     write_command,
 )
-from evalhouse.flows.errors import INTERRUPTED
+from evalhouse.flows.errors import INTERRUPTED, SettingsError
 from evalhouse.flows.results.output import print_json, print_line, print_notice, print_section, write_count, write_value
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.store import Warehouse
@@ -283,23 +283,32 @@ def check(
 
 
 @testset.command(short_help="Show what became of a test set's questions from one version to another.")
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B")
+@click.argument("names", metavar="[A] B", nargs=-1, required=True)
 @click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS, of files.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse, as_json: bool) -> None:
+def diff(*, names: tuple[str, ...], maps: tuple[str, ...], warehouse: Warehouse, as_json: bool) -> None:
     """Show what became of the questions of a test set from A to B: new, gone, changed, and re-pointed ones.
 
-    A and B are files of questions, or hashes (or their beginnings) of stored versions. Questions are the same by
-    their ids.
+    A and B are files of questions, or hashes (or their beginnings) of stored versions; without A it is the version that
+    B was made from. Questions are the same by their ids.
     """
+    if len(names) > 2:
+        raise click.UsageError(f"got {len(names)} names; give one version, or two: A and B")
     from evalhouse.flows.preparing.request import parse_pairs  # noqa: PLC0415  # imports all settings
     from evalhouse.flows.testsets.versions import find_version  # noqa: PLC0415  # these import all that asks
     from evalhouse.tasks.testsets.questions import compare_sets  # noqa: PLC0415
 
     mapping = parse_pairs(maps, "--map")
-    old, new = (find_version(warehouse, name, mapping) for name in (before, after))
+    new = find_version(warehouse, names[-1], mapping)
+    before = names[0]
+    if len(names) == 1:
+        sql = "select parent_hash from testset_versions where set_hash = $set_hash and parent_hash is not null"
+        parents = warehouse.read_rows(sql, {"set_hash": new.set_hash}) if warehouse.location.path.exists() else []
+        if not parents:
+            raise SettingsError(f"no version before {names[0]} is stored; name two files or hashes: A and B")
+        before = str(parents[0]["parent_hash"])
+    old = find_version(warehouse, before, mapping)
     differences = compare_sets(old.questions, new.questions)
     n_same = len(new.questions) - sum(one.difference != "gone" for one in differences)
     if as_json:

@@ -3,10 +3,14 @@ serves. One story: each test checks the state after a further step."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,3 +116,26 @@ def test_updates_during_a_run_make_exactly_one_more(disturbed: ServeHouse) -> No
 def test_runs_of_a_suite_never_overlap(disturbed: ServeHouse) -> None:
     runs = disturbed.list_runs(SUITE)
     assert all(first["finished_at"] <= second["started_at"] for first, second in pairwise(runs))
+
+
+def test_a_run_whose_process_gets_sigterm_crashes_in_prefect_and_is_resumed(disturbed: ServeHouse) -> None:
+    """As a stopped worker, container or machine sends it; a person who cancels uses Prefect."""
+    house = disturbed
+    house.bot.reset()
+    house.bot.configure(hold_after=1)
+    house.write_document("lamp.txt", DOCUMENTS["lamp.txt"])
+    house.announce(KB, "terminated")
+    house.bot.wait_for(2)
+    (running,) = (run for run in house.list_runs(SUITE) if run["status"] == "running")
+    assert house.process is not None
+    for folder in Path("/proc").glob("[0-9]*"):  # the processes of flow runs that `serve` has started
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == house.process.pid and b"prefect.engine" in (folder / "cmdline").read_bytes():
+                os.kill(int(folder.name), signal.SIGTERM)
+    house.bot.configure(hold_after=None)
+    house.wait_for_runs(SUITE, 4)
+    run = house.list_runs(SUITE)[-1]
+    assert (run["run_id"], run["status"], run["problem"]) == (running["run_id"], "completed", None)
+    crashed = find_by_state(house, "Crashed")
+    assert f"{SUITE} {run['run_id']}" in [one["name"] for one in crashed]

@@ -80,6 +80,11 @@ def test_versions_on_record_are_named_by_how_their_hash_begins(ask: Ask, tmp_pat
     document = json.loads(done.stdout)
     assert document["before"] == {"name": first.set_hash, "set_hash": first.set_hash, "n_questions": 1}
     assert document["counts"] == {"new": 1}
+    # Without a first name it is the version before.
+    assert json.loads(ask("testset", "diff", str(path), "--warehouse", url, "--json").stdout) == document
+    refused = ask("testset", "diff", first.set_hash[:6], "--warehouse", url)
+    assert refused.status == 2
+    assert f"no version before {first.set_hash[:6]} is stored" in refused.stderr
     refused = ask("testset", "diff", "zz", str(path), "--warehouse", url)
     assert refused.status == 2
     assert "no such file, and no version of that hash on record" in refused.stderr
