@@ -80,6 +80,8 @@ AGAINST: list[tuple[dict[str, object], set[str]]] = [
     (DAY_TICKET | {"reference_context_ids": ["gone.md"]}, {"dead_reference"}),
     (DAY_TICKET | {"reference_context_ids": ["pool.md"]}, {"misplaced"}),
     (DAY_TICKET | {"reference_context_ids": ["prices.md#prices"]}, set()),
+    (DAY_TICKET | {"reference_context_ids": [r".\Prices.MD#Prices"]}, set()),
+    (DAY_TICKET | {"reference_context_ids": [r"Prices.md#gone"]}, {"dead_reference"}),
     ({"question": "蒸汽浴室每天什么时候开门营业？", "answerable": False}, {"language"}),
 ]  # fmt: skip
 
