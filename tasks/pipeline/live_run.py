@@ -29,6 +29,7 @@ from evalhouse.tasks.asking.splitting import leave_room
 from evalhouse.tasks.asking.usage import Usage, estimate_items
 from evalhouse.tasks.asking.verdicts import JudgedItem, gather_all, write_verdict
 from evalhouse.tasks.judge.protocol import LEXICAL, EndpointDown, FatalJudgeError, RunCancelled
+from evalhouse.tasks.lexical.split import find_other_language
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.samples import StoredSample, fetch_samples_between
@@ -186,8 +187,6 @@ def note_other_language(live_run: "LiveRun", work: SampleWork, step: str) -> boo
     """Note that the lexical judge does not know the sample's language; return whether it is asked for a step and so."""
     if live_run.asker.find(step).judge.name != LEXICAL:
         return False
-    from evalhouse.tasks.lexical.languages import find_other_language  # noqa: PLC0415  # for one judge
-
     sample = work.sample
     language = find_other_language("\n".join([sample.question, sample.answer or "", *sample.accepted_answers]))
     if language is not None:

@@ -8,7 +8,7 @@ from cli_process import Place
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings
 
 from evalhouse.tasks.lexical.judge import LexicalJudge
-from evalhouse.tasks.lexical.languages import find_other_language
+from evalhouse.tasks.lexical.split import find_other_language
 
 OTHERS = {
     "German": [
