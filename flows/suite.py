@@ -241,7 +241,7 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
         state = job.api.get(f"/flow_runs/{job.row['id']}")["state_type"]
         if state in ("CANCELLING", "CANCELLED"):
             return Cancelled(message=message)
-        # A worker or its machine is stopped, which is no order to cancel: the next process that serves resumes the run.
+        # A worker or its machine is stopped, and the run is not cancelled: the next process that serves resumes it.
         is_queued = queue_resume(job.api, job.served, run.run_id)
         return Crashed(message=f"{message}; {'a flow run that resumes it is queued' if is_queued else 'it is left'}")
     if run.status != "completed" or outcome.gate_failed:

@@ -191,7 +191,7 @@ def list_fires(cron: str, timezone: str, *, n: int, after: datetime) -> Sequence
     """Return the next times at which a schedule fires, in its time zone; `after` has a zone.
 
     As in Prefect the clock on the wall counts. Of an hour that comes twice the first is meant; a time that clocks leave
-    out is an hour earlier, and is no second fire if that hour has one.
+    out is an hour earlier, and does not fire twice if that hour has a fire.
     """
     zone = ZoneInfo(timezone)
     iterator = _load_croniter().croniter(cron, after.astimezone(zone).replace(tzinfo=None))

@@ -1,4 +1,4 @@
-"""What libraries read from the environment by themselves is tidied, used or refused; errors end in one sentence."""
+"""The variables that libraries read by themselves are tidied, used or refused; errors end in one sentence."""
 
 from __future__ import annotations
 

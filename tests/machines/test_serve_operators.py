@@ -1,4 +1,4 @@
-"""What operators change in Prefect stays over restarts of `evalhouse serve`, which reports it; changed and left out
+"""Changes of operators in Prefect stay over restarts of `evalhouse serve`, which reports it; changed and left out
 suite files are followed."""
 
 from __future__ import annotations

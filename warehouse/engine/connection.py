@@ -227,7 +227,7 @@ def explain_failure(location: Location, error: duckdb.Error) -> WarehouseError:
 def read_maker(location: Location) -> str | None:
     """Return the version of DuckDB that a file was last written by, such as `v2.0.1`; None for a lake.
 
-    It stands in the file's main header: 8 bytes of a checksum, `DUCK`, 8 of the storage's version, 32 of flags, and
+    It is in the file's main header: 8 bytes of a checksum, `DUCK`, 8 of the storage's version, 32 of flags, and
     then 32 for the version.
     """
     if location.lake is not None:
