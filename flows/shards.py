@@ -128,7 +128,7 @@ def count_turns(concurrency: int, live_run: LiveRun) -> int:
 async def judge_shard(live_run: LiveRun, number: int) -> None:
     """Run all steps of one shard side by side, and write the finished samples even when a step stops the run.
 
-    These are the steps that the run's metrics need, by `warehouse/steps.toml`. A stop of the run cancels those that
+    These are the steps that the run's metrics need, by `warehouse/steps.toml`. A stop of the run cancels steps that
     Prefect is about to try again.
     """
     live_run.asker.raise_if_stopped()
