@@ -128,7 +128,7 @@ def read_silent(warehouse: Warehouse, run: RunRow) -> SilentMetrics:
 def list_first(metrics: Sequence[str], config: Mapping[str, Any]) -> list[str]:
     """List the metrics of a run with this configuration that are shown first, in order; the others are folded.
 
-    These are the first metrics, then those that the gate of its suite names. All are shown first in a run that chose
+    These are the first metrics, then the metrics of its suite's gate. All are shown first in a run that chose
     its metrics by name, and in one that has none of these.
     """
     limits = [limit for limit in (config.get("gate") or {}).values() if isinstance(limit, Mapping)]
@@ -149,7 +149,7 @@ def sort_first(names: Sequence[str]) -> list[str]:
 
 
 def group_metrics(metrics: Sequence[str], config: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Group the metrics of a run by the title that they are folded under; those that come first have an empty one."""
+    """Group the metrics of a run by the title that they are folded under; the first ones have an empty title."""
     groups = {"": list_first(metrics, config)}
     for title in (*_GROUPS, _OTHER):
         others = [name for name in metrics if name not in groups[""]]

@@ -410,7 +410,7 @@ LATE: Final = "no reply within"
 COPIED: Final = "the words of the prompt's own example"
 """The beginning of the error of verdicts whose reasons were copied from a worked example."""
 NOT_IN_TEXT: Final = "hardly in the text: "
-"""The words of an outcome of `extract` before the ids of statements whose words are mostly not those of the text."""
+"""The words of an outcome of `extract` before the ids of statements whose words are mostly not in the text."""
 NOT_TAKEN: Final = "the endpoint does not take "
 """The beginning of the error of a request that was sent again without an option."""
 

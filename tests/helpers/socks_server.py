@@ -1,4 +1,4 @@
-"""A SOCKS5 proxy in a thread, which sends every connection to one address, whatever host was asked for."""
+"""A SOCKS5 proxy in a thread, which sends every connection to one address, for every host."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_runs_of_a_suite_never_overlap(disturbed: ServeHouse) -> None:
 
 
 def test_a_run_whose_process_gets_sigterm_crashes_in_prefect_and_is_resumed(disturbed: ServeHouse) -> None:
-    """As a stopped worker, container or machine sends it; a person who cancels uses Prefect."""
+    """A stopped worker, container or machine sends this signal; a person who cancels uses Prefect."""
     house = disturbed
     house.bot.reset()
     house.bot.configure(hold_after=1)

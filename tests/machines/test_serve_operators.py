@@ -71,7 +71,7 @@ def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> N
         "on schedule    30 5 * * * in UTC: next ",
     ):
         assert line in house.output
-    # A changed file is served as it is now; one that cannot be served is reported.
+    # A changed file is served in its new form; one that cannot be served is reported.
     house.write_suite("plain", cron=YEARLY)
     suites["off"].write_text("judge = 3\n", encoding="utf-8")
     # The one that no process serves any more loses its schedule.

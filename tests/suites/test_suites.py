@@ -372,7 +372,7 @@ CRONS = {
     "H 3 * * *": "random and hashed fields",
     "0 0 30 2 *": "that day never comes",
 }
-# Fields too many, and the five that mean the same; None if there are none.
+# Fields too many, and the five that mean the same; None where no five do.
 LONG_CRONS = {
     "0 0 3 * * *": "0 3 * * *",
     "0 */5 9-17 * * MON-FRI": "*/5 9-17 * * MON-FRI",
