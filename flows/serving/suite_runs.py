@@ -24,8 +24,10 @@ from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.results.baseline import Baseline, find_baseline, make_decision
 from evalhouse.flows.results.output import print_notice, write_count
 from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch, explain_incomplete
+from evalhouse.flows.server.local import prefect_server
 from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
+from evalhouse.tasks.judge.protocol import RunCancelled
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, find_cutoff
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
@@ -123,22 +125,26 @@ def run_suite(
     it, and RunCancelled when the refresh was stopped.
     """
     settings = resolve_suite(suite, flags=flags or {}, trigger=trigger).settings
-    if suite.testset is not None:
-        from evalhouse.flows.serving.suite_checks import refresh_living_set  # noqa: PLC0415  # imports Prefect
-
-        refreshed = refresh_living_set(suite, settings, wait_s=wait_s)
-        settings = settings.model_copy(update={"refreshed": refreshed})
     try:
-        if settings.gate is not None:  # one on metrics that are not scored is refused before anything is asked
-            from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415  # imports what judges
-            from evalhouse.flows.serving.suite_checks import check_suite_gate  # noqa: PLC0415
+        # Both checks import Prefect, which must find the settings for its server and a quiet terminal by then.
+        with prefect_server():
+            if suite.testset is not None:
+                from evalhouse.flows.serving.suite_checks import refresh_living_set  # noqa: PLC0415
 
-            check_suite_gate(settings.gate, make_plan(settings))
+                refreshed = refresh_living_set(suite, settings, wait_s=wait_s)
+                settings = settings.model_copy(update={"refreshed": refreshed})
+            if settings.gate is not None:  # one on metrics that are not scored is refused before anything is asked
+                from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415
+                from evalhouse.flows.serving.suite_checks import check_suite_gate  # noqa: PLC0415
+
+                check_suite_gate(settings.gate, make_plan(settings))
         finish = _Finish(settings.warehouse, suite.notify)
         # A trigger that has a flow run is that of a served suite.
         is_served = trigger.flow_run_id is not None
         request = RunRequest(settings=settings, trigger=trigger, wait_s=wait_s, is_served=is_served)
         outcome = start_run(request, watch=watch, finish=finish)
+    except RunCancelled:
+        raise
     except Exception as error:  # the suite notifies of any error, and it is raised again
         if suite.notify is not None:
             notify_of_break(suite.notify, suite.name, trigger, str(error))
