@@ -126,7 +126,7 @@ def run_suite(
     """
     settings = resolve_suite(suite, flags=flags or {}, trigger=trigger).settings
     try:
-        # Both checks import Prefect, which must find the settings for its server and a quiet terminal by then.
+        # Both checks import Prefect, which by then must find its server's settings and those for a quiet terminal.
         with prefect_server():
             if suite.testset is not None:
                 from evalhouse.flows.serving.suite_checks import refresh_living_set  # noqa: PLC0415

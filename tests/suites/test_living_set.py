@@ -130,7 +130,8 @@ def test_a_night_says_what_became_of_its_set(
     shutil.rmtree(tmp_path / "docs")
     write_documents(tmp_path / "docs", is_edited=True)
     with serve_webhook() as webhook:
-        write_suite(tmp_path, "lexical", more='\n[notify]\nwebhook = "${HOOK}"\non = ["completed"]\n\n[gate]\nmin_coverage = 0.0\n')
+        more = '\n[notify]\nwebhook = "${HOOK}"\non = ["completed"]\n\n[gate]\nmin_coverage = 0.0\n'
+        write_suite(tmp_path, "lexical", more=more)
         place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home), "HOOK": webhook.url})
         ran = place.call_process("run", "port.toml", "--json")
     assert ran.status == 0, ran.stderr
