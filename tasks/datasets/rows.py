@@ -340,13 +340,13 @@ class Columns:
     def __init__(self, mapping: Mapping[str, str], use: ColumnUse | None = None) -> None:
         for ours, theirs in mapping.items():
             if ours not in FIELDS:
+                close = suggest(ours, FIELDS)  # else all of them, which are listed anyway
                 raise refuse_dataset(
-                    f"{name_setting('mapping', f'{ours}={theirs}')}: {ours!r} is not one of our fields; "
-                    f"{suggest(ours, FIELDS)}",
+                    f"{name_setting('mapping', f'{ours}={theirs}')}: {ours!r} is not one of our fields"
+                    + (f"; {close}" if close.endswith("?") else ""),
                     allowed=list_names(FIELDS),
-                    to_do=f"write {name_setting('mapping', 'ours=theirs')}; any other column is kept "
-                    "as metadata without being "
-                    "mapped",
+                    to_do=f"write {name_setting('mapping', 'ours=theirs')}; any other column is kept as metadata "
+                    "without being mapped",
                 )
             if not theirs.strip():
                 raise refuse_dataset(

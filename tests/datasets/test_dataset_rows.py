@@ -269,6 +269,8 @@ def test_wrong_mappings_are_refused(tmp_path: Path) -> None:
     fields = "question, answer, ground_truth, ground_truths, contexts, id, context_ids, reference_context_ids"
     assert f"allowed: {fields}" in unknown
     assert "kept as metadata without being mapped" in unknown
+    far = str(refuse(path, {"zzz": "reply"}))
+    assert (far.count(fields), "known: " in far) == (1, False), "the fields are listed once"
     empty = str(refuse(path, {"answer": " "}))
     assert "--map answer= names no column" in empty
     assert "--map answer=COLUMN" in empty

@@ -190,15 +190,23 @@ def test_a_pressed_button_is_not_pressed_again_by_enter(page: Page, export: Expo
 
 @pytest.mark.slow
 def test_two_people_at_one_browser_have_their_own_labels(page: Page, export: Export) -> None:
-    path = export("-n", "6", "--reviewer", "Cy")
-    page.open(path)
-    assert page.evaluate("document.getElementById('reviewer').value") == "Cy"
+    path = export("-n", "6")
     begin(page, path, "Ann")
     press(page, "1", "Enter", "1")
     begin(page, path, "Bo")
     assert read_progress(page) == "0 labelled, 0 skipped, 6 to go"
     begin(page, path, "Ann")
     assert read_progress(page) == "2 labelled, 0 skipped, 4 to go"
+
+
+def test_a_name_that_was_given_is_not_asked_for_again(page: Page, export: Export, tmp_path: Path) -> None:
+    page.open(export("-n", "3", "--reviewer", "Cy"))
+    assert page.evaluate("document.querySelectorAll('input:not([type=hidden])').length") == 0
+    assert "under the name Cy" in page.evaluate("document.getElementById('start').textContent")
+    press(page, "Enter")
+    page.wait_for("!document.getElementById('work').hidden")
+    press(page, "1")
+    assert [line["reviewer"] for line in read_lines(download(page, tmp_path))] == ["Cy"]
 
 
 def test_review_requires_a_name(page: Page, export: Export) -> None:

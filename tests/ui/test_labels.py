@@ -223,6 +223,7 @@ def test_a_draw_is_worked_through_with_the_judge_hidden(page: Page, warehouse: W
     assert f'name="export" value="{drawn.export_id}"' in client.get("/runs/r1/review").text
     page.visit(f"{page.address}/runs/r1/review?export={drawn.export_id}&reviewer=Ann")
     page.wait_for("document.documentElement.dataset.ready")
+    assert page.evaluate("document.querySelectorAll('#who input:not([type=hidden])').length") == 0
     page.press("Enter")
     page.wait_for("!document.getElementById('work').hidden")
     assert page.evaluate("document.getElementById('verdict').hidden")

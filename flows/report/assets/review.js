@@ -147,7 +147,7 @@ async function start() {
   part("reviewer").value ||= answers.read(LAST_NAME) || "";
   show("start");
   listen();
-  part("reviewer").focus();
+  document.querySelector("#who input[type=text], #who button").focus();
   document.documentElement.dataset.ready = "yes";
 }
 
