@@ -44,10 +44,15 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.results.run_facts import print_responses, read_response_counts
 from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.server.api import KEYLESS, check_prefect_server, is_keyless
-from evalhouse.flows.server.environment import configure_prefect_environment, load_user_settings
+from evalhouse.flows.server.environment import (
+    PROXIES,
+    configure_prefect_environment,
+    find_environment_problems,
+    load_user_settings,
+    tidy_variables,
+)
 from evalhouse.tasks.judge.protocol import list_judges
 from evalhouse.tasks.models.providers import list_variables
-from evalhouse.tasks.settings.environment import PROXIES, find_environment_problems, tidy_variables
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings
 from evalhouse.warehouse.messages import hide_credentials, shorten

@@ -43,8 +43,8 @@ from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.protocol import find_judge, list_judges
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
+from evalhouse.tasks.settings.environment import nothing_looked_up
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.settings.suite import nothing_looked_up
 from evalhouse.tasks.targets.collection import KnownResponses
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import find_run, list_runs

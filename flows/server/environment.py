@@ -1,4 +1,7 @@
-"""The settings that Prefect gets before it is imported.
+"""The variables of the environment, in the form that libraries read, and the settings that Prefect gets from them.
+
+httpx, aiohttp, urllib, websockets and the clients of providers each read keys, addresses, proxies and certificates by
+other rules, and fail far from the cause: `prepare_environment` tidies or refuses these before any of them is imported.
 
 Prefect reads its settings once, from the environment, from files in the working directory and from a profile. This
 module reads the same places without importing Prefect, which takes a second and settles them, so that a server the user
@@ -7,11 +10,14 @@ the user has not made. `local` starts the server that these settings describe.
 """
 
 import os
+import re
 import secrets
+import ssl
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cache
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,7 +25,6 @@ from urllib.parse import urlsplit
 import yaml
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.settings.environment import LOOPBACK, find_environment_problems, tidy_variables
 
 API_URL = "PREFECT_API_URL"
 SERVER_ACCESS: Final = "evalhouse-server.env"
@@ -34,6 +39,15 @@ _TEST_MODE = (
     "PREFECT_TESTING_UNIT_TEST_MODE",
     "PREFECT_TESTING_TEST_MODE",
 )
+LOOPBACK: Final = ("127.0.0.1", "localhost")
+PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_CERTIFICATES: Final = ("SSL_CERT_FILE", "PREFECT_API_SSL_CERT_FILE")
+_PROVIDERS: Final = "OPENAI|AZURE_OPENAI|ANTHROPIC|GOOGLE|GEMINI|MISTRAL|OLLAMA|AWS|LANGSMITH|LANGCHAIN"
+_READ: Final = re.compile(
+    rf"(?:{_PROVIDERS}|PREFECT|EVALHOUSE)_\w+|\w+_API_KEY|(?:HTTPS?|ALL|NO)_PROXY|SSL_CERT_(?:FILE|DIR)", re.IGNORECASE
+)
+_QUOTES: Final = ('""', "''", "``", "“”", "‘’")
+_INVISIBLE: Final = "\ufeff\u200b"  # a byte order mark and a space of no width, as files and web pages add them
 
 
 class LocalServerError(Exception):
@@ -94,6 +108,61 @@ def prepare_environment() -> None:
             print_notice(f"note: {notice}")
     if problems := find_environment_problems():
         raise SettingsError("; ".join(problems))
+
+
+def tidy_variables() -> list[str]:
+    """Take line ends, blanks and quotes off the variables that libraries read; return a notice for each.
+
+    `socks://`, as some programs write it, becomes `socks5://`, the only form that httpx reads.
+    """
+    notices = []
+    for name, value in list(os.environ.items()):
+        if _READ.fullmatch(name) is None:
+            continue
+        tidy = value.strip().strip(_INVISIBLE).strip()
+        if len(tidy) > 1 and tidy[0] + tidy[-1] in _QUOTES:
+            tidy = tidy[1:-1].strip()
+        if tidy != value:
+            notices.append(f"{name} is read without the line end, blanks or quotes around its value")
+        if name.upper() in PROXIES and tidy.lower().startswith("socks://"):
+            tidy = f"socks5{tidy[5:]}"
+        if tidy != value:
+            os.environ[name] = tidy
+    return notices
+
+
+def find_environment_problems() -> list[str]:
+    """Return a sentence for each proxy and each file of certificates that no client can use."""
+    problems = []
+    for name in (*PROXIES, *(name.lower() for name in PROXIES)):
+        if not (value := os.environ.get(name)):
+            continue
+        scheme, separator, rest = value.partition("://")
+        scheme = scheme.lower() if separator else "http"
+        try:
+            is_address = bool(urlsplit(f"//{rest if separator else value}").hostname)
+            _ = urlsplit(f"//{rest if separator else value}").port
+        except ValueError:  # a port that is not a number, half a bracket
+            is_address = False
+        # Not the value itself, which may hold a password.
+        if not is_address or scheme not in ("http", "https", "socks5", "socks5h"):
+            problems.append(
+                f"{name} is not an address of a proxy that can be used ({scheme}://…); write it like "
+                f"http://HOST:PORT or socks5://HOST:PORT, or unset {name}"
+            )
+        elif scheme.startswith("socks") and not (find_spec("socksio") and find_spec("aiohttp_socks")):
+            problems.append(
+                f"{name} is a SOCKS proxy, which needs two packages: pip install socksio aiohttp-socks; or name an "
+                f"HTTP proxy, such as http://HOST:PORT, or unset {name}"
+            )
+    for name in _CERTIFICATES:
+        if path := os.environ.get(name):
+            try:
+                ssl.create_default_context(cafile=path)
+            except OSError as error:  # an SSLError is one too
+                reason = f"which holds no certificate ({error})" if os.path.isfile(path) else "which is not a file"
+                problems.append(f"{name} is {path}, {reason}; name a PEM file with certificates, or unset {name}")
+    return problems
 
 
 def find_api_url() -> str | None:

@@ -32,6 +32,7 @@ from urllib.parse import urlsplit
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server.environment import (
     API_URL,
+    LOOPBACK,
     LocalServerError,
     configure_prefect_environment,
     find_api_url,
@@ -40,7 +41,6 @@ from evalhouse.flows.server.environment import (
     prefect_home,
     prepare_environment,
 )
-from evalhouse.tasks.settings.environment import LOOPBACK
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -29,15 +29,8 @@ from evalhouse.flows.results.run_facts import describe_testset, sort_first
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.flows.server.environment import prefect_home
 from evalhouse.flows.server.local import SERVE_LOG
-from evalhouse.tasks.settings.suite import (
-    NAMED,
-    Ending,
-    NamedValueError,
-    Notify,
-    RefreshedTestset,
-    is_web_address,
-    read_named,
-)
+from evalhouse.tasks.settings.environment import NamedValueError, read_named
+from evalhouse.tasks.settings.suite import NAMED, Ending, Notify, RefreshedTestset, is_web_address
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.samples import fetch_shared_with

@@ -7,6 +7,7 @@ sign, and count together how many questions move.
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,6 @@ import orjson
 
 from evalhouse.tasks.asking.limits import Activity, EndpointLimit, draw_backoff
 from evalhouse.tasks.asking.record import Call, Record
-from evalhouse.tasks.asking.repairs import read_twice
 from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.protocol import (
     CUT_OFF,
@@ -72,6 +72,8 @@ _UNUSABLE_NOTE = (
     "Your previous reply to this material could not be used. Reply with one complete JSON object of the shape "
     "described above and nothing else, with exactly one verdict or list for everything that is asked."
 )
+# Escapes in a reply that a strict reading takes for a control character, and for one backslash.
+_DOUBTFUL = re.compile(r"\\[bf]|\\[nrtu\\][A-Za-z]")
 # Estimates are off by less; a server that counts fewer tokens has cut the request to its window.
 _SHORTENED = 0.5
 
@@ -665,3 +667,30 @@ def share_failure(other: asyncio.Future[None]) -> None:
         raise JudgeFailed(str(error)) if LAST_CHANCE.get() else repeat_error(error)
     if isinstance(error, JudgeFailed):
         raise repeat_error(error)
+
+
+def read_twice(text: str, read: Callable[[str], T], question: Question) -> tuple[T, str | None]:
+    """Return what `read` makes of a reply, and the repairs that this took, with commas between; None without any.
+
+    Raises the UnusableReply of the strict reading where the second one fails too. A reply that can be read in part is
+    read again, and so is one whose escapes may be words of the material, as `\\theta` is.
+    """
+    problem = None
+    try:
+        value = read(text)
+        if getattr(value, "shortfall", None) is None and _DOUBTFUL.search(text) is None:
+            return value, None
+    except UnusableReply as error:
+        problem = error
+    from evalhouse.tasks.asking.repairs import read_again  # noqa: PLC0415  # most replies are read at once
+
+    repaired = read_again(text, read, question)
+    if problem is not None:
+        if repaired is None:
+            raise problem
+        return repaired
+    if repaired is not None:
+        n_missing, n_before = (len(getattr(reading, "missing", ())) for reading in (repaired[0], value))
+        if "backslash" in repaired[1] or n_missing < n_before:
+            return repaired
+    return value, None

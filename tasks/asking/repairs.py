@@ -19,6 +19,7 @@ from unicodedata import normalize
 import orjson
 
 from evalhouse.prompts import list_texts
+from evalhouse.tasks.asking.splitting import HEADING
 from evalhouse.tasks.judge.protocol import Question, UnusableReply
 
 Repair = Literal[
@@ -49,8 +50,6 @@ _JSON_WORDS: Final[Mapping[str, object]] = {"true": True, "false": False, "null"
 _PYTHON_WORDS: Final[Mapping[str, object]] = {"True": True, "False": False, "None": None}
 _ESCAPE = re.compile(r"(\\+)(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[A-Za-z]+|[^\\]?)", re.DOTALL)
 _LONE = re.compile(r"""(?<!\\)(?:\\\\)*\\(?:[^"'\\/bfnrtu]|u(?![0-9a-fA-F]{4}))""")
-# What a strict reading takes for a control character, and what it takes for one backslash.
-_DOUBTFUL = re.compile(r"\\[bf]|\\[nrtu\\][A-Za-z]")
 _CODE_POINT = re.compile(r"u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}")
 _CONTROLS: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 # LaTeX commands whose first letter makes an escape of JSON. Without it the first ones are not words.
@@ -61,8 +60,6 @@ _OPENS_OBJECT = re.compile(r"""\{\s*["'{\[]""")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FENCE = re.compile(r"\s*(```|~~~)[\w ]*\n(.*?)\s*\1\s*", re.DOTALL)
 _THINK, _THOUGHT = "<think>", "</think>"
-# A heading, or words that announce a list: no statement.
-HEADING: Final = re.compile(r"^\s*#{1,6}\s|[:：][\s*_]*$")
 _STATEMENT_LISTS = ("statements", "answer", "ground_truth")
 _LABEL_CELL = 2
 _YES_NO: Final = {"yes": True, "true": True, "是": True, "no": False, "false": False, "否": False}
@@ -71,31 +68,15 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _SHARE = re.compile(r"(\d+)\s*/\s*(\d+)")
 
 
-def read_twice(text: str, read: Callable[[str], T], question: Question) -> tuple[T, str | None]:
-    """Return what `read` makes of a reply, and the repairs that this took, with commas between; None without any.
-
-    Raises the UnusableReply of the strict reading where the second one fails too. A reply that can be read in part is
-    read again, and so is one whose escapes may be words of the material, as `\\theta` is.
-    """
-    try:
-        value, problem = read(text), None
-        if getattr(value, "shortfall", None) is None and _DOUBTFUL.search(text) is None:
-            return value, None
-    except UnusableReply as error:
-        value, problem = None, error
+def read_again(text: str, read: Callable[[str], T], question: Question) -> tuple[T, str] | None:
+    """Return what `read` makes of a repaired reply, and the repairs with commas between; None where none helps."""
     repaired = _repair_reply(text, question)
-    if repaired is not None:
-        try:
-            again = read(orjson.dumps(repaired.value).decode())
-        except (UnusableReply, orjson.JSONEncodeError, RecursionError):
-            pass
-        else:
-            n_missing, n_before = (len(getattr(reading, "missing", ())) for reading in (again, value))
-            if problem is not None or "backslash" in repaired.kinds or n_missing < n_before:
-                return again, ",".join(sorted(repaired.kinds))
-    if problem is not None:
-        raise problem
-    return value, None  # type: ignore[return-value]  # read without a problem
+    if repaired is None:
+        return None
+    try:
+        return read(orjson.dumps(repaired.value).decode()), ",".join(sorted(repaired.kinds))
+    except (UnusableReply, orjson.JSONEncodeError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

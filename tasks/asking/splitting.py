@@ -16,6 +16,8 @@ from evalhouse.tasks.lexical.split import split_sentences
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _FENCE = re.compile(r"\s*(```|~~~)")
+# A heading, or words that announce a list: no statement.
+HEADING = re.compile(r"^\s*#{1,6}\s|[:：][\s*_]*$")
 _HEADING = re.compile(r"\s*(?:#{1,6}\s|\*\*[^*\n]+\*\*\s*$)")
 _BULLET = re.compile(
     r"\s*(?:[-*+]\s|[•●▪◦]|[（(]?(?:\d{1,3}|[A-Za-z])[.)]\s|[（(]?(?:\d{1,3}|[一二三四五六七八九十]{1,3})[）、])"

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 import orjson
 
 from evalhouse.prompts import TURN_PREFIX, VERDICTS, BlockValue, Prompt, list_ids, name_support, unfold_row
-from evalhouse.tasks.asking.repairs import HEADING
-from evalhouse.tasks.asking.splitting import shrink_room
+from evalhouse.tasks.asking.splitting import HEADING, shrink_room
 from evalhouse.tasks.judge.protocol import (
     COPIED,
     FORM_JOIN,

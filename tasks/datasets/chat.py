@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from evalhouse.tasks.datasets.contexts import open_context, read_contexts
 from evalhouse.tasks.datasets.thoughts import find_thoughts, is_thought, join_thoughts, split_thoughts
-from evalhouse.tasks.datasets.values import Say, is_empty, open_list, open_value, read_ids
+from evalhouse.tasks.datasets.values import Say, is_empty, open_context, open_list, open_value, read_contexts, read_ids
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
 from evalhouse.warehouse.rows.samples import Role, Turn
 

@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import orjson
 
-from evalhouse.tasks.datasets.contexts import read_contexts
-from evalhouse.tasks.datasets.thoughts import find_thoughts, join_thoughts, split_thoughts
 from evalhouse.tasks.datasets.values import (
     EACH,
     MISSING,
@@ -39,6 +37,7 @@ from evalhouse.tasks.datasets.values import (
     open_cell,
     open_text,
     open_value,
+    read_contexts,
     read_id,
     read_ids,
     read_list,
@@ -105,6 +104,8 @@ COUNTED: Final[tuple[Field, ...]] = ("question", "answer", "ground_truth", "cont
 _EXAMPLE_MARKS = frozenset({"dataset_id", "source_run_id", "modified_at", "split", "dataset_split"})
 RUN_MARKS = frozenset({"run_type", "trace_id", "dotted_order", "start_time", "session_id", "parent_run_id"})
 
+# The first characters of the marks of thoughts.
+_MAY_HOLD_THOUGHTS: Final = re.compile(r"[<\[◁]|\Aanalysis")
 ANSWER_THOUGHTS: Final = "answer_thoughts"
 """The metadata that holds the thoughts that were left out of an answer."""
 THOUGHT_COLUMNS: Final = ("reasoning_content", "thinking")  # beside an answer; `reasoning` may be that of the truth
@@ -550,8 +551,12 @@ def normalise_row(
         row.say("no_question", "the question is empty")
     answer, thoughts = row.take_text("answer"), None
     if answer is not None and judge_thoughts:
+        from evalhouse.tasks.datasets.thoughts import find_thoughts, join_thoughts  # noqa: PLC0415  # few runs do
+
         answer = join_thoughts(find_thoughts({name: row.rest.get(name) for name in THOUGHT_COLUMNS}), answer)
-    elif answer is not None:
+    elif answer is not None and _MAY_HOLD_THOUGHTS.search(answer):
+        from evalhouse.tasks.datasets.thoughts import split_thoughts  # noqa: PLC0415  # few answers have such marks
+
         spoken = split_thoughts(answer)
         answer, thoughts = spoken.text or None, spoken.thoughts
     # All accepted answers, each once, with the ground truth of a separate column as the first.

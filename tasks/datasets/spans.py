@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
-from evalhouse.tasks.datasets.contexts import open_context
-from evalhouse.tasks.datasets.values import open_cell, open_value
+from evalhouse.tasks.datasets.values import open_cell, open_context, open_value
 
 Kind = Literal["chain", "llm", "retriever", "reranker", "tool", "embedding", "other"]
 Tree = Mapping[str, Any]

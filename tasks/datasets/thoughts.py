@@ -63,8 +63,6 @@ class Spoken:
 
 def split_thoughts(text: str) -> Spoken:
     """Return the answer of a text, and its thoughts. Thoughts that are not closed reach to the end of the text."""
-    if not ("<" in text or "[" in text or "◁" in text or text.startswith("analysis")):
-        return Spoken(text=text)
     leaked = _LEAKED.fullmatch(text)
     if leaked:
         return Spoken(text=leaked[2].strip(), thoughts=leaked[1])

@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import SecretStr
 
 from evalhouse.tasks.judge.protocol import FatalJudgeError
-from evalhouse.tasks.settings.suite import NamedValueError, fill_variable
+from evalhouse.tasks.settings.environment import NamedValueError, fill_variable
 from evalhouse.warehouse.messages import hide_credentials, name_setting, note_secret, redact, shorten
 
 _logger: Final = logging.getLogger(__name__)

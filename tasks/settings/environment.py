@@ -1,80 +1,94 @@
-"""The variables that libraries read from the environment by themselves: keys, addresses, proxies and certificates.
-
-httpx, aiohttp, urllib, websockets and the clients of providers each read them by other rules, and fail far from the
-cause. Here they are brought into the form that all of them read, before any of them is imported or called.
-"""
+"""What a setting does not hold itself: the values that it names, and the environment's proxy for an address."""
 
 import os
-import re
-import ssl
-from importlib.util import find_spec
-from typing import Final
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from urllib.parse import urlsplit
 
-LOOPBACK: Final = ("127.0.0.1", "localhost")
-PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-_CERTIFICATES: Final = ("SSL_CERT_FILE", "PREFECT_API_SSL_CERT_FILE")
-_PROVIDERS: Final = "OPENAI|AZURE_OPENAI|ANTHROPIC|GOOGLE|GEMINI|MISTRAL|OLLAMA|AWS|LANGSMITH|LANGCHAIN"
-_READ: Final = re.compile(
-    rf"(?:{_PROVIDERS}|PREFECT|EVALHOUSE)_\w+|\w+_API_KEY|(?:HTTPS?|ALL|NO)_PROXY|SSL_CERT_(?:FILE|DIR)", re.IGNORECASE
-)
-_QUOTES: Final = ('""', "''", "``", "“”", "‘’")
-_INVISIBLE: Final = "\ufeff\u200b"  # a byte order mark and a space of no width, as files and web pages add them
+from evalhouse.tasks.settings.suite import NAMED
+from evalhouse.warehouse.messages import note_secret
+
+# Our Prefect server may just be starting.
+_PATIENCE_S = 60.0
+_PAUSE_S = 0.5
+_REHEARSING: ContextVar[bool] = ContextVar("rehearsing", default=False)
 
 
-def tidy_variables() -> list[str]:
-    """Take line ends, blanks and quotes off the variables that libraries read; return a notice for each.
-
-    `socks://`, as some programs write it, becomes `socks5://`, the only form that httpx reads.
-    """
-    notices = []
-    for name, value in list(os.environ.items()):
-        if _READ.fullmatch(name) is None:
-            continue
-        tidy = value.strip().strip(_INVISIBLE).strip()
-        if len(tidy) > 1 and tidy[0] + tidy[-1] in _QUOTES:
-            tidy = tidy[1:-1].strip()
-        if tidy != value:
-            notices.append(f"{name} is read without the line end, blanks or quotes around its value")
-        if name.upper() in PROXIES and tidy.lower().startswith("socks://"):
-            tidy = f"socks5{tidy[5:]}"
-        if tidy != value:
-            os.environ[name] = tidy
-    return notices
+class NamedValueError(Exception):
+    """Prefect does not give a value; the message states which one and why, and no value."""
 
 
-def find_environment_problems() -> list[str]:
-    """Return a sentence for each proxy and each file of certificates that no client can use."""
-    problems = []
-    for name in (*PROXIES, *(name.lower() for name in PROXIES)):
-        if not (value := os.environ.get(name)):
-            continue
-        scheme, separator, rest = value.partition("://")
-        scheme = scheme.lower() if separator else "http"
+def describe_name(name: str) -> str:
+    """Return the words for a named value, and for the place where it is set."""
+    kind, _, rest = name.rpartition(":")
+    return {"secret": f"Prefect's Secret block {rest!r}", "variable": f"Prefect's variable {rest!r}"}.get(
+        kind, f"the environment's {rest}"
+    )
+
+
+def read_named(name: str) -> str | None:
+    """Return the value; None if it is missing or empty. Raises NamedValueError if Prefect cannot be asked."""
+    kind, _, rest = name.rpartition(":")
+    if not kind:
+        return os.environ.get(name) or None
+    # Prefect is imported only for a value that it has.
+    import httpx  # noqa: PLC0415
+    from prefect.client.orchestration import get_client  # noqa: PLC0415
+    from prefect.exceptions import ObjectNotFound, PrefectException  # noqa: PLC0415
+    from prefect.settings import get_current_settings  # noqa: PLC0415
+
+    if get_current_settings().api.url is None:
+        raise NamedValueError("no Prefect server is configured that could have it; set PREFECT_API_URL")
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
         try:
-            is_address = bool(urlsplit(f"//{rest if separator else value}").hostname)
-            _ = urlsplit(f"//{rest if separator else value}").port
-        except ValueError:  # a port that is not a number, half a bracket
-            is_address = False
-        # Not the value itself, which may hold a password.
-        if not is_address or scheme not in ("http", "https", "socks5", "socks5h"):
-            problems.append(
-                f"{name} is not an address of a proxy that can be used ({scheme}://…); write it like "
-                f"http://HOST:PORT or socks5://HOST:PORT, or unset {name}"
-            )
-        elif scheme.startswith("socks") and not (find_spec("socksio") and find_spec("aiohttp_socks")):
-            problems.append(
-                f"{name} is a SOCKS proxy, which needs two packages: pip install socksio aiohttp-socks; or name an "
-                f"HTTP proxy, such as http://HOST:PORT, or unset {name}"
-            )
-    for name in _CERTIFICATES:
-        if path := os.environ.get(name):
-            try:
-                ssl.create_default_context(cafile=path)
-            except OSError as error:  # an SSLError is one too
-                reason = f"which holds no certificate ({error})" if os.path.isfile(path) else "which is not a file"
-                problems.append(f"{name} is {path}, {reason}; name a PEM file with certificates, or unset {name}")
-    return problems
+            with get_client(sync_client=True) as client:
+                if kind == "variable":
+                    variable = client.read_variable_by_name(rest)
+                    return None if variable is None or variable.value is None else str(variable.value) or None
+                secret = str(client.read_block_document_by_name(rest, "secret").data["value"])
+                note_secret(secret)
+                return secret or None
+        except ObjectNotFound:
+            return None
+        except httpx.ConnectError as error:
+            if time.monotonic() > deadline:
+                raise NamedValueError(f"Prefect's server does not answer: {error}") from None
+            time.sleep(_PAUSE_S)
+        except (httpx.HTTPError, PrefectException) as error:
+            raise NamedValueError(f"Prefect's server does not give it: {type(error).__name__}") from None
+
+
+def fill_variable(name: str) -> None:
+    """Replace `${secret:NAME}` or `${variable:NAME}` in an environment variable by its value: for keys, which all
+    clients read from there. Raises NamedValueError.
+
+    A variable of the environment that names another one is left alone: a shell does that.
+    """
+    match = NAMED.fullmatch(os.environ.get(name, "").strip())
+    if match is None or ":" not in match[1] or _REHEARSING.get():
+        return
+    wanted = f"{name} requires {describe_name(match[1])}"
+    try:
+        value = read_named(match[1])
+    except NamedValueError as error:
+        raise NamedValueError(f"{wanted}: {error}") from None
+    if value is None:
+        raise NamedValueError(f"{wanted}, which is not set; set it")
+    note_secret(value)
+    os.environ[name] = value
+
+
+@contextmanager
+def nothing_looked_up() -> Iterator[None]:
+    """Leave variables alone within this block, in which nothing is sent."""
+    token = _REHEARSING.set(True)
+    try:
+        yield
+    finally:
+        _REHEARSING.reset(token)
 
 
 def find_proxy(url: str) -> str | None:
@@ -87,6 +101,6 @@ def find_proxy(url: str) -> str | None:
 
     parts, proxies = urlsplit(url), getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or parts.hostname in LOOPBACK or proxy_bypass(parts.netloc.rpartition("@")[2]):
+    if not proxy or parts.hostname in ("127.0.0.1", "localhost") or proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"

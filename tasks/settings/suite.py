@@ -2,16 +2,12 @@
 
 They are stored with the run's settings, so that a run that is resumed days later is still judged by the limits it was
 started with. Secrets are not stored: a setting holds `${NAME}` for a variable of the environment, `${secret:NAME}` for
-a Secret block and `${variable:NAME}` for a variable of the Prefect server, and the value is filled in on use. All that
-can be checked without sending a request is refused here, so that the message names the suite's line.
+a Secret block and `${variable:NAME}` for a variable of the Prefect server; `environment` finds the value on use. All
+that can be checked without sending a request is refused here, so that the message names the suite's line.
 """
 
-import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -26,86 +22,6 @@ from evalhouse.warehouse.metric_files import MetricFile, load_metrics
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|(?:secret|variable):[A-Za-z0-9_][A-Za-z0-9_-]*")
 NAMED: Final = re.compile(rf"\$\{{({NAME.pattern})\}}")
 """The form in which a text names one; the group is the name."""
-# Our Prefect server may just be starting.
-_PATIENCE_S = 60.0
-_PAUSE_S = 0.5
-_REHEARSING: ContextVar[bool] = ContextVar("rehearsing", default=False)
-
-
-class NamedValueError(Exception):
-    """Prefect does not give a value; the message states which one and why, and no value."""
-
-
-def describe_name(name: str) -> str:
-    """Return the words for a named value, and for the place where it is set."""
-    kind, _, rest = name.rpartition(":")
-    return {"secret": f"Prefect's Secret block {rest!r}", "variable": f"Prefect's variable {rest!r}"}.get(
-        kind, f"the environment's {rest}"
-    )
-
-
-def read_named(name: str) -> str | None:
-    """Return the value; None if it is missing or empty. Raises NamedValueError if Prefect cannot be asked."""
-    kind, _, rest = name.rpartition(":")
-    if not kind:
-        return os.environ.get(name) or None
-    # Prefect is imported only for a value that it has.
-    import httpx  # noqa: PLC0415
-    from prefect.client.orchestration import get_client  # noqa: PLC0415
-    from prefect.exceptions import ObjectNotFound, PrefectException  # noqa: PLC0415
-    from prefect.settings import get_current_settings  # noqa: PLC0415
-
-    if get_current_settings().api.url is None:
-        raise NamedValueError("no Prefect server is configured that could have it; set PREFECT_API_URL")
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            with get_client(sync_client=True) as client:
-                if kind == "variable":
-                    variable = client.read_variable_by_name(rest)
-                    return None if variable is None or variable.value is None else str(variable.value) or None
-                secret = str(client.read_block_document_by_name(rest, "secret").data["value"])
-                note_secret(secret)
-                return secret or None
-        except ObjectNotFound:
-            return None
-        except httpx.ConnectError as error:
-            if time.monotonic() > deadline:
-                raise NamedValueError(f"Prefect's server does not answer: {error}") from None
-            time.sleep(_PAUSE_S)
-        except (httpx.HTTPError, PrefectException) as error:
-            raise NamedValueError(f"Prefect's server does not give it: {type(error).__name__}") from None
-
-
-def fill_variable(name: str) -> None:
-    """Replace `${secret:NAME}` or `${variable:NAME}` in an environment variable by its value: for keys, which all
-    clients read from there. Raises NamedValueError.
-
-    A variable of the environment that names another one is left alone: a shell does that.
-    """
-    match = NAMED.fullmatch(os.environ.get(name, "").strip())
-    if match is None or ":" not in match[1] or _REHEARSING.get():
-        return
-    wanted = f"{name} requires {describe_name(match[1])}"
-    try:
-        value = read_named(match[1])
-    except NamedValueError as error:
-        raise NamedValueError(f"{wanted}: {error}") from None
-    if value is None:
-        raise NamedValueError(f"{wanted}, which is not set; set it")
-    note_secret(value)
-    os.environ[name] = value
-
-
-@contextmanager
-def nothing_looked_up() -> Iterator[None]:
-    """Leave variables alone within this block, in which nothing is sent."""
-    token = _REHEARSING.set(True)
-    try:
-        yield
-    finally:
-        _REHEARSING.reset(token)
-
 
 Stream = Literal["sse", "jsonl", "text"]
 History = Literal["dataset", "own"]

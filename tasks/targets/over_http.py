@@ -22,24 +22,21 @@ import orjson
 from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
-from evalhouse.tasks.datasets.contexts import open_context
 from evalhouse.tasks.datasets.json_path import JsonPath, PathError, compile_path
 from evalhouse.tasks.datasets.rows import ALIASES, LIKELY, Field
 from evalhouse.tasks.datasets.thoughts import find_thoughts
-from evalhouse.tasks.datasets.values import MISSING, parse_json
+from evalhouse.tasks.datasets.values import MISSING, open_context, parse_json
 from evalhouse.tasks.judge.protocol import parse_retry_after
+from evalhouse.tasks.settings.environment import NamedValueError, describe_name, read_named
 from evalhouse.tasks.settings.suite import (
     CONVERSATION,
     GIVEN_MARKS,
     MARK,
     METADATA,
     VARIABLE,
-    NamedValueError,
     TargetSettings,
-    describe_name,
     find_texts,
     is_secret_header,
-    read_named,
 )
 from evalhouse.tasks.targets.protocol import (
     Answer,

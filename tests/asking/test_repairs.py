@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from live_runs import PROMPTS
 
 from evalhouse.prompts import BlockValue, Item
-from evalhouse.tasks.asking.repairs import HEADING, read_twice
+from evalhouse.tasks.asking.asker import read_twice
+from evalhouse.tasks.asking.splitting import HEADING
 from evalhouse.tasks.asking.verdicts import parse_object, read_statements, read_verdicts
 from evalhouse.tasks.grade import read_grades
 from evalhouse.tasks.judge.protocol import Question, UnusableReply

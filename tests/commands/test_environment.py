@@ -14,7 +14,8 @@ from endpoint import running_endpoint
 from in_process import Finished
 from socks_server import running_socks
 
-from evalhouse.tasks.settings.environment import find_environment_problems, find_proxy, tidy_variables
+from evalhouse.flows.server.environment import find_environment_problems, tidy_variables
+from evalhouse.tasks.settings.environment import find_proxy
 from evalhouse.warehouse.messages import note_secret
 
 ROW = {

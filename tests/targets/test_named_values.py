@@ -12,7 +12,7 @@ from kept_open import let_go
 from target_server import answer_json, serving
 
 from evalhouse.tasks.models.providers import read_key_variable
-from evalhouse.tasks.settings.suite import nothing_looked_up
+from evalhouse.tasks.settings.environment import nothing_looked_up
 
 VALUE = "t0ken-of-the-block"
 
@@ -102,7 +102,7 @@ def test_a_key_is_read_from_the_server_once_and_others_are_left_as_they_are(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("evalhouse.tasks.settings.suite.read_named", lambda key: asked.append(key) or "sk-kept")
+    monkeypatch.setattr("evalhouse.tasks.settings.environment.read_named", lambda key: asked.append(key) or "sk-kept")
     for value in ("${HOME}", "sk-plain", "x${secret:part}"):
         monkeypatch.setenv(name, value)
         assert read_key_variable(name) == value
