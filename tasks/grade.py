@@ -18,8 +18,8 @@ from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork,
 
 _MARKED = re.compile(r"\[\[([^\[\]]*)\]\]")
 _RATING_WORD = re.compile(
-    r"(?:\A|(?<=[\n.!?;,。！？；，]))[\s#*_>-]*(?:(?:final|overall|my|the)\s+)*(?:rating|score|grade|最终评分|评分|打分|得分)"
-    r"[\s*_]*(?:is|是|为)?[\s*_:：-]*\Z",
+    r"(?:\A|(?<=[\n.!?;,。！？；，]))[^\S\n]*+[#*_> \t-]*+(?:(?:final|overall|my|the)\s++){0,3}"
+    r"(?:rating|score|grade|最终评分|评分|打分|得分)[\s*_]*+(?:is|是|为)?[\s*_:：-]*+\Z",
     re.IGNORECASE,
 )
 """The word that announces a rating, before `[[7]]`; it belongs to no reason."""

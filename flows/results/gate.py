@@ -214,7 +214,7 @@ def _check_slices(
     checks: list[Check] = []
     means = measure_slices(warehouse, run, column, [*limits.min, *limits.max])
     for value in slices:
-        of_slice = {mean.metric: mean.score for mean in means if mean.slice == value}
+        of_slice = {mean.metric: mean for mean in means if mean.slice == value}
         found = [check_mean("min", name, limit, of_slice[name]) for name, limit in limits.min.items()]
         found += [check_mean("max", name, limit, of_slice[name]) for name, limit in limits.max.items()]
         found += check_drops(limits.max_drop, of_runs.get(value, {}))

@@ -238,7 +238,9 @@ def read_slices(warehouse: Warehouse, run: RunRow, column: str | None) -> list[d
     # A run that was given metrics without the main ones is shown by those.
     metrics: list[str] = [name for name in FIRST if name in run.metrics]
     metrics = metrics or list(run.metrics)
-    return [vars(mean) for mean in measure_slices(warehouse, run, column, metrics)]
+    names = ("by", "slice", "metric", "better", "n_samples", "n_scored", "mean", "ci_low", "ci_high")
+    means = measure_slices(warehouse, run, column, metrics)
+    return [{name: getattr(mean, name) for name in names} for mean in means]
 
 
 def print_slices(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 from unicodedata import normalize
 
 import orjson
@@ -22,27 +22,14 @@ from evalhouse.prompts import list_texts
 from evalhouse.tasks.asking.splitting import HEADING
 from evalhouse.tasks.judge.protocol import Question, UnusableReply
 
-Repair = Literal[
-    "backslash",
-    "comma",
-    "comment",
-    "encoding",
-    "heading",
-    "label",
-    "number",
-    "python",
-    "surrogate",
-    "wrapper",
-    "yes_no",
-]
 T = TypeVar("T")
 Schema = Mapping[str, Any]
 
 _MAX_FALSE_STARTS = 100
 _MAX_DEPTH = 32
 _TOKEN = re.compile(
-    r"""[\s\ufeff]*+(?P<comment>(?:(?://|\#)[^\n]*+[\s\ufeff]*+|/\*.*?\*/[\s\ufeff]*+)*+)
-    (?:(?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*+"|'[^'\\]*+(?:\\.[^'\\]*+)*+')|(?P<mark>[][{}:,])
+    r"""[\s\ufeff]*+(?P<comment>(?:(?:(?://|\#)[^\n]*+|/\*[^*]*+(?:\*(?!/)[^*]*+)*\*/)[\s\ufeff]*+)*)
+    (?:(?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*"|'[^'\\]*+(?:\\.[^'\\]*+)*')|(?P<mark>[][{}:,])
     |(?P<number>-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)(?![\w.])|(?P<word>[A-Za-z_]\w*))""",
     re.DOTALL | re.VERBOSE,
 )
@@ -58,7 +45,8 @@ _SHORT_COMMANDS = re.compile(r"n(?:e|eg|eq|i|ot|u)|right|t(?:an|anh|au|herefore|
 # In prose a bracket is rarely followed by a quotation mark.
 _OPENS_OBJECT = re.compile(r"""\{\s*["'{\[]""")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_FENCE = re.compile(r"\s*(```|~~~)[\w ]*\n(.*?)\s*\1\s*", re.DOTALL)
+_FENCE = re.compile(r"(```|~~~)[\w ]*\n")
+_BLANKS = re.compile(r"[\s_-]+")
 _THINK, _THOUGHT = "<think>", "</think>"
 _STATEMENT_LISTS = ("statements", "answer", "ground_truth")
 _LABEL_CELL = 2
@@ -75,7 +63,7 @@ def read_again(text: str, read: Callable[[str], T], question: Question) -> tuple
         return None
     try:
         return read(orjson.dumps(repaired.value).decode()), ",".join(sorted(repaired.kinds))
-    except (UnusableReply, orjson.JSONEncodeError, RecursionError):
+    except (UnusableReply, orjson.JSONEncodeError):
         return None
 
 
@@ -84,7 +72,7 @@ class _Found:
     """A value in a reply, whether it `is_whole`, the reply with nothing around it, and the repairs of reading it."""
 
     value: object
-    kinds: set[Repair]
+    kinds: set[str]
     is_whole: bool = False
 
 
@@ -92,9 +80,10 @@ def _repair_reply(text: str, question: Question) -> _Found | None:
     """Return the object that was asked for; None where the reply takes no repair, or more than one reading."""
     if question.prompt is None or not text.strip() or text.rfind(_THINK) > text.rfind(_THOUGHT):
         return None
-    plain = text.rpartition(_THOUGHT)[2]
-    fenced = _FENCE.fullmatch(plain)
-    plain = fenced[2] if fenced else plain.strip()
+    plain = text.rpartition(_THOUGHT)[2].strip()
+    fence = _FENCE.match(plain)
+    if fence is not None and plain.endswith(fence[1]):
+        plain = plain[fence.end() :].removesuffix(fence[1]).strip()
     ids = [item.id for block in question.data.values() if not isinstance(block, str) for item in block]
     material = "\n".join(words for block in question.data.values() for words in list_texts(block))
     labels = {label for of_prefix in question.prompt.labels.values() for label in of_prefix}
@@ -118,7 +107,7 @@ def _find_values(text: str, material: str) -> list[_Found]:
         value = reader.read_value(reader.take_token())
         if not text[reader.place :].strip():
             return [_Found(value=value, kinds=reader.kinds, is_whole=True)]
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     found: list[_Found] = []
     place, n_false_starts = text.find("{"), 0
@@ -127,7 +116,7 @@ def _find_values(text: str, material: str) -> list[_Found]:
         try:
             found.append(_Found(value=reader.read_value(reader.take_token()), kinds=reader.kinds))
             place = text.find("{", reader.place)
-        except (ValueError, RecursionError):
+        except ValueError:
             n_false_starts += 1
             if _OPENS_OBJECT.match(text, place) or n_false_starts > _MAX_FALSE_STARTS:
                 return []
@@ -142,7 +131,7 @@ class _Reader:
     text: str
     material: str
     place: int = 0
-    kinds: set[Repair] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
 
     @cached_property
     def shows_lone(self) -> bool:
@@ -260,7 +249,7 @@ def _map_choices(choices: Iterable[str]) -> dict[str, str]:
 def _make_plain(text: str) -> str:
     """Return a label or a number without case, blanks, brackets, Markdown and the marks at the end of a sentence."""
     bare = normalize("NFKC", text).strip(_MARKDOWN + "[]()").rstrip(_MARKDOWN + ".,;:!。[]()")
-    return re.sub(r"[\s_-]+", "_", bare.casefold())
+    return _BLANKS.sub("_", bare.casefold())
 
 
 @dataclass(kw_only=True)
@@ -272,7 +261,7 @@ class _Fitter:
 
     ids: Mapping[str, str]
     labels: Mapping[str, str]
-    kinds: set[Repair] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
 
     def fit_object(self, value: object, schema: Schema, *, is_bare: bool) -> dict[str, Any] | None:
         """Return the object that a schema asks for, None for anything else.
@@ -358,7 +347,7 @@ class _Fitter:
         number = float(plain)
         return int(number) if number == int(number) else number
 
-    def _choose(self, value: object, choices: Mapping[str, T], kind: Repair) -> object:
+    def _choose(self, value: object, choices: Mapping[str, T], kind: str) -> object:
         """Return the choice that a text is, written otherwise, or the value."""
         if not isinstance(value, str) or value in choices.values():
             return value

@@ -367,11 +367,21 @@ def _compare_column(
             clusters=clusters[both],
             changed=set(np.array(column.changed, dtype=object)[both]),
         )
+    described = describe_column(
+        column, paired, in_base=samples.in_base, in_candidate=samples.in_candidate, changed=changed
+    )
+    return replace(described, noise=found)
+
+
+def describe_column(
+    column: MetricColumn, paired: Paired, *, in_base: Flags, in_candidate: Flags, changed: Mapping[Cause, Flags]
+) -> MetricComparison:
+    """Return one metric's comparison with the parts of its change, over the samples that are in base and candidate."""
     parts = split_difference(
         base=column.base,
         candidate=column.candidate,
-        in_base=samples.in_base,
-        in_candidate=samples.in_candidate,
+        in_base=in_base,
+        in_candidate=in_candidate,
         changed=column.changed,
         inputs=changed,
     )
@@ -379,11 +389,10 @@ def _compare_column(
         column.metric,
         column.base,
         column.candidate,
-        n_samples=(int(samples.in_base.sum()), int(samples.in_candidate.sum())),
+        n_samples=(int(in_base.sum()), int(in_candidate.sum())),
         paired=paired,
         parts=parts,
         better=column.better,
-        noise=found,
     )
 
 
@@ -459,7 +468,6 @@ def describe_metric(
     paired: Paired,
     parts: Iterable[Part],
     better: Better,
-    noise: MetricNoise | None = None,
 ) -> MetricComparison:
     """Return one metric's comparison by its values in base and candidate, NaN where unscored."""
     has_base, has_candidate = ~np.isnan(base), ~np.isnan(candidate)
@@ -479,7 +487,6 @@ def describe_metric(
         common_base=common_base,
         common_candidate=common_candidate,
         paired=paired,
-        noise=noise,
         better=better,
         change=None if mean_base is None or mean_candidate is None else mean_candidate - mean_base,
         parts=tuple(parts),

@@ -7,17 +7,11 @@ all slices and metrics at once (`paired`), so that of many slices that did not c
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
-from evalhouse.tasks.comparing.changes import (
-    Flags,
-    PairedSamples,
-    find_changed_inputs,
-    join_inputs,
-    split_difference,
-)
+from evalhouse.tasks.comparing.changes import PairedSamples, find_changed_inputs, join_inputs
 from evalhouse.tasks.comparing.gate_checks import Score, SideBySide, compare_with_mean
 from evalhouse.tasks.comparing.intervals import find_mean_interval
 from evalhouse.tasks.comparing.noise import find_scale
@@ -28,7 +22,7 @@ from evalhouse.tasks.comparing.runs import (
     ComparisonSettings,
     MetricComparison,
     build_columns,
-    describe_metric,
+    describe_column,
     find_clusters,
     leave_side_open,
 )
@@ -46,34 +40,12 @@ BySlice = dict[str, dict[str, MetricComparison]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SliceMean:
-    """One metric over the samples of one slice; `n_samples` counts all of these.
-
-    `mean` is None where none is scored, the interval also where one scored value, or equal ones, have none.
-    """
+class SliceMean(Score):
+    """One metric over the samples of one slice: those with the value `slice` in the column `by`."""
 
     by: str
     slice: str
     metric: str
-    better: Better
-    n_samples: int
-    n_scored: int
-    mean: float | None
-    ci_low: float | None
-    ci_high: float | None
-
-    @property
-    def score(self) -> Score:
-        """The same as a gate checks it."""
-        return Score(
-            mean=self.mean,
-            ci_low=self.ci_low,
-            ci_high=self.ci_high,
-            n_scored=self.n_scored,
-            n_samples=self.n_samples,
-            n_applicable=self.n_scored,
-            better=self.better,
-        )
 
 
 def find_slices(warehouse: Warehouse, run: RunRow, column: str) -> dict[str, list[str]]:
@@ -132,9 +104,10 @@ def measure_slices(warehouse: Warehouse, run: RunRow, column: str, metrics: Coll
                     by=column,
                     slice=value,
                     metric=metric,
-                    better=next(way for way in ("high", "low", "neutral") if way == of_run["better"]),
+                    better=cast(Better, of_run["better"]),
                     n_samples=len(sample_ids),
                     n_scored=len(scored),
+                    n_applicable=len(scored),
                     mean=float(scored.mean()) if len(scored) else None,
                     ci_low=low,
                     ci_high=high,
@@ -155,16 +128,9 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
     built = build_columns(pair, samples, pair.fetch("scores"), pair.fetch("changed_judges"), inputs)
     changed = join_inputs(inputs)
     flags = {value: samples.flag(sample_ids) for value, sample_ids in slices.items()}
+    sides = ("base", "candidate", "moves")
     cells = [
-        (
-            value,
-            replace(
-                of_metric,
-                base=np.where(is_in, of_metric.base, np.nan),
-                candidate=np.where(is_in, of_metric.candidate, np.nan),
-                moves=np.where(is_in, of_metric.moves, np.nan),
-            ),
-        )
+        (value, replace(of_metric, **{side: np.where(is_in, getattr(of_metric, side), np.nan) for side in sides}))
         for of_metric in built
         if of_metric.metric in metrics
         for value, is_in in flags.items()
@@ -181,22 +147,12 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
     )
     compared: BySlice = {value: {} for value in slices}
     for (value, cell), paired in zip(cells, results, strict=True):
-        sides: list[Flags] = [samples.in_base & flags[value], samples.in_candidate & flags[value]]
-        compared[value][cell.metric] = describe_metric(
-            cell.metric,
-            cell.base,
-            cell.candidate,
-            n_samples=(int(sides[0].sum()), int(sides[1].sum())),
-            paired=leave_side_open(paired, cell.better),
-            parts=split_difference(
-                base=cell.base,
-                candidate=cell.candidate,
-                in_base=sides[0],
-                in_candidate=sides[1],
-                changed=cell.changed,
-                inputs=changed,
-            ),
-            better=cell.better,
+        compared[value][cell.metric] = describe_column(
+            cell,
+            leave_side_open(paired, cell.better),
+            in_base=samples.in_base & flags[value],
+            in_candidate=samples.in_candidate & flags[value],
+            changed=changed,
         )
     return compared
 

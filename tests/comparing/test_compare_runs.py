@@ -105,7 +105,7 @@ def test_scores_of_both_runs_stand_side_by_side(make: Make) -> None:
     nights = make()
     nights.add_scores(BASE, "m", {"a": 0.5, "b": None})
     nights.add_scores(CANDIDATE, "m", {"b": 1.0, "c": 0.0}, version="2")
-    assert nights.pair.fetch("scores").rows() == [
+    assert sorted(nights.pair.fetch("scores").rows()) == [
         ("m", "a", 0.5, None, "1", None, "high"),
         ("m", "b", None, 1.0, "1", "2", "high"),
         ("m", "c", None, 0.0, None, "2", "high"),

@@ -49,7 +49,7 @@ def test_every_whole_number_of_the_scale_is_a_rating(rating: int) -> None:
     assert read(rate(float(rating))) == rating
 
 
-@pytest.mark.parametrize("rating", [0, 11, -1, 7.5, "7", None, True, [7], {"rating": 7}, 10**30])
+@pytest.mark.parametrize("rating", [0, 11, -1, 7.5, "seven", None, True, [7], {"rating": 7}, 10**30])
 async def test_what_is_off_the_scale_is_refused_and_asked_again(tmp_path: Path, rating: object) -> None:
     # Not orjson: a model may write numbers beyond 64 bits.
     judge, work = await grade_with(tmp_path, "accuracy", json.dumps(rate(rating)), rate(4))
@@ -228,7 +228,7 @@ def test_a_flag_is_one_or_zero(rubric: str) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    ["true", "yes", '"true"', flag("true"), flag(1), flag(None), flag(True, reason=" "), {"answer_validity": True},
+    ["true", "yes", '"true"', flag("perhaps"), flag(1), flag(None), flag(True, reason=" "), {"answer_validity": True},
      {"answer_validity": {"verdict": True}}],
 )  # fmt: skip
 async def test_a_bare_word_or_a_verdict_without_a_reason_is_refused(tmp_path: Path, reply: Reply) -> None:
