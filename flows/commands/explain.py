@@ -32,6 +32,7 @@ from evalhouse.flows.results.output import (
     write_value,
 )
 from evalhouse.flows.results.run_facts import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
+from evalhouse.flows.run.outcome import write_next
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
 from evalhouse.warehouse.rows.pages import explain_no_sample
 from evalhouse.warehouse.rows.runs import find_run
@@ -365,7 +366,7 @@ def diagnose(
         frequent = next((row for row in causes if row["n_samples"] and row["cause"] not in _LAST), None)
         print_line()
         if run_row.status != "completed":
-            print_line(f"next: evalhouse resume {run_row.run_id}")
+            print_line(f"next: {write_next(run_row)}")
         if frequent is not None:
             sample = next((row["sample_id"] for row in document["samples"] if row["cause"] == frequent["cause"]), None)
             if sample is not None:

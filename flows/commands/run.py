@@ -50,7 +50,7 @@ from evalhouse.flows.results.output import (
     write_count,
     write_dollars,
 )
-from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, show_run
+from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, show_run, write_next
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.judge.protocol import LEXICAL, parse_judges
@@ -293,7 +293,7 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: 
                 compare = f"evalhouse compare {suite_outcome.gate['against']['run_id']} {run_id}{elsewhere}"
                 steps.append(f"{compare}   (what moved, and why)")
             if outcome.status != "completed":
-                steps.append(f"evalhouse resume {run_id}{elsewhere}   (stored answers are not asked for again)")
+                steps.append(write_next(run, elsewhere))
             if outcome.status in ("completed", "incomplete"):
                 steps.append(f"evalhouse show {run_id}{elsewhere}   (worst samples, costs{unscored})")
             for place, step in enumerate(steps):

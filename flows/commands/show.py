@@ -51,6 +51,7 @@ from evalhouse.flows.results.run_facts import (
     read_slices,
     sort_first,
 )
+from evalhouse.flows.run.outcome import write_next
 from evalhouse.tasks.comparing import POWER
 from evalhouse.tasks.reviews.export import CorrectedMean, list_corrected
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
@@ -306,7 +307,7 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
     print_section("Unscored", columns[:n_columns], [row[:n_columns] for row in rows])
     print_line()
     if run.status != "completed":
-        print_line(f"next: evalhouse resume {run.run_id}")
+        print_line(f"next: {write_next(run)}")
     elif run.kind == "collection":
         print_line(f"next: evalhouse run SUITE.toml --responses {run.run_id}   (judges these responses)")
     if document["worst"]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import RunRequest
 from evalhouse.flows.results.output import print_notice
-from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, publish_end, show_end
+from evalhouse.flows.run.outcome import STORED, Finish, RunOutcome, Watch, explain_incomplete, publish_end, show_end
 from evalhouse.flows.server.environment import API_URL, find_api_url, prepare_environment
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
@@ -257,7 +257,7 @@ class OpenRun:
             if limit_s is None:
                 raise
             ended = f"{limited} took longer than {limit_s:g} seconds ({name}) and was ended"
-            return FatalJudgeError(f"{ended}; answers so far are stored")
+            return FatalJudgeError(f"{ended}; {STORED}")
         except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
             return RunCancelled("stopped by SIGTERM")
         finally:

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from evalhouse.flows.results.output import is_watched, print_notice, write_count, write_dollars
+from evalhouse.tasks.judge.protocol import NEW_RUN
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 Watch = Callable[["LiveRun"], AbstractContextManager[None]]
 """Gives a context manager that shows a run while it judges."""
+STORED: Final = "answers so far are stored"
+"""The words of the problem of a run that took too long, which nothing has to be corrected for."""
 _STARTING = "starting …"
 
 
@@ -152,6 +156,23 @@ def explain_incomplete(outcome: RunOutcome) -> str | None:
     if run.status != "incomplete":
         return None
     return f"run {run.run_id} incomplete: of {run.n_samples} samples some failed; next: evalhouse resume {run.run_id}"
+
+
+def write_next(run: RunRow, elsewhere: str = "", *, with_reason: bool = True) -> str:
+    """Return the command to type next for a run that has not completed; `elsewhere` names its warehouse.
+
+    It is a new run where a resumed one would fail again by what it keeps.
+    """
+    if run.problem and NEW_RUN in run.problem:
+        source = "SUITE.toml" if run.suite else quote(run.dataset or "DATASET")
+        option = "--judge MODEL" if f"{NEW_RUN} model" in run.problem else "…"
+        if run.embeddings is not None and run.embeddings in run.problem:
+            option = "--embeddings MODEL"
+        reason = "   (a resumed run keeps its settings, and would stop again)"
+        return f"evalhouse run {source}{elsewhere} {option}{reason if with_reason else ''}"
+    first = "first correct that; " if run.status == "failed" and STORED not in str(run.problem) else ""
+    reason = f"   ({first}stored answers are not asked for again)"
+    return f"evalhouse resume {run.run_id}{elsewhere}{reason if with_reason else ''}"
 
 
 Population = Literal["unchanged", "all"]

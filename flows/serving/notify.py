@@ -26,6 +26,7 @@ from evalhouse.flows.results.output import (
     write_value,
 )
 from evalhouse.flows.results.run_facts import describe_testset, sort_first
+from evalhouse.flows.run.outcome import write_next
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.flows.server.environment import prefect_home
 from evalhouse.flows.server.local import SERVE_LOG
@@ -317,4 +318,4 @@ def describe_end(run: RunRow, gate: Mapping[str, Any] | None, silent: str | None
 
 def _list_commands(run: RunRow) -> list[str]:
     show = f"evalhouse show {run.run_id}"
-    return [show] if run.status == "completed" else [f"evalhouse resume {run.run_id}", show]
+    return [show] if run.status == "completed" else [write_next(run, with_reason=False), show]

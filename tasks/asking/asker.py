@@ -24,6 +24,7 @@ from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_to
 from evalhouse.tasks.judge.protocol import (
     CUT_OFF,
     LATE,
+    NEW_RUN,
     BudgetExhausted,
     CutReply,
     EndpointDown,
@@ -419,8 +420,8 @@ class Asker:
         judge = f"--judge {task}=MODEL for this step alone" if task in JUDGED_TASKS else "--judge"
         message = (
             f"none of the first {_MAX_UNUSABLE} replies of {self.judge.name} to {question.step} could be used, so no "
-            f"more requests were sent; the last: {error}: {quoted!r}. Try another model ({judge}), or another prompt "
-            "(--prompts)"
+            f"more requests were sent; the last: {error}: {quoted!r}; {NEW_RUN} model "
+            f"({judge}), or another prompt (--prompts)"
         )
         self.stop(FatalJudgeError(message))
         self.raise_if_stopped()

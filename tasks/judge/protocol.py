@@ -405,6 +405,8 @@ class UnusableReply(JudgeError):
 
 
 CUT_OFF: Final = "the reply was cut off at the model's output limit"
+NEW_RUN: Final = "begin a new run with another"
+"""The words of the error of a run that keeps what it failed by when it is resumed: its judge, or a setting of it."""
 LATE: Final = "no reply within"
 """The beginning of the error of a request that was not answered in time."""
 COPIED: Final = "the words of the prompt's own example"

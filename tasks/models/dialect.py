@@ -15,6 +15,7 @@ from urllib.parse import urljoin
 import orjson
 
 from evalhouse.tasks.judge.protocol import (
+    NEW_RUN,
     NOT_TAKEN,
     FatalJudgeError,
     JudgeError,
@@ -122,8 +123,8 @@ class Dialect:
                 )
             if option == "reasoning_effort" and is_value:
                 return FatalJudgeError(
-                    f"the endpoint does not take {name_setting('reasoning_effort', str(sent[option]))}: {words}; name "
-                    "another, or none at all"
+                    f"the endpoint does not take {name_setting('reasoning_effort', str(sent[option]))}: {words}; "
+                    f"{NEW_RUN}, or with none at all"
                 )
             self._left_out.add(option)
             return self._drop(option, words)
@@ -337,7 +338,7 @@ _FATAL: Mapping[int | str, tuple[str, str]] = {
         "redirects to {target}",
         "which is not followed; set {address} to the address that answers itself",
     ),
-    "model": ("does not know {name}", "name a model that it has, `evalhouse doctor` asks for a list"),
+    "model": ("does not know {name}", f"{NEW_RUN} model; `evalhouse doctor` lists the models that it has"),
     401: ("refused the key for {name}", "check {key}"),
     402: ("requires payment before {name} answers", "add credit there"),
     404: ("answers no chat requests", "check {address}{usual}"),

@@ -43,7 +43,7 @@ def read_everything(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def assert_stopped_early(finished: Finished, endpoint: Endpoint, message: str) -> None:
+def assert_stopped_early(finished: Finished, endpoint: Endpoint, message: str, step: str) -> None:
     assert finished.status in (2, 3), finished.stderr
     assert finished.seconds < 60
     text = [line for line in finished.stderr.splitlines() if not line.startswith("columns: ")]
@@ -52,7 +52,7 @@ def assert_stopped_early(finished: Finished, endpoint: Endpoint, message: str) -
     assert "Traceback" not in finished.stdout + finished.stderr
     assert "factual_f1" not in finished.stdout, "there is nothing to show a table of"
     if finished.status == 3:
-        assert re.search(r"^next: evalhouse resume \S+", finished.stdout, re.MULTILINE)
+        assert re.search(rf"^next: {step}", finished.stdout, re.MULTILINE), finished.stdout
     assert endpoint.stats.requests["/v1/chat/completions"] <= 2 * CONCURRENCY
 
 
@@ -61,9 +61,19 @@ def test_a_wrong_key_and_an_unknown_model_stop_a_run_with_one_message(place: Pla
     options = ("berths.jsonl", "--concurrency", str(CONCURRENCY), "--warehouse")
     wrong = place.with_variables(OPENAI_API_KEY=WRONG_KEY)
     refused_end = wrong.call("run", *options, "refused.duckdb", "--judge", "openai:judge")
-    unknown_end = place.call("run", *options, "unknown.duckdb", "--judge", "openai:unknown")
-    assert_stopped_early(refused_end, endpoint, "OPENAI_API_KEY")
-    assert_stopped_early(unknown_end, endpoint, "openai:unknown")
+    assert_stopped_early(
+        refused_end, endpoint, "OPENAI_API_KEY", r"evalhouse resume \S+ --warehouse \S+   \(first correct that; "
+    )
+    for option, judge, embeddings in (
+        ("--judge", "openai:unknown", "hashing"),
+        ("--embeddings", "openai:judge", "openai:absent"),
+    ):
+        chosen = ("--judge", judge, "--embeddings", embeddings, "--limit", "1")
+        endpoint.reset()
+        unknown_end = place.call("run", *options, f"{option[2:]}.duckdb", *chosen)
+        step = rf"evalhouse run berths\.jsonl --warehouse \S+ {option} MODEL   \(a resumed run keeps "
+        assert_stopped_early(unknown_end, endpoint, embeddings if option == "--embeddings" else judge, step)
+        assert "evalhouse resume" not in unknown_end.stdout
     assert WRONG_KEY not in refused_end.stdout + refused_end.stderr
     assert WRONG_KEY.encode() not in read_everything(place.folder)
 

@@ -94,11 +94,11 @@ def count_missing(place: Place) -> list[dict[str, Any]]:
             select run_samples.run_id, sample_id, metric
             from run_samples cross join (select unnest({list(METRICS)}) as metric)
         )
-        select expected.sample_id, expected.metric, unscored_reason, detail
+        select expected.sample_id, expected.metric, unscored_reason, unscored.detail
         from expected
         left join scores using (run_id, sample_id, metric)
         left join unscored using (run_id, sample_id, metric)
-        where value is null and (unscored_reason is distinct from 'judge_failed' or coalesce(detail, '') = '')
+        where value is null and (unscored_reason is distinct from 'judge_failed' or coalesce(unscored.detail, '') = '')
         """,
     )
 
@@ -244,7 +244,7 @@ def assert_stopped(ended: Finished, message: str, hint: str) -> str:
     assert message in line
     assert hint in line
     assert "Traceback" not in ended.stdout
-    found = re.search(r"^next: evalhouse resume (\S+)", ended.stdout, re.MULTILINE)
+    found = re.search(r"^next: evalhouse resume (\S+).*   \(first correct that; ", ended.stdout, re.MULTILINE)
     assert found is not None, ended.stdout
     return found[1]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -295,8 +294,7 @@ def test_variables_stand_anywhere_in_the_address(monkeypatch: pytest.MonkeyPatch
 def test_a_webhook_that_is_down_at_night_is_in_the_logs_of_serve_and_of_prefect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    in_flow = SimpleNamespace(FlowRunContext=SimpleNamespace(get=object))
-    monkeypatch.setitem(sys.modules, "prefect.context", in_flow)
+    monkeypatch.setattr("prefect.context.FlowRunContext", SimpleNamespace(get=object))
     monkeypatch.setattr("prefect.logging.get_run_logger", lambda: logging.getLogger("prefect.flow_runs"))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     log = tmp_path / "evalhouse-serve.log"
