@@ -152,7 +152,7 @@ def describe_result(
     wrong = [row for row in causes if row["n_samples"] and row["cause"] not in (*FINE, _UNJUDGED)]
     n_wrong = sum(row["n_samples"] for row in wrong)
     further = changes.further if changes else ()
-    if n_wrong and n_judged:
+    if n_wrong:
         have = "has" if n_wrong == 1 else "have"
         share = write_share(n_wrong / n_judged)
         sentence = f"{n_wrong:,} of {write_count(n_judged, 'judged answer')} {have} a problem ({share})"
@@ -169,9 +169,8 @@ def describe_result(
         for name in sort_first(list(scored))[:1]:
             n_scored = write_count(scored[name]["n_scored"], "sample")
             sentence = f"{name} is {write_value(scored[name]['mean'])} over {n_scored}"
-        sentence = changes.sentence if changes else sentence
-    if changes and n_judged:
-        sentence = f"{changes.sentence}; {sentence}"
+    if changes:
+        sentence = f"{changes.sentence}; {sentence}" if n_judged else changes.sentence
     return Headline(sentence=sentence, further=further)
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from evalhouse.flows.preparing.suites import Suite
 
-_NO_SCHEDULE: Final = "no schedule"
 _UNSERVED: Final = "No process serves it, so its schedule is off."
 _DESCRIPTION: Final = re.compile(
     r"Suite .*, served by evalhouse on (?P<host>\S+)\. Its file has (?P<schedule>.*?)\.(?: |$)"
@@ -54,10 +53,10 @@ async def register(api: PrefectApi, runner: "Runner", suite: "Suite", flow: "Flo
 def _describe(api: PrefectApi, suite: "Suite", deployment_id: str, disabled: Collection[str]) -> Registered:
     now = api.get(f"/deployments/{deployment_id}")
     changes = [f"the automation {name!r} is disabled" for name in sorted(disabled)]
-    in_prefect = [_write_schedule(row["schedule"]) for row in now["schedules"]]
-    of_file = _write_file_schedule(suite)
-    if in_prefect != ([] if suite.schedule is None else [of_file]):
-        changes += [f"the schedule is {' and '.join(in_prefect) or 'deleted'}, not {of_file} as in the file"]
+    in_prefect = _write_schedules([row["schedule"] for row in now["schedules"]])
+    of_file = _write_schedules(_list_schedules(suite))
+    if in_prefect != of_file:
+        changes += [f"the schedule is {in_prefect if now['schedules'] else 'deleted'}, not {of_file} as in the file"]
     if now["schedules"] and not any(row["active"] for row in now["schedules"]):
         changes += ["the schedule is switched off"]
     if now["paused"]:
@@ -88,32 +87,37 @@ def _update_schedules(api: PrefectApi, suite: "Suite", found: Mapping[str, Any])
     match = _DESCRIPTION.match(description)
     was_unserved = description.endswith(_UNSERVED)
     path, rows = f"/deployments/{found['id']}/schedules", found["schedules"]
-    of_file = _write_file_schedule(suite)
-    # A deployment of an earlier release does not say what its file had.
-    before = match["schedule"] if match else " and ".join(_write_schedule(row["schedule"]) for row in rows)
-    if before != of_file:
+    of_file = _list_schedules(suite)
+    # A description that a person has changed does not say what the file had.
+    before = match["schedule"] if match else _write_schedules([row["schedule"] for row in rows])
+    if before != _write_schedules(of_file):
         is_active = was_unserved or not rows or any(row["active"] for row in rows)
         for row in rows:
             api.delete(f"{path}/{row['id']}")
-        if suite.schedule is not None:
-            schedule = {"cron": suite.schedule.cron, "timezone": suite.schedule.timezone}
-            api.post(path, [{"schedule": schedule, "active": is_active}])
+        if of_file:
+            api.post(path, [{"schedule": schedule, "active": is_active} for schedule in of_file])
     elif was_unserved:
         for row in rows:
             api.patch(f"{path}/{row['id']}", {"active": True})
 
 
-def _write_file_schedule(suite: "Suite") -> str:
-    if suite.schedule is None:
-        return _NO_SCHEDULE
-    return f"{suite.schedule.cron} in {suite.schedule.timezone}"
+def _list_schedules(suite: "Suite") -> list[dict[str, Any]]:
+    """List the schedule of a suite's file as Prefect has it; none without one."""
+    schedule = suite.schedule
+    return [] if schedule is None else [{"cron": schedule.cron, "timezone": schedule.timezone}]
 
 
-def _write_schedule(schedule: Mapping[str, Any]) -> str:
-    if "cron" in schedule:
-        return f"{schedule['cron']} in {schedule.get('timezone') or 'UTC'}"
-    every = schedule.get("interval")
-    return f"every {timedelta(seconds=float(every))}" if every is not None else f"by the rule {schedule.get('rrule')}"
+def _write_schedules(schedules: Sequence[Mapping[str, Any]]) -> str:
+    """Write schedules as Prefect has them: crons, and the intervals and rules that operators may have made."""
+    written = []
+    for schedule in schedules:
+        if "cron" in schedule:
+            written.append(f"{schedule['cron']} in {schedule.get('timezone') or 'UTC'}")
+        elif schedule.get("interval") is not None:
+            written.append(f"every {timedelta(seconds=float(schedule['interval']))}")
+        else:
+            written.append(f"by the rule {schedule.get('rrule')}")
+    return " and ".join(written) or "no schedule"
 
 
 def retire_unserved(api: PrefectApi, names: Collection[str], is_held: Callable[[str], bool]) -> list[str]:
@@ -178,7 +182,7 @@ def _make_deployment(
         flow,
         name=suite.name,
         description=f"Suite {suite.path}, served by evalhouse on {socket.gethostname()}. "
-        f"Its file has {_write_file_schedule(suite)}.",
+        f"Its file has {_write_schedules(_list_schedules(suite))}.",
         tags=[TAG],
         parameters={"suite": str(suite.path)},
         schedule=Cron(schedule.cron, timezone=schedule.timezone) if schedule and found is None else None,

@@ -6,7 +6,7 @@ Where a text on the way is itself JSON, as tables and bots write objects into te
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import orjson
 from jsonpath import JSONPath, JSONPathEnvironment, JSONPathError, JSONPathMatch
@@ -21,9 +21,6 @@ _ENVIRONMENT: Final = JSONPathEnvironment(strict=True)
 _STEP: Final = re.compile(r"\[[^\]]*\]|\.\.|[^.\[]+")
 _STEPS: Final = re.compile(rf"(?:{_STEP.pattern}|\.(?=[^.\[]))+")
 _NUMBER: Final = re.compile(r"-?\d{1,9}")
-# The meaning of a path without matches, by its first step with several possible matches: one that takes everything, one
-# that selects, or one that looks everywhere.
-Nothing = Literal["wrong path", "empty list", "not stated"]
 
 
 class PathError(ValueError):
@@ -42,7 +39,6 @@ class JsonPath:
     text: str
     compiled: JSONPath
     stem: JSONPath | None = None
-    nothing: Nothing = "not stated"
 
     @property
     def steps(self) -> Steps | None:
@@ -81,20 +77,23 @@ class JsonPath:
     def find_items(self, document: object) -> list[object] | None:
         """Return the items of one list or of many matches; None when the document has no place for any.
 
-        Raises PathError when there is a list and the path cannot be meant for it.
+        The meaning of no match lies in the first step that may match many: one that looks everywhere found no place,
+        one that selects nothing. Raises PathError where one that takes everything has something to take, and for a
+        path of one match that is no list.
         """
         matches = self.find(document)
         if matches == [None]:
             return None
         if self.stem is None and matches and isinstance(matches[0], int | float):
             raise PathError(f"{self.key} = {self.text!r} matches {name_kind(matches[0])}, not a list")
-        if matches or self.stem is None or self.nothing == "not stated":
-            items: list[object] = []
-            for match in matches:
-                items.extend(match if isinstance(match, list) else [match])
-            return items if matches else None
+        if matches:
+            return [item for match in matches for item in (match if isinstance(match, list) else [match])]
+        step = None if self.stem is None else self.compiled.segments[len(self.stem.segments)]
+        if step is None or isinstance(step, JSONPathRecursiveDescentSegment):
+            return None
+        selects = any(isinstance(selector, Filter | SliceSelector) for selector in step.selectors)
         searched = [place for place in self.find(document, self.stem) if place is not None]
-        if any(searched) and self.nothing == "wrong path":
+        if any(searched) and not selects:
             raise PathError(
                 f"{self.key} = {self.text!r} matches nothing, although there is something at {str(self.stem)!r}; "
                 "write the path of each text"
@@ -128,13 +127,7 @@ def compile_path(key: str, text: str) -> JsonPath:
         return JsonPath(key=key, text=text, compiled=compiled)
     stems = [JSONPath(env=_ENVIRONMENT, segments=compiled.segments[:n]) for n in range(len(compiled.segments))]
     stem = next(stem for stem in reversed(stems) if stem.singular_query())
-    step = compiled.segments[len(stem.segments)]
-    nothing: Nothing = "wrong path"
-    if isinstance(step, JSONPathRecursiveDescentSegment):
-        nothing = "not stated"
-    elif any(isinstance(selector, Filter | SliceSelector) for selector in step.selectors):
-        nothing = "empty list"
-    return JsonPath(key=key, text=text, compiled=compiled, stem=stem, nothing=nothing)
+    return JsonPath(key=key, text=text, compiled=compiled, stem=stem)
 
 
 def _describe(error: Exception) -> str:
