@@ -41,7 +41,7 @@ BySlice = dict[str, dict[str, MetricComparison]]
 
 @dataclass(frozen=True, kw_only=True)
 class SliceMean(Score):
-    """One metric over the samples of one slice: those with the value `slice` in the column `by`."""
+    """One metric over the samples that have the value `slice` in the column `by`."""
 
     by: str
     slice: str

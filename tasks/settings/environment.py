@@ -1,4 +1,4 @@
-"""What a setting does not hold itself: the values that it names, and the environment's proxy for an address."""
+"""Values outside of settings, of variables that a setting names, and the proxy of an address."""
 
 import os
 import time

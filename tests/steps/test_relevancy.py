@@ -117,7 +117,7 @@ async def test_the_number_of_questions_is_a_setting(tmp_path: Path, count: int) 
         (reply(*QUESTIONS[:2], "  "), 'no list of texts under "questions"'),
         (reply(*QUESTIONS[:2], 7), 'no list of texts under "questions"'),
         (reply(*QUESTIONS) | {"questions": QUESTIONS[0]}, 'no list of texts under "questions"'),
-        (reply(*QUESTIONS, noncommittal="no"), "noncommittal is 'no', allowed: true, false"),
+        (reply(*QUESTIONS, noncommittal="partly"), "noncommittal is 'partly', allowed: true, false"),
         (reply(*QUESTIONS, noncommittal=None), "noncommittal is None"),
         (reply(*QUESTIONS, reason=" "), "no reason"),
         ({"questions": list(QUESTIONS)}, "no reason"),

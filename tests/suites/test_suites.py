@@ -238,7 +238,7 @@ on = ["fialed"]
         (
             'dataset = "sample"\n[gate]\nundecided = "fail"',
             "line 2: gate: there is nothing to check; give max_cost, max_latency_p95_ms, min_coverage, or a limit in "
-            "[gate.min], [gate.max], [gate.max_drop], [gate.trend] or [gate.coverage]",
+            "[gate.min], [gate.max], [gate.max_drop], [gate.trend], [gate.coverage] or [gate.by.COLUMN]",
         ),
         (
             'dataset = "sample"\n[gate]\nagainst = "base"\nmax_cost = 1',
