@@ -52,8 +52,8 @@ _STATEMENT_LISTS = ("statements", "answer", "ground_truth")
 _LABEL_CELL = 2
 _YES_NO: Final = {"yes": True, "true": True, "是": True, "no": False, "false": False, "否": False}
 _MARKDOWN = " \t\r\n*_`\"'“”‘’「」"
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_SHARE = re.compile(r"(\d+)\s*/\s*(\d+)")
+_NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?")
+_SHARE = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})")
 
 
 def read_again(text: str, read: Callable[[str], T], question: Question) -> tuple[T, str] | None:

@@ -128,13 +128,12 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
     built = build_columns(pair, samples, pair.fetch("scores"), pair.fetch("changed_judges"), inputs)
     changed = join_inputs(inputs)
     flags = {value: samples.flag(sample_ids) for value, sample_ids in slices.items()}
-    sides = ("base", "candidate", "moves")
-    cells = [
-        (value, replace(of_metric, **{side: np.where(is_in, getattr(of_metric, side), np.nan) for side in sides}))
-        for of_metric in built
-        if of_metric.metric in metrics
-        for value, is_in in flags.items()
-    ]
+    cells = []
+    for of_metric in built:
+        for value, is_in in flags.items() if of_metric.metric in metrics else ():
+            of_both = (of_metric.base, of_metric.candidate, of_metric.moves)
+            base, candidate, moves = (np.where(is_in, values, np.nan) for values in of_both)
+            cells.append((value, replace(of_metric, base=base, candidate=candidate, moves=moves)))
     if not cells:
         return {}
     results = compare_paired(

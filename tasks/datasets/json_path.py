@@ -78,8 +78,8 @@ class JsonPath:
         """Return the items of one list or of many matches; None when the document has no place for any.
 
         The meaning of no match lies in the first step that may match many: one that looks everywhere found no place,
-        one that selects nothing. Raises PathError where one that takes everything has something to take, and for a
-        path of one match that is no list.
+        one that selects nothing. Raises PathError where one that takes everything has something to take, and where the
+        one match of another path is a number.
         """
         matches = self.find(document)
         if matches == [None]:

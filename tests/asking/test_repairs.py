@@ -166,8 +166,10 @@ def test_label_that_was_not_offered_stays_refused(label: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "rating", ["seven", "7.5", 7.5, "11", "7 or 8", "7-8", "7/5", "70 %", "7 - good", [7], None, True]
-)
+    "rating",
+    ["seven", "7.5", 7.5, "11", "7 or 8", "7-8", "7/5", "70 %", "7 - good", [7], None, True, "9" * 400,
+     "7/" + "9" * 5000],
+)  # fmt: skip
 def test_rating_that_may_mean_something_else_stays_refused(rating: object) -> None:
     question, read, _ = CASES["accuracy"]
     with pytest.raises(UnusableReply):
