@@ -364,11 +364,9 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
         return INCOMPLETE
     scored = [[row["metric"], row["mean"], row["better"]] for row in rows if row["mean"] is not None]
     print_section("Scores of this answer", ["metric", "#score", "better"], scored)
-    # What all questions would be refused for, which the first one need not have shown.
     from evalhouse.flows.serving.suite_checks import check_suite  # noqa: PLC0415  # imports what asks
 
-    wrong = [finding for finding in check_suite(load_suite(suite), settings) if finding.verdict == "wrong"]
-    if wrong:
+    if wrong := [finding for finding in check_suite(load_suite(suite), settings) if finding.verdict == "wrong"]:
         for finding in wrong:
             print_notice(f"A run of all questions would be refused, by {finding.what}: {finding.detail}")
         print_line(f"next: correct that, then evalhouse run {quote(str(suite))}")
