@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import orjson
 from markupsafe import Markup
 
+from evalhouse.flows.results.baseline import MIN_CHANGE
 from evalhouse.flows.results.comparison import name_part
 from evalhouse.flows.results.output import write_interval, write_value
 from evalhouse.tasks.comparing.changes import Part
@@ -216,7 +217,7 @@ def write_change(change: float | None) -> str:
     """Write a difference with its sign."""
     if change is None:
         return "–"
-    return f"{change:+.3f}" if abs(change) >= 0.0005 else "±0.000"
+    return f"{change:+.3f}" if abs(change) >= MIN_CHANGE else "±0.000"
 
 
 def _describe_runs(rows: Sequence[Row], link: str | None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ NAMES = (PASSED, MEAN_OF_PASSED, PREVIOUS_ANY)
 _OTHER_YARDSTICKS = ("other_judge", "other_formula")
 _MAX_SAMPLES: Final = 5
 _MAX_LETTERS: Final = 160
-_MIN_CHANGE: Final = 0.0005  # what three decimals show
+MIN_CHANGE: Final = 0.0005  # what three decimals show
 _UNMOVED: Final[Mapping[str, Any]] = {"change": 0.0}
 _NO_FAULTS: Final = frozenset({"fine", "refused_rightly"})
 
@@ -193,7 +193,7 @@ def write_moves(moves: Moves) -> list[str]:
     """Write the changes as lines of Markdown."""
     lines = [f"## Against run `{moves.previous.run_id}` of {moves.previous.started_at:%Y-%m-%d %H:%M} UTC"]
 
-    moved = [row for row in moves.means if abs(moves.changes.get(row["metric"], _UNMOVED)["change"]) >= _MIN_CHANGE]
+    moved = [row for row in moves.means if abs(moves.changes.get(row["metric"], _UNMOVED)["change"]) >= MIN_CHANGE]
     if moved:
         lines += ["", "| metric | mean | change | over |", "| --- | --- | --- | --- |"]
     for row in moved:

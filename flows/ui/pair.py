@@ -20,6 +20,7 @@ from rapidfuzz.distance import LCSseq
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import write_change
 from evalhouse.flows.report.sections import build_pair_head, describe_parts, explain_metrics
+from evalhouse.flows.results.baseline import MIN_CHANGE
 from evalhouse.flows.results.comparison import name_part, write_p
 from evalhouse.flows.results.headline import describe_causes, lay_against
 from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
@@ -514,7 +515,6 @@ _SECTIONS: Final = {
     "rating": "Ratings",
 }
 _TAGS: Final = {"TP": "is-tp", "FP": "is-fp", "FN": "is-fn"}
-_MIN_CHANGE: Final = 0.0005
 _TEXTS: Final = {"question": "Question", "answer": "Answer", "ground_truth": "Ground truth"}
 
 
@@ -546,7 +546,7 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
         change, tone = None, ""
         if row["base"] is not None and row["candidate"] is not None:
             change = row["candidate"] - row["base"]
-            if abs(change) >= _MIN_CHANGE:
+            if abs(change) >= MIN_CHANGE:
                 tone = ("", "better", "worse")[SIGNS[row["better"]] * (1 if change > 0 else -1)]
         scores.append(
             {

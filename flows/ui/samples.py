@@ -19,6 +19,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from evalhouse.flows.report.charts import draw_trend, embed_data, write_change
 from evalhouse.flows.report.samples import build_samples
+from evalhouse.flows.results.baseline import MIN_CHANGE
 from evalhouse.flows.results.output import write_value
 from evalhouse.flows.results.run_facts import CAUSES, group_metrics, list_first, load_advice, sort_first
 from evalhouse.flows.ui.judge import list_items
@@ -307,7 +308,7 @@ def show_samples(request: Request, run: str) -> Response:
                     "value": write_value(score["value"]),
                     "reason": score["unscored_reason"],
                     "change": write_change(score["change"]) if score["change"] else None,
-                    "tone": "better" if gain > 0 else "worse" if gain < 0 else "",
+                    "tone": "better" if gain >= MIN_CHANGE else "worse" if gain <= -MIN_CHANGE else "",
                 }
             )
         rows.append(
