@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from urllib.parse import urlsplit
 
-from evalhouse.tasks.settings.suite import NAMED
 from evalhouse.warehouse.messages import note_secret
 
 # Our Prefect server may just be starting.
@@ -67,6 +66,8 @@ def fill_variable(name: str) -> None:
 
     A variable of the environment that names another one is left alone: a shell does that.
     """
+    from evalhouse.tasks.settings.suite import NAMED  # noqa: PLC0415  # pydantic, which `kb-updated` does without
+
     match = NAMED.fullmatch(os.environ.get(name, "").strip())
     if match is None or ":" not in match[1] or _REHEARSING.get():
         return

@@ -171,7 +171,7 @@ REFUSED_VALUE = (
         (
             {"reasoning_effort": "minimal"},
             refuse(REFUSED_VALUE, "reasoning_effort"),
-            r"--reasoning-effort minimal: .*'low', 'medium', and 'high'.*name another",
+            r"--reasoning-effort minimal: .*'low', 'medium', and 'high'.*begin a new run with another",
         ),
         (
             {"temperature": 0.0, "votes": 3},
