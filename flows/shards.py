@@ -1,13 +1,14 @@
-"""The tasks of the judging steps, and how a run takes them: a few shards at a time, all steps of a shard side by side.
+"""The table of the judging steps, and how a run takes them: a few shards at a time, all steps of a shard side by side.
 
 `evaluation.py` has collecting and judging in the order of a run; a worker of a pool judges the shards of one part.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import importlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from prefect import Task
 
@@ -25,51 +26,26 @@ class StepTask:
     take: SampleStep
 
 
+STEP_TASKS: Final[Mapping[str, tuple[str, str]]] = {
+    "extract": ("extract", "extract_statements"),
+    "fused": ("fused", "judge_together"),
+    "classify": ("classify", "classify_statements"),
+    "attribute": ("attribute", "attribute_statements"),
+    "rank": ("rank", "rank_contexts"),
+    "turns": ("turns", "judge_turns"),
+    "grade": ("grade", "grade_sample"),
+    "similarity": ("similarity", "compare_meaning"),
+    "relevancy": ("similarity", "regenerate_questions"),
+    "measure": ("measure", "measure_sample"),
+}
+"""Tasks by name: the module in `tasks` that has the Prefect task, and its coroutine for a sample."""
+
+
 def load_step(name: str) -> StepTask:
-    """Return the task of a step. Each is imported when a run first takes it, because most runs take half of them."""
-    # ruff: noqa: PLC0415
-    match name:
-        case "extract":
-            from evalhouse.tasks.extract import extract, extract_statements
-
-            return StepTask(task=extract, take=extract_statements)
-        case "fused":
-            from evalhouse.tasks.fused import fused, judge_together
-
-            return StepTask(task=fused, take=judge_together)
-        case "classify":
-            from evalhouse.tasks.classify import classify, classify_statements
-
-            return StepTask(task=classify, take=classify_statements)
-        case "attribute":
-            from evalhouse.tasks.attribute import attribute, attribute_statements
-
-            return StepTask(task=attribute, take=attribute_statements)
-        case "rank":
-            from evalhouse.tasks.rank import rank, rank_contexts
-
-            return StepTask(task=rank, take=rank_contexts)
-        case "turns":
-            from evalhouse.tasks.turns import judge_turns, turns
-
-            return StepTask(task=turns, take=judge_turns)
-        case "grade":
-            from evalhouse.tasks.grade import grade, grade_sample
-
-            return StepTask(task=grade, take=grade_sample)
-        case "similarity":
-            from evalhouse.tasks.similarity import compare_meaning, similarity
-
-            return StepTask(task=similarity, take=compare_meaning)
-        case "relevancy":
-            from evalhouse.tasks.similarity import regenerate_questions, relevancy
-
-            return StepTask(task=relevancy, take=regenerate_questions)
-        case "measure":
-            from evalhouse.tasks.measure import measure, measure_sample
-
-            return StepTask(task=measure, take=measure_sample)
-    raise LookupError(f"no step is named {name!r}")
+    """Return the task of a step. Its module is imported when a run first takes it, as most runs take half of them."""
+    module_name, coroutine = STEP_TASKS[name]
+    module = importlib.import_module(f"evalhouse.tasks.{module_name}")
+    return StepTask(task=getattr(module, name), take=getattr(module, coroutine))
 
 
 async def collect_shards(live_run: LiveRun) -> None:
