@@ -40,6 +40,7 @@ from evalhouse.flows.results.headline import (
     write_headline,
 )
 from evalhouse.flows.results.output import (
+    capitalise,
     sort_by_metric,
     write_cost,
     write_count,
@@ -106,7 +107,7 @@ def build_head(
     outcome = gate[0]["gate"] if gate else None
     headline = describe_result(causes, metrics, against)
     n_judged = next((int(row["n_of"]) for row in causes if row["cause"] != _UNJUDGED), 0)
-    further = [f"{forgotten.words[:1].upper()}{forgotten.words[1:]}."] if forgotten else []
+    further = [f"{capitalise(forgotten.words)}."] if forgotten else []
     if outcome is not None:
         failed = [check for check in gate if check["outcome"] == "failed"] or [check for check in gate if check["kind"]]
         named = [f"{name_check(check)}, found {write_amount(check['kind'], check['value'])}" for check in failed]
@@ -166,7 +167,7 @@ def explain_metrics(names: Sequence[str], files: Mapping[str, MetricFile]) -> di
     for name in names:
         if name in files:
             text = files[name].meaning or files[name].description.removeprefix(_SAYS).partition(";")[0]
-            explained[name] = f"{text[:1].upper()}{text[1:]}".rstrip(".")
+            explained[name] = capitalise(text).rstrip(".")
     return explained
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from evalhouse.flows.results.comparison import name_part
-from evalhouse.flows.results.output import write_count, write_share, write_value
+from evalhouse.flows.results.output import capitalise, write_count, write_share, write_value
 from evalhouse.flows.results.run_facts import Cause, load_advice, sort_first
 from evalhouse.tasks.comparing.causes import FINE, OF_RETRIEVAL, WAYS, CauseMove
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
@@ -74,7 +74,7 @@ def is_measured_otherwise(compared: MetricComparison) -> bool:
 def write_headline(against: Against) -> Headline:
     """Write what changed since the run that another is compared with."""
     if against.comparison is None:
-        return Headline(sentence=f"{_capitalise(against.called)} was {against.otherwise}")
+        return Headline(sentence=f"{capitalise(against.called)} was {against.otherwise}")
     comparison, called = against.comparison, against.called
     causes = comparison.causes
     scored = [compared for compared in comparison.metrics if compared.paired.n]
@@ -128,14 +128,14 @@ def write_headline(against: Against) -> Headline:
         before, now = (write_share(n / causes.n) for n in (causes.n_base, causes.n_candidate))
         share = "as before" if causes.n_base == causes.n_candidate else f"{before} before"
         clauses.append(f"{now} of {write_count(causes.n, 'answer')} have a problem, {share}")
-    further = [f"{_capitalise(_name(move.cause))} means: {_explain(move.cause)}" for move in explained]
+    further = [f"{capitalise(_name(move.cause))} means: {_explain(move.cause)}" for move in explained]
     if comparison.changed:
         n_answers, n_contexts = comparison.changed["answer"], comparison.changed["contexts"]
         further.append(
             f"Of the {write_count(comparison.n_common, 'sample')} in both runs {n_answers:,} have another answer and "
             f"{n_contexts:,} other contexts."
         )
-    return Headline(sentence=_capitalise("; ".join(clauses)), further=tuple(further))
+    return Headline(sentence=capitalise("; ".join(clauses)), further=tuple(further))
 
 
 def describe_result(
@@ -192,7 +192,3 @@ def _name(cause: str) -> str:
 def _explain(cause: str) -> str:
     meaning = load_advice("en")[cast(Cause, cause)].meaning
     return f"{meaning[:1].lower()}{meaning[1:]}"
-
-
-def _capitalise(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"

@@ -203,6 +203,11 @@ def print_notice(text: str) -> None:
         sys.stderr.write("\n".join(lines) + "\n")
 
 
+def capitalise(text: str) -> str:
+    """Write a text with a capital letter at its start."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def write_count(n: int | None, noun: str) -> str:
     """Write a count: `1 label`, `2 labels`, `1,000 labels`; `no labels` for None."""
     if n is None:

@@ -75,7 +75,7 @@ def notify_of_end(
     if not endings & set(notify.on):
         return
     previous, means = find_previous(warehouse, run), list_means(warehouse, run)
-    headline = _describe(warehouse, run, previous)
+    headline = _describe(warehouse, run, previous, means)
     shared = {}
     if previous is not None:
         metrics = [str(row["metric"]) for row in means]
@@ -97,7 +97,9 @@ def notify_of_end(
     _deliver(notify, message)
 
 
-def _describe(warehouse: Warehouse, run: RunRow, previous: RunRow | None) -> "Headline | None":
+def _describe(
+    warehouse: Warehouse, run: RunRow, previous: RunRow | None, means: Sequence[Mapping[str, Any]]
+) -> "Headline | None":
     """Describe what changed since the run before, or without one what is frequent; None for a run that broke off."""
     if run.status not in ("completed", "incomplete"):
         return None
@@ -107,7 +109,7 @@ def _describe(warehouse: Warehouse, run: RunRow, previous: RunRow | None) -> "He
 
     against = lay_against(RunPair(warehouse, previous, run), "the run before") if previous else None
     counted = warehouse.fetch_rows("diagnosis/causes", run_id=run.run_id)
-    return describe_result(counted, list_means(warehouse, run), against)
+    return describe_result(counted, means, against)
 
 
 def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) -> None:
@@ -255,8 +257,8 @@ def _pick_failures(gate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None, *, flow_run_url: str | None) -> str:
     """Return the page as Markdown; text from outside (labels, versions, ids of documents) is escaped."""
-    previous = find_previous(warehouse, run)
-    headline = _describe(warehouse, run, previous)
+    previous, means = find_previous(warehouse, run), list_means(warehouse, run)
+    headline = _describe(warehouse, run, previous, means)
     lines = [
         f"# {escape_markdown(run.suite or 'run')}: {run.status}",
         "",
@@ -271,7 +273,7 @@ def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None
         lines += ["", f"**{escape_markdown(describe_verdict(gate))}**", ""]
         lines += [f"- {escape_markdown(failure)}" for failure in _write_failures(_pick_failures(gate))]
     lines += ["", "| metric | mean | 95 % interval | scored | not scored |", "| --- | --- | --- | --- | --- |"]
-    for row in list_means(warehouse, run):
+    for row in means:
         mean, interval = write_value(row["mean"]), write_interval(row["ci_low"], row["ci_high"])
         lines.append(
             f"| {escape_markdown(row['metric'])} | {mean} | {interval} | {row['n_scored']} | {row['n_unscored']} |"
