@@ -13,7 +13,7 @@ from prefect import task
 
 from evalhouse.prompts import BlockValue, Grade, Prompt, Rating, Rubric
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
-from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeFailed, Question, UnusableReply
+from evalhouse.tasks.judge.protocol import THINK, THOUGHT, FatalJudgeError, JudgeFailed, Question, UnusableReply
 from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, collect_turns, take_shard
 
 _MARKED = re.compile(r"\[\[([^\[\]]*)\]\]")
@@ -24,7 +24,6 @@ _RATING_WORD = re.compile(
 )
 """The word that announces a rating, before `[[7]]`; it belongs to no reason."""
 _WHOLE = re.compile(r"-?[0-9]{1,4}(\.0+)?")
-_THINK, _THOUGHT = "<think>", "</think>"
 # Models round probabilities; a larger difference from 1 is not rounding.
 _SPREAD_SLACK = 0.02
 _ROLES = ("authoritative", "supplementary")
@@ -128,10 +127,10 @@ def _read_reply(text: str, rubric: Rubric) -> _Reading:
     except UnusableReply:
         # A rating as `[[7]]` in plain text: the last one, as models mention ratings before they give one.
         (name, criterion), *others = rubric.criteria.items()
-        plain = text.rpartition(_THOUGHT)[2]
+        plain = text.rpartition(THOUGHT)[2]
         marked = list(_MARKED.finditer(plain))
         # Within a JSON object that broke off, or thoughts that did, a marked rating may be a quotation.
-        is_broken = _THINK in plain or re.search(rf'\{{\s*"{re.escape(name)}"\s*:', plain) is not None
+        is_broken = THINK in plain or re.search(rf'\{{\s*"{re.escape(name)}"\s*:', plain) is not None
         if others or criterion.kind != "rating" or not marked or is_broken:
             raise UnusableReply(f'the reply held neither a JSON object with "{name}" nor a rating') from None
         last = marked[-1]

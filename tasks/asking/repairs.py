@@ -20,7 +20,7 @@ import orjson
 
 from evalhouse.prompts import list_texts
 from evalhouse.tasks.asking.splitting import HEADING
-from evalhouse.tasks.judge.protocol import Question, UnusableReply
+from evalhouse.tasks.judge.protocol import THOUGHT, Question, UnusableReply, ends_in_thoughts
 
 T = TypeVar("T")
 Schema = Mapping[str, Any]
@@ -47,7 +47,6 @@ _OPENS_OBJECT = re.compile(r"""\{\s*["'{\[]""")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FENCE = re.compile(r"(```|~~~)[\w ]*\n")
 _BLANKS = re.compile(r"[\s_-]+")
-_THINK, _THOUGHT = "<think>", "</think>"
 _STATEMENT_LISTS = ("statements", "answer", "ground_truth")
 _LABEL_CELL = 2
 _YES_NO: Final = {"yes": True, "true": True, "是": True, "no": False, "false": False, "否": False}
@@ -78,9 +77,9 @@ class _Found:
 
 def _repair_reply(text: str, question: Question) -> _Found | None:
     """Return the object that was asked for; None where the reply takes no repair, or more than one reading."""
-    if question.prompt is None or not text.strip() or text.rfind(_THINK) > text.rfind(_THOUGHT):
+    if question.prompt is None or not text.strip() or ends_in_thoughts(text):
         return None
-    plain = text.rpartition(_THOUGHT)[2].strip()
+    plain = text.rpartition(THOUGHT)[2].strip()
     fence = _FENCE.match(plain)
     if fence is not None and plain.endswith(fence[1]):
         plain = plain[fence.end() :].removesuffix(fence[1]).strip()

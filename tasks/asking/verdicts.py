@@ -25,6 +25,7 @@ from evalhouse.tasks.asking.splitting import HEADING, shrink_room
 from evalhouse.tasks.judge.protocol import (
     COPIED,
     FORM_JOIN,
+    THOUGHT,
     BudgetExhausted,
     CutReply,
     EndpointDown,
@@ -32,6 +33,7 @@ from evalhouse.tasks.judge.protocol import (
     Question,
     TooLong,
     UnusableReply,
+    ends_in_thoughts,
     is_fixed,
     plain_data,
 )
@@ -58,7 +60,6 @@ _JUDGED_BY = {"A": "G", "G": "A", "C": "G"}
 _ROW_BEGINS = re.compile(r"[\s,]*\[")
 # Not strict: models write line breaks into texts without escaping them.
 _DECODER = json.JSONDecoder(strict=False)
-_THINK, _THOUGHT = "<think>", "</think>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +239,7 @@ def _read_reply(
     if is_cut:
         # The complete verdicts of a reply that breaks off within them.
         begun = list(_VERDICTS_BEGIN.finditer(text))
-        if not begun or text.rfind(_THINK) > text.rfind(_THOUGHT):
+        if not begun or ends_in_thoughts(text):
             raise UnusableReply("the reply broke off before its verdicts")
         complete: list[object] = []
         rest = text = text[begun[-1].end() :]
@@ -425,7 +426,7 @@ def parse_object(text: str, *keys: str) -> dict[str, object]:
         last, start, end = fitting[-1] if fitting else (None, 0, 0)
         # The answer was still to come if the object is within thoughts, or before the start of another.
         before, after = text[:start], text[end:]
-        thinks = _THOUGHT in after or before.rfind(_THINK) > before.rfind(_THOUGHT)
+        thinks = THOUGHT in after or ends_in_thoughts(before)
         begins_another = re.search(rf"""\{{\s*["'](?:{"|".join(map(re.escape, keys))})["']\s*:""", after) is not None
         if last is None or thinks or begins_another:
             raise UnusableReply(f'the reply held no complete JSON object with "{keys[0]}"') from None

@@ -404,6 +404,15 @@ class UnusableReply(JudgeError):
         self.reply = reply
 
 
+THINK, THOUGHT = "<think>", "</think>"
+"""The marks around thoughts that a model writes into its reply."""
+
+
+def ends_in_thoughts(text: str) -> bool:
+    """Return True for a reply, or the beginning of one, that breaks off within marked thoughts."""
+    return text.rfind(THINK) > text.rfind(THOUGHT)
+
+
 CUT_OFF: Final = "the reply was cut off at the model's output limit"
 NEW_RUN: Final = "begin a new run with another"
 """The words of the error of a run that keeps what it failed by when it is resumed: its judge, or a setting of it."""
