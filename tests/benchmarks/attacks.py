@@ -214,15 +214,9 @@ def _count_results(by: str, group: str, results: Sequence[Result]) -> list[objec
 def _describe(result: Result) -> Mapping[str, str]:
     attack = result.trial.attack
     return {
-        "attack": attack.id,
-        "kind": attack.kind,
-        "language": attack.language,
-        "field": result.trial.field,
-        "step": result.trial.step,
-        "scene": result.trial.scene.id,
-        "outcome": result.outcome,
-        "summary": result.summary,
-    }
+        "attack": attack.id, "kind": attack.kind, "language": attack.language, "field": result.trial.field,
+        "step": result.trial.step, "scene": result.trial.scene.id, "outcome": result.outcome, "summary": result.summary,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -34,12 +34,9 @@ def write_samples(path: Path, count: int) -> None:
     with path.open("w", encoding="utf-8") as file:
         for sample in build_samples(count):
             row = {
-                "id": sample.sample_id,
-                "question": sample.question,
-                "answer": sample.answer,
-                "ground_truth": sample.ground_truth,
-                "contexts": sample.contexts,
-            }
+                "id": sample.sample_id, "question": sample.question, "answer": sample.answer,
+                "ground_truth": sample.ground_truth, "contexts": sample.contexts,
+            }  # fmt: skip
             file.write(f"{json.dumps(row)}\n")
 
 

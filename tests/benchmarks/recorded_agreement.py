@@ -61,11 +61,9 @@ def read_factool(row: Row, _: Path) -> Iterator[Labels]:
 
 
 READERS: Mapping[str, Callable[[Row, Path], Iterator[Labels]]] = {
-    "openqa_nq301_correctness": read_openqa,
-    "mtrag_human": read_mtrag,
-    "wice_llm_outputs": read_wice,
+    "openqa_nq301_correctness": read_openqa, "mtrag_human": read_mtrag, "wice_llm_outputs": read_wice,
     "factool_llm_outputs_zh": read_factool,
-}
+}  # fmt: skip
 
 
 def _read_rows(folder: Path) -> list[Row]:

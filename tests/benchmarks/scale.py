@@ -63,10 +63,8 @@ def measure_run(dataset: Path, warehouse: Path) -> dict[str, float]:
     if status:
         raise SystemExit(f"the run ended with status {os.waitstatus_to_exitcode(status)}")
     return {
-        "seconds": time.monotonic() - began,
-        "cpu": usage.ru_utime + usage.ru_stime,
-        "peak_mb": usage.ru_maxrss / 1024,
-    }
+        "seconds": time.monotonic() - began, "cpu": usage.ru_utime + usage.ru_stime, "peak_mb": usage.ru_maxrss / 1024,
+    }  # fmt: skip
 
 
 def main(sizes: list[int]) -> None:

@@ -54,15 +54,10 @@ BAY = {
     "contexts": ["Seals sleep on warm rocks."],
 }
 EXPECTED = {
-    "left out": "contexts_ignored",
-    "missed": "retrieval_missed",
-    "found elsewhere": "retrieval_missed",
-    "lacking": "retrieval_missed",
-    "fine": "fine",
-    "refused": "refused_wrongly",
-    "made up": "hallucinated",
+    "left out": "contexts_ignored", "missed": "retrieval_missed", "found elsewhere": "retrieval_missed",
+    "lacking": "retrieval_missed", "fine": "fine", "refused": "refused_wrongly", "made up": "hallucinated",
     "made up whole": "not_in_contexts",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

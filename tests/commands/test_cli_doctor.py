@@ -60,26 +60,23 @@ def test_the_warehouse_is_reported_by_flag_or_variable(house: House, ask: Ask, m
     assert find(flagged, "warehouse")["detail"] == f"{house.path}: 2 runs"
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "what", "message"),
-    [
-        ("EVALHOUSE_WAREHOUSE", "harbour.jsonl", "warehouse", "harbour.jsonl"),
-        ("EVALHOUSE_WAREHOUSE", "harbour.jsonl/x.duckdb", "warehouse", "harbour.jsonl"),
-        ("EVALHOUSE_WAREHOUSE", "mysql://x", "warehouse", "names no warehouse"),
-        ("EVALHOUSE_JUDGE", "gpt", "judge", "unknown judge 'gpt'"),
-        ("EVALHOUSE_JUDGE", "openai:gpt", "judge", "OPENAI_API_KEY is not set"),
-        ("EVALHOUSE_JUDGE", "no_such_module:make", "judge", "cannot import"),
-        ("EVALHOUSE_EMBEDDINGS", "word2vec", "embeddings", "unknown embeddings"),
-        ("EVALHOUSE_LANGUAGE", "fr", "prompts", "unknown language"),
-        ("EVALHOUSE_PROMPTS", "absent", "prompts", "is not a folder"),
-        ("EVALHOUSE_METRICS", "factual_f2", "metrics", "'factual_f2'"),
-        ("EVALHOUSE_METRIC_FILES", "absent", "metrics", "no folder of metric files"),
-        ("EVALHOUSE_PRICES", "absent.yaml", "prices", "cannot read the price file"),
-        ("EVALHOUSE_JUGDE", "lexical", "variables", "did you mean EVALHOUSE_JUDGE?"),
-        ("PREFECT_API_URL", "http://127.0.0.1:9/api", "prefect", "does not answer"),
-        ("PREFECT_API_URL", "nonsense", "prefect", "does not answer"),
-    ],
-)
+@pytest.mark.parametrize(("variable", "value", "what", "message"), [
+    ("EVALHOUSE_WAREHOUSE", "harbour.jsonl", "warehouse", "harbour.jsonl"),
+    ("EVALHOUSE_WAREHOUSE", "harbour.jsonl/x.duckdb", "warehouse", "harbour.jsonl"),
+    ("EVALHOUSE_WAREHOUSE", "mysql://x", "warehouse", "names no warehouse"),
+    ("EVALHOUSE_JUDGE", "gpt", "judge", "unknown judge 'gpt'"),
+    ("EVALHOUSE_JUDGE", "openai:gpt", "judge", "OPENAI_API_KEY is not set"),
+    ("EVALHOUSE_JUDGE", "no_such_module:make", "judge", "cannot import"),
+    ("EVALHOUSE_EMBEDDINGS", "word2vec", "embeddings", "unknown embeddings"),
+    ("EVALHOUSE_LANGUAGE", "fr", "prompts", "unknown language"),
+    ("EVALHOUSE_PROMPTS", "absent", "prompts", "is not a folder"),
+    ("EVALHOUSE_METRICS", "factual_f2", "metrics", "'factual_f2'"),
+    ("EVALHOUSE_METRIC_FILES", "absent", "metrics", "no folder of metric files"),
+    ("EVALHOUSE_PRICES", "absent.yaml", "prices", "cannot read the price file"),
+    ("EVALHOUSE_JUGDE", "lexical", "variables", "did you mean EVALHOUSE_JUDGE?"),
+    ("PREFECT_API_URL", "http://127.0.0.1:9/api", "prefect", "does not answer"),
+    ("PREFECT_API_URL", "nonsense", "prefect", "does not answer"),
+])  # fmt: skip
 def test_an_error_is_found(
     ask: Ask, monkeypatch: pytest.MonkeyPatch, *, variable: str, value: str, what: str, message: str
 ) -> None:
@@ -169,26 +166,6 @@ def test_addresses_are_shown_without_their_credentials(ask: Ask, monkeypatch: py
     assert "hunter2" not in finished.stdout + ask("doctor", "--judge", "lexical").stdout
 
 
-def test_prompts_are_listed_with_version_and_hash(ask: Ask) -> None:
-    for language in ("en", "zh"):
-        listed = ask("prompts", "list", "--language", language, "--json").document
-        assert [item["name"] for item in listed] == ALL_NAMES
-        assert all(len(item["prompt_hash"]) == 64 and item["language"] == language for item in listed)
-    table = ask("prompts", "list")
-    assert table.lines[0].split() == ["prompt", "version", "language", "hash", "scale", "metrics", "what", "it", "asks"]
-    assert [line.split()[0] for line in table.lines[1:]] == ALL_NAMES
-
-
-def test_a_prompt_is_shown_as_it_is_sent(ask: Ask) -> None:
-    shown = ask("prompts", "show", "classify", "--json").document
-    assert shown["messages"][0]["role"] == "system"
-    assert list(shown["reply_schema"]["properties"]) == ["answer_statements", "ground_truth_statements"]
-    text = ask("prompts", "show", "classify").stdout
-    assert shown["messages"][0]["content"] in text
-    assert "<answer_statements …>" in text
-    assert '"ground_truth_statements"' in text
-
-
 def test_a_prompt_of_the_user_takes_the_place_of_ours(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,21 +181,6 @@ def test_a_prompt_of_the_user_takes_the_place_of_ours(
         f"{len(ALL_NAMES)} prompts in en are sound: {', '.join(ALL_NAMES)}",
         f"in {tmp_path}: rank replaces the built-in one",
     ]
-
-
-def test_everything_wrong_with_prompts_is_reported(ask: Ask, tmp_path: Path) -> None:
-    content = read_content("rank")
-    content["sytem"] = content.pop("system")
-    write_prompt(tmp_path, content)
-    (tmp_path / "exract.yaml").write_text("name: exract\n", encoding="utf-8")
-    checked = ask("prompts", "check", str(tmp_path))
-    assert checked.status == 2
-    assert checked.stdout == ""
-    assert "rank.yaml" in checked.stderr
-    assert "sytem" in checked.stderr
-    assert "exract" in checked.stderr
-    assert ask("prompts", "list", "--prompts", str(tmp_path)).status == 2
-    assert "absent: is not a folder" in ask("prompts", "check", "absent").stderr
 
 
 def test_own_metrics_are_tried(ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -448,16 +448,13 @@ def test_what_was_decided_by_hand_is_stored(nights: Nights, ask: Ask) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (("--accept", "stranger", "--why", "x"), 2, "no run fits 'stranger'"),
-        (("--accept", "night"), 2, "--accept takes --why TEXT"),
-        (("--accept", "night", "--why", " "), 2, "--accept takes --why TEXT"),
-        (("--accept", "base", "--why", "x"), 3, "run base is running, so there is nothing to accept"),
-        ((), 2, "name the RUN to check"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "status", "message"), [
+    (("--accept", "stranger", "--why", "x"), 2, "no run fits 'stranger'"),
+    (("--accept", "night"), 2, "--accept takes --why TEXT"),
+    (("--accept", "night", "--why", " "), 2, "--accept takes --why TEXT"),
+    (("--accept", "base", "--why", "x"), 3, "run base is running, so there is nothing to accept"),
+    ((), 2, "name the RUN to check"),
+])  # fmt: skip
 def test_what_cannot_be_accepted_is_reported(
     nights: Nights, ask: Ask, arguments: tuple[str, ...], status: int, message: str
 ) -> None:

@@ -174,11 +174,3 @@ def test_lineage_of_a_run_without_scores_names_the_command_that_resumes_it(house
     assert finished.stdout == ""
     advice = f"run {house.run_id} has no scores yet; `evalhouse resume {house.run_id}` continues it"
     assert finished.stderr == f"Error: {advice}\n"
-
-
-def test_a_run_without_samples_has_none_to_name(house: House, url: str, ask: Ask) -> None:
-    change(url, "delete from run_samples where run_id = ?", house.run_id)
-    change(url, "delete from scores where run_id = ?", house.run_id)
-    finished = ask("lineage", house.run_id, "tide-1", "--warehouse", url)
-    assert finished.status == 2
-    assert finished.stderr == f"Error: run {house.run_id} has no sample 'tide-1'; its samples: none\n"

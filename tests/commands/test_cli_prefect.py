@@ -146,19 +146,11 @@ def test_doctor_finds_the_server(served: Served) -> None:
     assert served.server.url in finding["detail"]
 
 
-@pytest.mark.parametrize(
-    ("more", "status", "message"),
-    [
-        (
-            "[gate.min]\nfactual_recall = 1.5\n",
-            1,
-            "gate failed: 1 failed, 0 undecided, 0 passed: factual_recall: mean at",
-        ),
-        ('[target]\nurl = "http://127.0.0.1:9/ask"\nattempts = 1\n', 3, ""),
-        ("[gate.min]\nfactual_recall = 0\n", 0, None),
-    ],
-    ids=["a gate that failed", "an application that does not answer", "a gate that passed"],
-)
+@pytest.mark.parametrize(("more", "status", "message"), [
+    ("[gate.min]\nfactual_recall = 1.5\n", 1, "gate failed: 1 failed, 0 undecided, 0 passed: factual_recall: mean at"),
+    ('[target]\nurl = "http://127.0.0.1:9/ask"\nattempts = 1\n', 3, ""),
+    ("[gate.min]\nfactual_recall = 0\n", 0, None),
+], ids=["a gate that failed", "an application that does not answer", "a gate that passed"])  # fmt: skip
 def test_a_run_by_hand_is_red_where_a_person_should_look_and_has_its_suites_name(
     server: Server, house: House, more: str, status: int, message: str | None
 ) -> None:

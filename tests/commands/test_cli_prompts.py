@@ -18,7 +18,6 @@ from evalhouse.prompts import BlockValue, Item, load_prompts
 
 Ask = Callable[..., Finished]
 HOSTILE = "\x1b[31mred\x1b[0m [bold]loud[/bold] \u202eesrever"
-SOUND = f"{len(ALL_NAMES)} prompts in en are sound: {', '.join(ALL_NAMES)}"
 RANK_DATA: dict[str, BlockValue] = {"question": "q", "ground_truth": "g", "contexts": [Item(id="C1", text="c")]}
 
 
@@ -100,42 +99,6 @@ def test_a_folder_is_checked_by_argument_or_by_variable(
         "classify replaces the built-in one", "rank is the same as the built-in one",
         "tone is a rubric of 1 to 5 and gives tone",
     ]  # fmt: skip
-
-
-def test_an_argument_goes_before_the_variable(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVALHOUSE_PROMPTS", "absent")
-    assert ask("prompts", "check").status == 2
-    write_prompt(tmp_path, read_content("rank"))
-    assert ask("prompts", "check", str(tmp_path)).lines[0] == SOUND
-
-
-def test_a_language_of_the_user_is_checked_whole(ask: Ask, tmp_path: Path) -> None:
-    for name in ("extract", "classify", "attribute"):
-        write_prompt(tmp_path, read_content(name) | {"language": "fr"})
-    finished = ask("prompts", "check", str(tmp_path), "--language", "fr")
-    assert finished.status == 2
-    assert "no built-in prompts in 'fr', so files are needed for: rank" in finished.stderr
-    write_prompt(tmp_path, read_content("rank") | {"language": "fr"})
-    finished = ask("prompts", "check", str(tmp_path), "--language", "fr")
-    assert finished.status == 0
-    assert "4 prompts in fr are sound" in finished.lines[0]
-    assert "rank is in another language" in finished.lines[1]
-
-
-def test_a_score_that_has_its_name_from_elsewhere_is_refused(ask: Ask, tmp_path: Path) -> None:
-    write_prompt(tmp_path, make_tone(name="faithfulness"))
-    write_prompt(tmp_path, make_tone())
-    twin = make_tone(name="manner")
-    twin["rubric"]["criteria"]["friendly"]["metric"] = "tone"
-    write_prompt(tmp_path, twin)
-    finished = ask("prompts", "check", str(tmp_path))
-    assert finished.status == 2
-    assert finished.stdout == ""
-    assert sorted(finished.stderr.splitlines()) == [
-        "rubric 'faithfulness': its score 'faithfulness' is that of the metric file faithfulness.sql too; "
-        "give friendly another name under `metric`",
-        "rubric 'tone': its score 'tone' is that of the rubric 'manner' too; give friendly another name under `metric`",
-    ]
 
 
 def test_a_folder_named_by_flag_goes_before_one_named_by_variable(

@@ -196,14 +196,11 @@ def test_a_query_leaves_no_trace(house: House, ask: Ask) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in house.place.folder.glob("evalhouse.duckdb*")} == before
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("query", "from range(20)"),
-        ("query", "from range(200000)", "--format", "csv"),
-        pytest.param(("runs", "--json"), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    ("query", "from range(20)"),
+    ("query", "from range(200000)", "--format", "csv"),
+    pytest.param(("runs", "--json"), marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_reader_that_has_gone_raises_nothing(house: House, arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -130,19 +130,14 @@ def test_samples_and_metrics_are_chosen_by_name(replayed: Replayed) -> None:
     assert harbour.list_asked() == [], "the answers are judged by every metric of the run"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--sample", "berth-x"), "--sample: 'berth-x' has no score in both runs; did you mean"),
-        (("--sample", "berth-15"), "'berth-15' scores the same in both runs, in factual_f1, so there is nothing"),
-        (("--metric", "factual_f"), "have no scores of 'factual_f' in common; did you mean factual_f1?"),
-        (
-            ("--suite", "deaf.toml"),
-            "the target does not accept contexts, so retrieval and generation cannot be separated: let the",
-        ),
-        (("--suite", "mute.toml"), "has no [target], so there is nothing to ask"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--sample", "berth-x"), "--sample: 'berth-x' has no score in both runs; did you mean"),
+    (("--sample", "berth-15"), "'berth-15' scores the same in both runs, in factual_f1, so there is nothing"),
+    (("--metric", "factual_f"), "have no scores of 'factual_f' in common; did you mean factual_f1?"),
+    (("--suite", "deaf.toml"),
+     "the target does not accept contexts, so retrieval and generation cannot be separated: let the"),
+    (("--suite", "mute.toml"), "has no [target], so there is nothing to ask"),
+])  # fmt: skip
 def test_what_cannot_be_replayed_is_refused_in_one_message(
     replayed: Replayed, arguments: tuple[str, ...], message: str
 ) -> None:

@@ -111,16 +111,13 @@ def test_a_metric_without_verdicts_is_left_out_and_reported(house: House, url: s
     assert "bleu: the run has no verdicts for it" in ask(*arguments).stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--metrics", "nothing"), "unknown metric 'nothing'"),
-        (("--set", "nothing.k=1"), "unknown metric 'nothing'"),
-        (("--set", "answer_correctness.k=1"), "no parameter 'k'"),
-        (("--metric-files", "absent"), "no folder of metric files at absent"),
-        (("stranger",), "no run fits 'stranger'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--metrics", "nothing"), "unknown metric 'nothing'"),
+    (("--set", "nothing.k=1"), "unknown metric 'nothing'"),
+    (("--set", "answer_correctness.k=1"), "no parameter 'k'"),
+    (("--metric-files", "absent"), "no folder of metric files at absent"),
+    (("stranger",), "no run fits 'stranger'"),
+])  # fmt: skip
 def test_a_wrong_name_changes_nothing(url: str, ask: Ask, arguments: tuple[str, ...], message: str) -> None:
     before = read(url, "select * exclude (config), config from runs order by run_id")
     finished = ask("rescore", *arguments, "--warehouse", url)

@@ -166,16 +166,13 @@ def test_the_metrics_that_are_better_when_low_are_named(ask: Ask, house: House) 
     assert "hallucination" in low
 
 
-@pytest.mark.parametrize(
-    ("short", "whole"),
-    [
-        (("show",), ("show", "latest")),
-        (("diagnose",), ("diagnose", "latest")),
-        (("lineage", "tide-1"), ("lineage", "latest", "tide-1")),
-        (("compare",), ("compare", "previous", "latest")),
-        (("compare", "previous"), ("compare", "previous", "latest")),
-        (("show", "latest-completed"), ("show", "latest")),
-    ],
-)
+@pytest.mark.parametrize(("short", "whole"), [
+    (("show",), ("show", "latest")),
+    (("diagnose",), ("diagnose", "latest")),
+    (("lineage", "tide-1"), ("lineage", "latest", "tide-1")),
+    (("compare",), ("compare", "previous", "latest")),
+    (("compare", "previous"), ("compare", "previous", "latest")),
+    (("show", "latest-completed"), ("show", "latest")),
+])  # fmt: skip
 def test_the_newest_run_is_meant_where_none_is_named(short: tuple[str, ...], whole: tuple[str, ...], ask: Ask) -> None:
     assert ask(*short, "--json").document == ask(*whole, "--json").document

@@ -24,11 +24,9 @@ COMPOSE = FOLDER / "compose.yaml"
 UNITS = sorted(FOLDER.glob("*.service"))
 COMMANDS: dict[str, click.Command] = {"receive": receive, "serve": serve, "ui": ui}
 VARIABLES = {
-    "POSTGRES_PASSWORD": "letters",
-    "PREFECT_AUTH": "admin:letters",
-    "EVALHOUSE_UI_TOKEN": "letters",
+    "POSTGRES_PASSWORD": "letters", "PREFECT_AUTH": "admin:letters", "EVALHOUSE_UI_TOKEN": "letters",
     "EVALHOUSE_RECEIVE_TOKEN": "letters",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

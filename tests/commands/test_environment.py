@@ -35,19 +35,16 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "tidy"),
-    [
-        ("OPENAI_API_KEY", "sk-1\r\n", "sk-1"),
-        ("GROQ_API_KEY", ' "sk-1" ', "sk-1"),
-        ("AWS_SECRET_ACCESS_KEY", "\ufeffab/c+\n", "ab/c+"),
-        ("PREFECT_API_AUTH_STRING", "'me:secret'", "me:secret"),
-        ("AZURE_OPENAI_ENDPOINT", "“https://mine.openai.azure.com”", "https://mine.openai.azure.com"),
-        ("OPENAI_ORG_ID", "org-1\t", "org-1"),
-        ("OPENAI_API_KEY", 'sk-"1', 'sk-"1'),
-        ("MY_TEXT", " kept ", " kept "),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "tidy"), [
+    ("OPENAI_API_KEY", "sk-1\r\n", "sk-1"),
+    ("GROQ_API_KEY", ' "sk-1" ', "sk-1"),
+    ("AWS_SECRET_ACCESS_KEY", "\ufeffab/c+\n", "ab/c+"),
+    ("PREFECT_API_AUTH_STRING", "'me:secret'", "me:secret"),
+    ("AZURE_OPENAI_ENDPOINT", "“https://mine.openai.azure.com”", "https://mine.openai.azure.com"),
+    ("OPENAI_ORG_ID", "org-1\t", "org-1"),
+    ("OPENAI_API_KEY", 'sk-"1', 'sk-"1'),
+    ("MY_TEXT", " kept ", " kept "),
+])  # fmt: skip
 def test_line_ends_blanks_and_quotes_are_taken_off_and_reported(
     bare: pytest.MonkeyPatch, name: str, value: str, tidy: str
 ) -> None:
@@ -59,19 +56,16 @@ def test_line_ends_blanks_and_quotes_are_taken_off_and_reported(
 
 
 @pytest.mark.parametrize("name", ["ALL_PROXY", "https_proxy", "HTTP_PROXY"])
-@pytest.mark.parametrize(
-    ("value", "is_usable"),
-    [
-        ("http://127.0.0.1:7890", True),
-        ("127.0.0.1:7890", True),
-        ("socks5://me:secret@127.0.0.1:7891", True),
-        ("socks5h://127.0.0.1:7891", True),
-        ("socks://127.0.0.1:7891", True),
-        ("socks4://me:secret@127.0.0.1:7891", False),
-        ("http://127.0.0.1:port", False),
-        ("socks5://", False),
-    ],
-)
+@pytest.mark.parametrize(("value", "is_usable"), [
+    ("http://127.0.0.1:7890", True),
+    ("127.0.0.1:7890", True),
+    ("socks5://me:secret@127.0.0.1:7891", True),
+    ("socks5h://127.0.0.1:7891", True),
+    ("socks://127.0.0.1:7891", True),
+    ("socks4://me:secret@127.0.0.1:7891", False),
+    ("http://127.0.0.1:port", False),
+    ("socks5://", False),
+])  # fmt: skip
 def test_a_proxy_is_usable_or_refused_by_its_name(
     bare: pytest.MonkeyPatch, name: str, value: str, is_usable: bool
 ) -> None:
@@ -83,19 +77,16 @@ def test_a_proxy_is_usable_or_refused_by_its_name(
     assert "secret" not in "".join(problems)
 
 
-@pytest.mark.parametrize(
-    ("variables", "url", "proxy"),
-    [
-        ({}, "https://api.example/v1", None),
-        ({"ALL_PROXY": "socks5://p:1"}, "https://api.example/v1", "socks5://p:1"),
-        ({"all_proxy": "socks5://p:1", "HTTPS_PROXY": "p:2"}, "https://api.example/v1", "http://p:2"),
-        ({"all_proxy": "socks5://p:1", "HTTPS_PROXY": "p:2"}, "http://api.example/v1", "socks5://p:1"),
-        ({"ALL_PROXY": "socks5://p:1", "NO_PROXY": "other,.example"}, "https://api.example/v1", None),
-        ({"ALL_PROXY": "socks5://p:1", "no_proxy": "*"}, "https://api.example/v1", None),
-        ({"ALL_PROXY": "socks5://p:1"}, "http://127.0.0.1:8000/v1", None),
-        ({"ALL_PROXY": "socks5://p:1"}, "http://localhost/v1", None),
-    ],
-)
+@pytest.mark.parametrize(("variables", "url", "proxy"), [
+    ({}, "https://api.example/v1", None),
+    ({"ALL_PROXY": "socks5://p:1"}, "https://api.example/v1", "socks5://p:1"),
+    ({"all_proxy": "socks5://p:1", "HTTPS_PROXY": "p:2"}, "https://api.example/v1", "http://p:2"),
+    ({"all_proxy": "socks5://p:1", "HTTPS_PROXY": "p:2"}, "http://api.example/v1", "socks5://p:1"),
+    ({"ALL_PROXY": "socks5://p:1", "NO_PROXY": "other,.example"}, "https://api.example/v1", None),
+    ({"ALL_PROXY": "socks5://p:1", "no_proxy": "*"}, "https://api.example/v1", None),
+    ({"ALL_PROXY": "socks5://p:1"}, "http://127.0.0.1:8000/v1", None),
+    ({"ALL_PROXY": "socks5://p:1"}, "http://localhost/v1", None),
+])  # fmt: skip
 def test_the_proxy_of_an_address(
     bare: pytest.MonkeyPatch, variables: dict[str, str], url: str, proxy: str | None
 ) -> None:
@@ -155,13 +146,10 @@ def test_an_output_that_cannot_hold_a_character_gets_escapes(
         assert json.loads(finished.stdout)[0]["answer"] == ROW["answer"]
 
 
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"HTTPS_PROXY": "socks4://127.0.0.1:9"}, "HTTPS_PROXY is not an address of a proxy"),
-        ({"PREFECT_LOGGING_LEVEL": "verbose"}, "Prefect refuses its settings: LoggingSettings level: Input should be"),
-    ],
-)
+@pytest.mark.parametrize(("variables", "message"), [
+    ({"HTTPS_PROXY": "socks4://127.0.0.1:9"}, "HTTPS_PROXY is not an address of a proxy"),
+    ({"PREFECT_LOGGING_LEVEL": "verbose"}, "Prefect refuses its settings: LoggingSettings level: Input should be"),
+])  # fmt: skip
 def test_what_prefect_could_not_start_with_is_one_sentence(
     place: Place, variables: dict[str, str], message: str
 ) -> None:

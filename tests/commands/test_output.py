@@ -171,13 +171,9 @@ def test_metrics_are_in_the_order_of_the_run(capsys: pytest.CaptureFixture[str])
 
 def test_json_of_what_json_has_no_form_for() -> None:
     value = {
-        "n": 2**70,
-        "d": Decimal("1.50"),
-        "whole": Decimal(10**30),
-        "b": b"\x01",
-        "on": date(2025, 1, 2),
+        "n": 2**70, "d": Decimal("1.50"), "whole": Decimal(10**30), "b": b"\x01", "on": date(2025, 1, 2),
         "nan": float("nan"),
-    }
+    }  # fmt: skip
     assert json.loads(write_json(value)) == {
         "n": str(2**70), "d": 1.5, "whole": str(10**30), "b": "01", "on": "2025-01-02", "nan": None,
     }  # fmt: skip

@@ -25,25 +25,10 @@ README = ROOT / "README.md"
 GUIDES = ROOT / "flows" / "guides"
 PAGES = [README, *sorted(GUIDES.glob("*.md"))]
 USERS_VIEWS = (
-    "run_scores",
-    "score_history",
-    "score_lineage",
-    "run_costs",
-    "run_latencies",
-    "unscored",
-    "sample_history",
-    "sample_changes",
-    "statement_verdicts",
-    "fact_lists",
-    "vote_flips",
-    "noise_components",
-    "sample_causes",
-    "run_causes",
-    "earlier_support",
-    "retrieved_contexts",
-    "traces",
-    "sample_preferences",
-)
+    "run_scores", "score_history", "score_lineage", "run_costs", "run_latencies", "unscored", "sample_history",
+    "sample_changes", "statement_verdicts", "fact_lists", "vote_flips", "noise_components", "sample_causes",
+    "run_causes", "earlier_support", "retrieved_contexts", "traces", "sample_preferences",
+)  # fmt: skip
 
 
 def make_metrics_block() -> str:

@@ -190,14 +190,11 @@ def test_verdicts_that_chance_did_not_pick_are_left_out_beside_those_it_did() ->
     assert alone.notes[0].startswith("not picked by chance")
 
 
-@pytest.mark.parametrize(
-    ("n", "note"),
-    [
-        (29, "too few verdicts: 29"),
-        (9, "too few samples"),
-        (40, "rarely given by people: unsupported 2"),
-    ],
-)
+@pytest.mark.parametrize(("n", "note"), [
+    (29, "too few verdicts: 29"),
+    (9, "too few samples"),
+    (40, "rarely given by people: unsupported 2"),
+])  # fmt: skip
 def test_small_counts_are_noted(n: int, note: str) -> None:
     found = measure_judge(frame_of(support([1] * n), support([1] * (n - 2) + [0] * 2)), "attribute")
     assert any(text.startswith(note) for text in found.notes)

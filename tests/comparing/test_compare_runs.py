@@ -118,22 +118,19 @@ SAMPLE: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("other", "changed"),
-    [
-        ({}, []),
-        ({"answer": None}, ["answer"]),
-        ({"answer": "Here. "}, ["answer"]),
-        ({"question": "When?", "ground_truth": "Never."}, ["question", "ground_truth"]),
-        ({"contexts": ["Two.", "One."]}, ["contexts"]),
-        ({"contexts": None, "context_ids": None}, ["contexts", "context_ids"]),
-        ({"contexts": None, "answer": "No."}, ["answer", "contexts"]),
-        ({"reference_context_ids": ["2"]}, ["reference_context_ids"]),
-        ({"metadata": '{"rows": [2], "latency": 3}'}, ["rows"]),
-        ({"metadata": '{"rows": [1], "latency": 9, "tables": {"a": 1}}'}, ["tables"]),
-        ({"metadata": None}, ["rows"]),
-    ],
-)
+@pytest.mark.parametrize(("other", "changed"), [
+    ({}, []),
+    ({"answer": None}, ["answer"]),
+    ({"answer": "Here. "}, ["answer"]),
+    ({"question": "When?", "ground_truth": "Never."}, ["question", "ground_truth"]),
+    ({"contexts": ["Two.", "One."]}, ["contexts"]),
+    ({"contexts": None, "context_ids": None}, ["contexts", "context_ids"]),
+    ({"contexts": None, "answer": "No."}, ["answer", "contexts"]),
+    ({"reference_context_ids": ["2"]}, ["reference_context_ids"]),
+    ({"metadata": '{"rows": [2], "latency": 3}'}, ["rows"]),
+    ({"metadata": '{"rows": [1], "latency": 9, "tables": {"a": 1}}'}, ["tables"]),
+    ({"metadata": None}, ["rows"]),
+])  # fmt: skip
 def test_what_changed_in_a_sample(make: Make, other: dict[str, object], changed: list[str]) -> None:
     nights = make()
     nights.add("samples", {"input_hash": "1", **SAMPLE}, {"input_hash": "2", **SAMPLE, **other})
@@ -386,10 +383,7 @@ def test_only_what_moved_is_listed(make: Make) -> None:
     nights.add_samples(CANDIDATE, dict.fromkeys("abcd", "1"))
     nights.add_scores(BASE, "m", {"a": 0.5, "b": 0.5, "c": None})
     nights.add_scores(CANDIDATE, "m", {"a": 0.5, "b": 0.75, "c": 1.0, "d": 1.0})
-    assert nights.compare_pair().moves.rows() == [
-        ("b", "m", 0.5, 0.75, "noise"),
-        ("c", "m", None, 1.0, "noise"),
-    ]
+    assert nights.compare_pair().moves.rows() == [("b", "m", 0.5, 0.75, "noise"), ("c", "m", None, 1.0, "noise")]
 
 
 def test_a_comparison_leaves_the_warehouse_as_it_was(make: Make) -> None:

@@ -63,18 +63,15 @@ def show(capsys: pytest.CaptureFixture[str]) -> Any:  # noqa: ANN401  # a functi
     return print_it
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("answer", "answer changed"),
-        ("ground_truth", "ground truth changed"),
-        ("judge", "judge or prompt changed"),
-        ("answer+contexts", "answer and contexts changed"),
-        ("question+answer+judge", "question, answer and judge or prompt changed"),
-        ("noise", "judge's own noise"),
-        ("newly_scored", "scored only in candidate"),
-    ],
-)
+@pytest.mark.parametrize(("name", "words"), [
+    ("answer", "answer changed"),
+    ("ground_truth", "ground truth changed"),
+    ("judge", "judge or prompt changed"),
+    ("answer+contexts", "answer and contexts changed"),
+    ("question+answer+judge", "question, answer and judge or prompt changed"),
+    ("noise", "judge's own noise"),
+    ("newly_scored", "scored only in candidate"),
+])  # fmt: skip
 def test_parts_have_words(name: str, words: str) -> None:
     assert name_part(name) == words
 
@@ -131,16 +128,13 @@ def test_a_part_names_what_else_changed(show: Any) -> None:  # noqa: ANN401
     assert "factual_f1 +0.100 answer changed 31 30 +0.100 28 also had other contexts" in rows
 
 
-@pytest.mark.parametrize(
-    ("width", "missing"),
-    [
-        (200, []),
-        (110, ["scored in base", "in candidate"]),
-        (95, ["common", "scored in base", "in candidate"]),
-        (88, ["p", "common", "scored in base", "in candidate"]),
-        (75, ["95 % interval", "p", "common", "scored in base", "in candidate"]),
-    ],
-)
+@pytest.mark.parametrize(("width", "missing"), [
+    (200, []),
+    (110, ["scored in base", "in candidate"]),
+    (95, ["common", "scored in base", "in candidate"]),
+    (88, ["p", "common", "scored in base", "in candidate"]),
+    (75, ["95 % interval", "p", "common", "scored in base", "in candidate"]),
+])  # fmt: skip
 def test_a_narrow_terminal_keeps_both_means_and_names_what_it_leaves_out(
     width: int,
     missing: list[str],
@@ -243,13 +237,8 @@ def test_a_sample_with_its_texts_is_printed_whole(show: Any) -> None:  # noqa: A
     flip = make_flip("answer", "appeared", None, make_statement(long))
     lines = show(make_document(make_metric(), moved=[make_sample(flip, texts=texts)]))
     assert [line for line in lines if line.startswith(("question", "answer,", "ground_truth", "C1", "C2"))] == [
-        "question: Where?",
-        "answer, base: Here.",
-        "answer, candidate: There.",
-        "ground_truth: –",
-        "C1: One.",
-        "C2, base: –",
-        "C2, candidate: Two.",
-    ]
+        "question: Where?", "answer, base: Here.", "answer, candidate: There.", "ground_truth: –", "C1: One.",
+        "C2, base: –", "C2, candidate: Two.",
+    ]  # fmt: skip
     assert any("word end." in line for line in lines)
     assert not any(line.startswith(("factual_f1", "Why", "next:")) for line in lines)

@@ -41,16 +41,13 @@ def width(found: pl.DataFrame) -> float:
     return float((found["ci_high"] - found["ci_low"]).mean())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("judge", "further"),
-    [
-        pytest.param(GOOD, {}, id="good", marks=pytest.mark.slow),
-        pytest.param(LENIENT, {"truth": 0.9}, id="lenient, high", marks=pytest.mark.slow),
-        pytest.param(POOR, {"hard_share": 0.5}, id="poor, strata", marks=pytest.mark.slow),
-        pytest.param(LENIENT, UNFINISHED, id="lenient, strata, unfinished", marks=pytest.mark.slow),
-        pytest.param(LENIENT, {**UNFINISHED, "n_runs": 120}, id="lenient, strata, unfinished, fewer runs"),
-    ],
-)
+@pytest.mark.parametrize(("judge", "further"), [
+    pytest.param(GOOD, {}, id="good", marks=pytest.mark.slow),
+    pytest.param(LENIENT, {"truth": 0.9}, id="lenient, high", marks=pytest.mark.slow),
+    pytest.param(POOR, {"hard_share": 0.5}, id="poor, strata", marks=pytest.mark.slow),
+    pytest.param(LENIENT, UNFINISHED, id="lenient, strata, unfinished", marks=pytest.mark.slow),
+    pytest.param(LENIENT, {**UNFINISHED, "n_runs": 120}, id="lenient, strata, unfinished, fewer runs"),
+])  # fmt: skip
 def test_intervals_cover_the_truth_where_the_judge_is_biased(
     judge: Mapping[str, float], further: dict[str, Any]
 ) -> None:
@@ -143,16 +140,10 @@ def compute(drawn: Drawn, n_samples: int) -> dict[str, float]:
     centre = mean + (1 - lam) * (0.5 - mean) * 4 / (n + 4)
     half = student.ppf(0.975, n - 2) * np.sqrt(padded)
     return {
-        "mean": values.mean(),
-        "corrected_mean": mean,
-        "ci_low": centre - half,
-        "ci_high": centre + half,
-        "judge_weight": lam,
-        "n_effective": n_effective,
-        "n_samples_effective": n,
-        "n_reviewed": len(weight),
+        "mean": values.mean(), "corrected_mean": mean, "ci_low": centre - half, "ci_high": centre + half,
+        "judge_weight": lam, "n_effective": n_effective, "n_samples_effective": n, "n_reviewed": len(weight),
         "n_scored": n_samples,
-    }
+    }  # fmt: skip
 
 
 def test_all_reviewed_gives_peoples_mean() -> None:

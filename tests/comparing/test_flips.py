@@ -180,20 +180,17 @@ def make(*texts: str, ids: tuple[str, ...] | None = None) -> Contexts:
     return Contexts(texts=texts, ids=ids or ("",) * len(texts))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "verdict"),
-    [
-        ([1.0, 1.0, 0.9], [0.0, 0.0, 0.1], "retrieval"),
-        ([0.0, 0.1, 0.0], [0.0, 0.0, 0.0], "generation"),
-        ([0.5, 0.45, 0.55], [0.0, 0.0, 0.0], "both"),
-        ([1.0, 0.0, 1.0], [0.0, 0.0, 0.0], "noise"),
-        ([1.0, 1.0, 1.0], [0.0, 1.0, 0.0], "noise"),
-        (None, [0.0, 0.0, 0.1], "generation"),
-        (None, [0.0, 0.0, 0.6], "noise"),
-        ([1.0, None, 1.0], [0.0, 0.0, 0.0], "unknown"),
-        ([], [], "unknown"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "verdict"), [
+    ([1.0, 1.0, 0.9], [0.0, 0.0, 0.1], "retrieval"),
+    ([0.0, 0.1, 0.0], [0.0, 0.0, 0.0], "generation"),
+    ([0.5, 0.45, 0.55], [0.0, 0.0, 0.0], "both"),
+    ([1.0, 0.0, 1.0], [0.0, 0.0, 0.0], "noise"),
+    ([1.0, 1.0, 1.0], [0.0, 1.0, 0.0], "noise"),
+    (None, [0.0, 0.0, 0.1], "generation"),
+    (None, [0.0, 0.0, 0.6], "noise"),
+    ([1.0, None, 1.0], [0.0, 0.0, 0.0], "unknown"),
+    ([], [], "unknown"),
+])  # fmt: skip
 def test_the_verdict_of_a_move(old: list[float | None] | None, new: list[float | None], verdict: Verdict) -> None:
     assert judge_move(MOVE, old=old, new=new, same_answer=False).verdict == verdict
 

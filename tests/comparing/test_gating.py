@@ -154,15 +154,12 @@ def test_a_drop_that_may_be_chance_or_has_no_interval_is_undecided() -> None:
     assert (check.outcome, check.reason, check.ci_low) == ("undecided", "too_few_samples", None)
 
 
-@pytest.mark.parametrize(
-    ("further", "outcome", "reason"),
-    [
-        ({"n_candidate": 0}, "failed", "nothing_scored"),
-        ({"n_base": 0}, "undecided", "nothing_common"),
-        ({}, "undecided", "nothing_common"),
-        ({"n_base": 0, "n_candidate": 0}, "undecided", "nothing_common"),
-    ],
-)
+@pytest.mark.parametrize(("further", "outcome", "reason"), [
+    ({"n_candidate": 0}, "failed", "nothing_scored"),
+    ({"n_base": 0}, "undecided", "nothing_common"),
+    ({}, "undecided", "nothing_common"),
+    ({"n_base": 0, "n_candidate": 0}, "undecided", "nothing_common"),
+])  # fmt: skip
 def test_a_drop_without_a_common_sample(further: dict[str, int], outcome: str, reason: str) -> None:
     none = {"n": 0, "n_clusters": 0, "n_higher": 0, "n_lower": 0}
     check = check_drop(make_comparison(None, None, None, p=None, counts=none | further), 0.02)
@@ -182,17 +179,14 @@ def test_fewer_than_six_independent_samples_tell_nothing(high: float) -> None:
     assert check_drop(six, 0.02).outcome == ("failed" if high < 0 else "passed")
 
 
-@pytest.mark.parametrize(
-    ("name", "reason", "message"),
-    [
-        ("judge", "other_judge", "in 7 of 50"),
-        ("answer+judge", "other_judge", "in 7 of 50"),
-        ("formula", "other_formula", "in 7 of 50"),
-        ("judge+formula", "other_formula", "in 7 of 50"),
-        ("answer+contexts", "beyond_limit", "beyond the limit"),
-        ("noise", "beyond_limit", "beyond the limit"),
-    ],
-)
+@pytest.mark.parametrize(("name", "reason", "message"), [
+    ("judge", "other_judge", "in 7 of 50"),
+    ("answer+judge", "other_judge", "in 7 of 50"),
+    ("formula", "other_formula", "in 7 of 50"),
+    ("judge+formula", "other_formula", "in 7 of 50"),
+    ("answer+contexts", "beyond_limit", "beyond the limit"),
+    ("noise", "beyond_limit", "beyond the limit"),
+])  # fmt: skip
 def test_another_yardstick_leaves_even_a_great_drop_undecided(name: str, reason: str, message: str) -> None:
     parts = (Part(name="answer", n=43, n_moved=43, value=-0.4), Part(name=name, n=7, n_moved=0, value=0.0))
     check = check_drop(make_comparison(-0.5, -0.6, -0.4, parts=parts), 0.02)
@@ -200,16 +194,13 @@ def test_another_yardstick_leaves_even_a_great_drop_undecided(name: str, reason:
     assert message in check.detail
 
 
-@pytest.mark.parametrize(
-    ("n_scored", "n_samples", "outcome", "beyond"),
-    [
-        (9, 10, "passed", 0.0),
-        (10, 10, "passed", -0.1),
-        (8, 10, "failed", 0.1),
-        (0, 10, "failed", 0.9),
-        (0, 0, "failed", 0.9),
-    ],
-)
+@pytest.mark.parametrize(("n_scored", "n_samples", "outcome", "beyond"), [
+    (9, 10, "passed", 0.0),
+    (10, 10, "passed", -0.1),
+    (8, 10, "failed", 0.1),
+    (0, 10, "failed", 0.9),
+    (0, 0, "failed", 0.9),
+])  # fmt: skip
 def test_coverage_is_a_count_and_always_decided(n_scored: int, n_samples: int, outcome: str, beyond: float) -> None:
     check = check_coverage("mrr", 0.9, make_score(0.5, 0.4, 0.6, n=n_scored, of=n_samples))
     assert (check.outcome, check.n) == (outcome, n_samples)
@@ -225,17 +216,14 @@ def test_coverage_counts_only_samples_that_the_metric_applies_to() -> None:
         assert check_coverage("refusal_rate", limit, replace(score, n_scored=0, n_applicable=0)).outcome == "failed"
 
 
-@pytest.mark.parametrize(
-    ("cost", "outcome", "reason"),
-    [
-        (Cost(usd=0.0), "passed", None),
-        (Cost(usd=2.0), "passed", None),
-        (Cost(usd=2.01), "failed", "beyond_limit"),
-        (Cost(usd=2.01, n_unpriced=3), "failed", "beyond_limit"),
-        (Cost(usd=1.0, n_unpriced=3), "undecided", "unknown_price"),
-        (Cost(usd=1.0, n_estimated=3), "passed", None),
-    ],
-)
+@pytest.mark.parametrize(("cost", "outcome", "reason"), [
+    (Cost(usd=0.0), "passed", None),
+    (Cost(usd=2.0), "passed", None),
+    (Cost(usd=2.01), "failed", "beyond_limit"),
+    (Cost(usd=2.01, n_unpriced=3), "failed", "beyond_limit"),
+    (Cost(usd=1.0, n_unpriced=3), "undecided", "unknown_price"),
+    (Cost(usd=1.0, n_estimated=3), "passed", None),
+])  # fmt: skip
 def test_cost_is_decided_where_prices_are_known(cost: Cost, outcome: str, reason: str | None) -> None:
     check = check_cost(2.0, cost)
     assert (check.outcome, check.reason, check.metric) == (outcome, reason, None)
@@ -246,16 +234,13 @@ def test_cost_is_decided_where_prices_are_known(cost: Cost, outcome: str, reason
         assert "3 calls" in check.detail
 
 
-@pytest.mark.parametrize(
-    ("latency", "outcome", "reason", "detail"),
-    [
-        (Latency(p95_ms=100.0, n=40), "passed", None, "at least 95 % of 40 responses took no longer"),
-        (Latency(p95_ms=100.5, n=40), "failed", "beyond_limit", "more than 5 % of 40 responses took longer"),
-        (Latency(n_failed=7), "undecided", "nothing_asked", "none of the 7 questions that were asked was answered"),
-        (Latency(n_reused=7), "undecided", "nothing_asked", "all 7 responses are from an earlier run"),
-        (Latency(), "undecided", "nothing_asked", "its dataset brings the answers"),
-    ],
-)
+@pytest.mark.parametrize(("latency", "outcome", "reason", "detail"), [
+    (Latency(p95_ms=100.0, n=40), "passed", None, "at least 95 % of 40 responses took no longer"),
+    (Latency(p95_ms=100.5, n=40), "failed", "beyond_limit", "more than 5 % of 40 responses took longer"),
+    (Latency(n_failed=7), "undecided", "nothing_asked", "none of the 7 questions that were asked was answered"),
+    (Latency(n_reused=7), "undecided", "nothing_asked", "all 7 responses are from an earlier run"),
+    (Latency(), "undecided", "nothing_asked", "its dataset brings the answers"),
+])  # fmt: skip
 def test_latency_is_decided_where_something_was_asked(
     latency: Latency, outcome: str, reason: str | None, detail: str
 ) -> None:

@@ -94,11 +94,8 @@ def test_one_thing_that_changes_makes_one_part(pairs: list[tuple[float, float]],
 
 
 MIRRORED = {
-    "added": "removed",
-    "removed": "added",
-    "newly_scored": "no_longer_scored",
-    "no_longer_scored": "newly_scored",
-}
+    "added": "removed", "removed": "added", "newly_scored": "no_longer_scored", "no_longer_scored": "newly_scored",
+}  # fmt: skip
 
 
 @given(st.lists(draw_row(), max_size=30))
@@ -192,27 +189,24 @@ def name_one(
     return name
 
 
-@pytest.mark.parametrize(
-    ("steps", "changed", "name"),
-    [
-        ({"classify"}, ("answer",), "answer"),
-        ({"classify"}, ("contexts",), NOISE),
-        ({"classify"}, ("answer", "contexts"), "answer"),
-        ({"classify", "attribute_answer"}, ("contexts", "answer"), "answer+contexts"),
-        ({"attribute_ground_truth"}, ("answer",), NOISE),
-        ({"attribute_ground_truth"}, ("ground_truth", "contexts"), "contexts+ground_truth"),
-        ({"rank"}, ("reference_context_ids",), "ground_truth"),
-        ({"rank"}, ("context_ids",), "contexts"),
-        ({"tool_calls"}, ("tool_calls", "answer"), "answer"),
-        ({"tool_calls"}, ("expected_tool_calls",), "ground_truth"),
-        ({"classify"}, ("tool_calls",), NOISE),
-        ({"result_sets"}, ("tables",), "question"),
-        ({"grade_accuracy"}, ("contexts",), NOISE),
-        ({"grade_own_rubric"}, ("contexts",), "contexts"),
-        (set(), ("answer",), "answer"),
-        (set(), ("contexts", "question"), "question+contexts"),
-    ],
-)
+@pytest.mark.parametrize(("steps", "changed", "name"), [
+    ({"classify"}, ("answer",), "answer"),
+    ({"classify"}, ("contexts",), NOISE),
+    ({"classify"}, ("answer", "contexts"), "answer"),
+    ({"classify", "attribute_answer"}, ("contexts", "answer"), "answer+contexts"),
+    ({"attribute_ground_truth"}, ("answer",), NOISE),
+    ({"attribute_ground_truth"}, ("ground_truth", "contexts"), "contexts+ground_truth"),
+    ({"rank"}, ("reference_context_ids",), "ground_truth"),
+    ({"rank"}, ("context_ids",), "contexts"),
+    ({"tool_calls"}, ("tool_calls", "answer"), "answer"),
+    ({"tool_calls"}, ("expected_tool_calls",), "ground_truth"),
+    ({"classify"}, ("tool_calls",), NOISE),
+    ({"result_sets"}, ("tables",), "question"),
+    ({"grade_accuracy"}, ("contexts",), NOISE),
+    ({"grade_own_rubric"}, ("contexts",), "contexts"),
+    (set(), ("answer",), "answer"),
+    (set(), ("contexts", "question"), "question+contexts"),
+])  # fmt: skip
 def test_only_what_a_metric_rests_on_can_move_it(steps: set[str], changed: tuple[str, ...], name: str) -> None:
     assert name_one(steps, *changed) == name
 

@@ -111,18 +111,15 @@ def test_where_too_few_are_unchanged_all_are_drawn_from(
     assert (set(again.sample_ids) == set(house.ids[:MIN_SAMPLES])) == (population == "unchanged")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "update runs set language = 'zh' where run_id = 'base'",
-        "update runs set judge = 'openai:other' where run_id = 'base'",
-        """update runs set config = '{"temperature": 1.0}' where run_id = 'base'""",
-        "update llm_calls set prompt_hash = 'p0' where run_id = 'base'",
-        "update runs set status = 'cancelled' where run_id = 'base'",
-        "update runs set dataset = 'other.jsonl' where run_id = 'base'",
-        "update runs set kind = 'noise' where run_id = 'base'",
-    ],
-)
+@pytest.mark.parametrize("change", [
+    "update runs set language = 'zh' where run_id = 'base'",
+    "update runs set judge = 'openai:other' where run_id = 'base'",
+    """update runs set config = '{"temperature": 1.0}' where run_id = 'base'""",
+    "update llm_calls set prompt_hash = 'p0' where run_id = 'base'",
+    "update runs set status = 'cancelled' where run_id = 'base'",
+    "update runs set dataset = 'other.jsonl' where run_id = 'base'",
+    "update runs set kind = 'noise' where run_id = 'base'",
+])  # fmt: skip
 def test_unchanged_means_judged_alike_by_the_evaluation_before(
     house: NoiseHouse, measure: Measure, change: str
 ) -> None:

@@ -21,19 +21,8 @@ from evalhouse.warehouse.store import Warehouse
 
 N: Final = 36
 TOOLS: Final = (
-    "boiler",
-    "pump",
-    "valve",
-    "lamp",
-    "crane",
-    "winch",
-    "anchor",
-    "radar",
-    "engine",
-    "hatch",
-    "mast",
-    "oar",
-)
+    "boiler", "pump", "valve", "lamp", "crane", "winch", "anchor", "radar", "engine", "hatch", "mast", "oar",
+)  # fmt: skip
 # The runs in their order, each with what is wrong in the bot; the first is repeated, so that it is also a run before.
 NIGHTS: Final = ("base", "no_contexts", "healed", "invents", "invents_beside_new_contexts", "loses_and_invents")
 

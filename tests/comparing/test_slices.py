@@ -87,16 +87,10 @@ def test_show_has_the_mean_of_each_slice_with_its_interval(store: Warehouse, ask
     assert ask("show", "night", "--json").document["by"] == []
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        ("lang", "has a metadata column 'lang'; its columns are language, page, tier"),
-        (
-            "page",
-            "column page has 120 values in run night, and at most 50 can be shown; add a column",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("column", "message"), [
+    ("lang", "has a metadata column 'lang'; its columns are language, page, tier"),
+    ("page", "column page has 120 values in run night, and at most 50 can be shown; add a column"),
+])  # fmt: skip
 @pytest.mark.parametrize(
     "command",
     [("show", "night"), ("compare", "base", "night"), ("gate", "night", "--min", "faithfulness=0.1"),],
@@ -189,14 +183,11 @@ def test_a_gate_checks_each_slice_by_the_same_limits(store: Warehouse, ask: Ask)
 
 
 @pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
-@pytest.mark.parametrize(
-    ("by", "expected"),
-    [
-        ({"language": {}}, {("max_drop", None), ("max_drop", "en"), ("max_drop", "zh")}),
-        ({"language": {"min": {"faithfulness": 0.1}}}, {("max_drop", None), ("min", "en"), ("min", "zh")}),
-        ({"tongue": {}}, {("max_drop", None), ("max_drop", "missing")}),
-    ],
-)
+@pytest.mark.parametrize(("by", "expected"), [
+    ({"language": {}}, {("max_drop", None), ("max_drop", "en"), ("max_drop", "zh")}),
+    ({"language": {"min": {"faithfulness": 0.1}}}, {("max_drop", None), ("min", "en"), ("min", "zh")}),
+    ({"tongue": {}}, {("max_drop", None), ("max_drop", "missing")}),
+])  # fmt: skip
 def test_a_suite_has_limits_for_slices(
     store: Warehouse, against: str, by: dict[str, Any], expected: set[tuple[str, str | None]]
 ) -> None:
@@ -216,14 +207,11 @@ def test_a_suite_has_limits_for_slices(
         assert failed == ([] if by["language"] else [("language", "zh")])
 
 
-@pytest.mark.parametrize(
-    ("gate", "message"),
-    [
-        ({"max_cost": 1.0, "by": {"language": {}}}, "there is nothing to check by language"),
-        ({"min": {"mrr": 0.1}, "by": {"language": {"trend": {"mrr": 0.1}}}}, "trend"),
-        ({"by": {"language": {"min": {"hallucination": 0.1}}}}, "better when low"),
-    ],
-)
+@pytest.mark.parametrize(("gate", "message"), [
+    ({"max_cost": 1.0, "by": {"language": {}}}, "there is nothing to check by language"),
+    ({"min": {"mrr": 0.1}, "by": {"language": {"trend": {"mrr": 0.1}}}}, "trend"),
+    ({"by": {"language": {"min": {"hallucination": 0.1}}}}, "better when low"),
+])  # fmt: skip
 def test_limits_of_slices_that_make_no_sense_are_refused(gate: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         SuiteGate.model_validate(gate)

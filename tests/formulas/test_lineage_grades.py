@@ -170,13 +170,7 @@ def test_score_of_a_users_rubric_leads_down_as_well(show: Show) -> None:
 def test_all_scores_of_a_sample_show_every_step_once(show: Show) -> None:
     lines = show()
     steps = (
-        "relevancy",
-        "overlap",
-        "tool_calls",
-        "result_sets",
-        "grade_relevance",
-        "grade_sql_equivalence",
-        "grade_tone",
-    )
+        "relevancy", "overlap", "tool_calls", "result_sets", "grade_relevance", "grade_sql_equivalence", "grade_tone",
+    )  # fmt: skip
     assert [line for line in lines if line in steps] == list(steps)
     assert {line.split(" = ")[0] for line in lines if " = " in line} == set(METRICS.split(","))

@@ -158,13 +158,10 @@ def test_other_runs_and_samples_do_not_count() -> None:
     assert values == {"r": {"s": pytest.approx(2 / 3), "other": 0}, "r2": {"s": 1}}
 
 
-@pytest.mark.parametrize(
-    ("embeddings", "named", "other"),
-    [
-        ("hashing", "surface_similarity", "semantic_similarity"),
-        ("openai:embedder", "semantic_similarity", "surface_similarity"),
-    ],
-)
+@pytest.mark.parametrize(("embeddings", "named", "other"), [
+    ("hashing", "surface_similarity", "semantic_similarity"),
+    ("openai:embedder", "semantic_similarity", "surface_similarity"),
+])  # fmt: skip
 def test_spelling_is_never_called_meaning(embeddings: str, named: str, other: str) -> None:
     with open_rows() as con:
         add_samples(con, Sample(similarity=0.8))

@@ -159,15 +159,12 @@ def test_users_folder_is_as_strict(tmp_path: Path) -> None:
         load_metrics(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("settings", "version"),
-    [
-        ({}, "1"),
-        ({"factual_weight": 0.75}, "1"),
-        ({"factual_weight": 0.5}, "1;factual_weight=0.5"),
-        ({"similarity_weight": 1, "factual_weight": 0.1}, "1;factual_weight=0.1;similarity_weight=1"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "version"), [
+    ({}, "1"),
+    ({"factual_weight": 0.75}, "1"),
+    ({"factual_weight": 0.5}, "1;factual_weight=0.5"),
+    ({"similarity_weight": 1, "factual_weight": 0.1}, "1;factual_weight=0.1;similarity_weight=1"),
+])  # fmt: skip
 def test_version_names_what_is_not_default(settings: dict[str, float], version: str) -> None:
     assert metric_version(load_metrics()["answer_correctness"], settings) == version
 
@@ -211,33 +208,23 @@ def test_a_python_file_is_read_and_not_run(tmp_path: Path) -> None:
         load_metrics(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("def halve(:", "line 1: not valid Python: invalid syntax"),
-        ("def halve(answer): ...", "no function is marked with @metric"),
-        (
-            "@metric('x', needs='answer')\ndef f(answer): ...",
-            "line 1: @metric takes the arguments name=, needs= and better=",
-        ),
-        (
-            "@metric(name='x', need='answer')\ndef f(answer): ...",
-            "line 1: @metric takes the arguments name=, needs= and",
-        ),
-        ("@metric(name=NAME, needs='answer')\ndef f(answer): ...", "must be written out as literals"),
-        ("@metric(name='X', needs='answer')\ndef f(answer): ...", "name is 'X'; it must be in small letters"),
-        ("@metric(needs='answer')\ndef f(answer): ...", "name is None"),
-        ("@metric(name='x', needs='answr')\ndef f(answr): ...", "needs has 'answr'; did you mean answer"),
-        ("@metric(name='x', needs=3)\ndef f(answer): ...", "needs has 3"),
-        (
-            "@metric(name='x', needs='answer', better='up')\ndef f(answer): ...",
-            "better is 'up'; it must be one of high, low",
-        ),
-        ("@metric(name='x', needs='answer')\ndef f(reply): ...", r"f takes \(reply\), and needs names answer"),
-        ("@metric(name='x', needs='answer')\nasync def f(answer): ...", "marks an ordinary function"),
-        ("@metric(name='mrr', needs='answer')\ndef f(answer): ...", "metric 'mrr' is taken"),
-    ],
-)
+@pytest.mark.parametrize(("text", "problem"), [
+    ("def halve(:", "line 1: not valid Python: invalid syntax"),
+    ("def halve(answer): ...", "no function is marked with @metric"),
+    ("@metric('x', needs='answer')\ndef f(answer): ...",
+     "line 1: @metric takes the arguments name=, needs= and better="),
+    ("@metric(name='x', need='answer')\ndef f(answer): ...", "line 1: @metric takes the arguments name=, needs= and"),
+    ("@metric(name=NAME, needs='answer')\ndef f(answer): ...", "must be written out as literals"),
+    ("@metric(name='X', needs='answer')\ndef f(answer): ...", "name is 'X'; it must be in small letters"),
+    ("@metric(needs='answer')\ndef f(answer): ...", "name is None"),
+    ("@metric(name='x', needs='answr')\ndef f(answr): ...", "needs has 'answr'; did you mean answer"),
+    ("@metric(name='x', needs=3)\ndef f(answer): ...", "needs has 3"),
+    ("@metric(name='x', needs='answer', better='up')\ndef f(answer): ...",
+     "better is 'up'; it must be one of high, low"),
+    ("@metric(name='x', needs='answer')\ndef f(reply): ...", r"f takes \(reply\), and needs names answer"),
+    ("@metric(name='x', needs='answer')\nasync def f(answer): ...", "marks an ordinary function"),
+    ("@metric(name='mrr', needs='answer')\ndef f(answer): ...", "metric 'mrr' is taken"),
+])  # fmt: skip
 def test_a_python_file_that_breaks_the_rules_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
     with pytest.raises(MetricFileError, match=rf"mine\.py.*{problem}"):

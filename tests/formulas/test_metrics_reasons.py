@@ -18,16 +18,9 @@ from rows import (
 
 METRICS = sorted(read_metrics())
 REASONS = (
-    "no_answer",
-    "no_ground_truth",
-    "no_contexts",
-    "target_failed",
-    "judge_failed",
-    "embedding_failed",
-    "budget_exhausted",
-    "cancelled",
-    "no_statements",
-)
+    "no_answer", "no_ground_truth", "no_contexts", "target_failed", "judge_failed", "embedding_failed",
+    "budget_exhausted", "cancelled", "no_statements",
+)  # fmt: skip
 NEEDING = [(metric, step) for metric in METRICS for step in read_metrics()[metric].needs]
 NEEDED = sorted({step for _, step in NEEDING})
 

@@ -374,11 +374,8 @@ def test_a_run_without_verdicts_has_no_shares(counted: list[dict[str, Any]]) -> 
     rows = {row["cause"]: row for row in counted if row["run_id"] == "unjudged"}
     assert (rows["not_judged"]["share"], rows["not_judged"]["ci_high"]) == (1, 1)
     assert (rows["fine"]["n_of"], rows["fine"]["share"], rows["fine"]["ci_low"], rows["fine"]["ci_high"]) == (
-        0,
-        None,
-        None,
-        None,
-    )
+        0, None, None, None,
+    )  # fmt: skip
 
 
 def test_an_empty_warehouse_has_no_causes() -> None:

@@ -97,19 +97,13 @@ def test_latencies_count_only_answers_that_the_run_asked_for() -> None:
         fill(con, "responses", {"run_id": "later", "sample_id": "s", **reused})
         later, row = read(con, "from run_latencies order by run_id")
     assert (row["series"], row["suite"], row["label"], row["started_at"]) == (
-        "suite s",
-        "s",
-        "new",
-        datetime(2026, 1, 1),
-    )
+        "suite s", "s", "new", datetime(2026, 1, 1),
+    )  # fmt: skip
     assert (row["n_answered"], row["n_failed"], row["n_reused"]) == (101, 1, 1)
     assert (row["latency_p50_ms"], row["latency_p95_ms"]) == (51.0, 96.0)
     assert (later["n_answered"], later["n_reused"], later["latency_p50_ms"], later["latency_p95_ms"]) == (
-        0,
-        1,
-        None,
-        None,
-    )
+        0, 1, None, None,
+    )  # fmt: skip
 
 
 FAILED = Sample(

@@ -90,48 +90,27 @@ HISTORIES = {
     "another purpose found it": ((replace(BEFORE, row={"kind": "noise"}), Night()), UNKNOWN),
     "an update changed its document": ((BEFORE, Night(row=make_update("v2", "tides.md", "lamps.md"))), OUTDATED),
     "an earlier update did": ((BEFORE, Night(row=make_update("v2", "lamps.md")), Night()), OUTDATED),
-    "the update came before it was held": (
-        (Night(), Night(row=make_update("v2", "lamps.md"), sample=HELD), Night()),
-        ("retrieval_missed", "retrieved_before", FOUND.replace("night 0", "night 1")),
-    ),
+    "the update came before it was held": ((Night(), Night(row=make_update("v2", "lamps.md"), sample=HELD), Night()),
+     ("retrieval_missed", "retrieved_before", FOUND.replace("night 0", "night 1"))),
     "an update changed another document": ((BEFORE, Night(row=make_update("v2", "lamp", "lamps.mdx"))), UNCHANGED),
     "an update did not say what it changed": ((BEFORE, Night(row=make_update("v2")), Night()), UNKNOWN),
-    "an update without a version changed it": (
-        (BEFORE, Night(row=make_update(None, "lamps.md#2"))),
-        (*OUTDATED[:2], "1 of 2: G2; lamps.md#2 supported it in run night 0, and an update (run night 1) changed it"),
-    ),
+    "an update without a version changed it": ((BEFORE, Night(row=make_update(None, "lamps.md#2"))),
+     (*OUTDATED[:2], "1 of 2: G2; lamps.md#2 supported it in run night 0, and an update (run night 1) changed it")),
     "the same version was announced again": (
-        (Night(sample=HELD, row=make_update("v2")), Night(row=make_update("v2", "lamps.md"))),
-        UNCHANGED,
-    ),
-    "its contexts have no ids": (
-        (Night(sample=replace(HELD, context_ids=None)), Night()),
-        (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0"),
-    ),
+     (Night(sample=HELD, row=make_update("v2")), Night(row=make_update("v2", "lamps.md"))), UNCHANGED),
+    "its contexts have no ids": ((Night(sample=replace(HELD, context_ids=None)), Night()),
+     (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0")),
     "its contexts have no ids, and there was an update": (
-        (Night(sample=replace(HELD, context_ids=None)), Night(row=make_update("v2", "lamps.md"))),
-        UNKNOWN,
-    ),
-    "the very context is there again": (
-        (BEFORE, Night(sample=replace(LOST, contexts=["Of lamps.", "Of ships."]))),
-        UNKNOWN,
-    ),
-    "one of two that were needed together is gone": (
-        (TOGETHER, Night()),
-        (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0, ships.md#1, lamps.md#2"),
-    ),
-    "one of two that were needed together was changed": (
-        (TOGETHER, Night(row=make_update("v2", "lamps.md"))),
-        OUTDATED,
-    ),
-    "one of two that were each enough was changed": (
-        (
-            Night(sample=TWICE),
-            Night(row=make_update("v2", "lamps.md")),
-        ),
-        (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0, oil.md"),
-    ),
-}
+     (Night(sample=replace(HELD, context_ids=None)), Night(row=make_update("v2", "lamps.md"))), UNKNOWN),
+    "the very context is there again": ((BEFORE, Night(sample=replace(LOST, contexts=["Of lamps.", "Of ships."]))),
+     UNKNOWN),
+    "one of two that were needed together is gone": ((TOGETHER, Night()),
+     (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0, ships.md#1, lamps.md#2")),
+    "one of two that were needed together was changed": ((TOGETHER, Night(row=make_update("v2", "lamps.md"))),
+     OUTDATED),
+    "one of two that were each enough was changed": ((Night(sample=TWICE), Night(row=make_update("v2", "lamps.md"))),
+     (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0, oil.md")),
+}  # fmt: skip
 
 
 def test_stored_history_shows_where_the_fault_is() -> None:

@@ -20,41 +20,16 @@ ONE_RUN = Sample(
     similarity=0.5,
 )
 ROWS_OF_ONE_RUN = {
-    "run_samples": 1,
-    "outcomes": len(list_steps()),
-    "statements": 3,
-    "classifications": 3,
-    "attributions": 3,
-    "context_verdicts": 1,
-    "similarities": 1,
-    "votes": 3,
-    "scores": 2,
-    "llm_calls": 1,
-    "responses": 1,
-    "stored_scores": 2,
-    "stored_causes": 1,
-    "stored_costs": 1,
-}
+    "run_samples": 1, "outcomes": len(list_steps()), "statements": 3, "classifications": 3, "attributions": 3,
+    "context_verdicts": 1, "similarities": 1, "votes": 3, "scores": 2, "llm_calls": 1, "responses": 1,
+    "stored_scores": 2, "stored_causes": 1, "stored_costs": 1,
+}  # fmt: skip
 LOOK_BACK = {"sample_causes", "run_causes", "earlier_support"}  # at no more earlier runs than cause_thresholds says
 VIEWS = [
-    "earlier_support",
-    "sample_steps",
-    "statement_verdicts",
-    "sample_statement_counts",
-    "sample_rankings",
-    "verdicts",
-    "run_scores",
-    "run_costs",
-    "run_latencies",
-    "vote_flips",
-    "sample_causes",
-    "run_causes",
-    "unscored",
-    "fact_lists",
-    "review_items",
-    "retrieved_contexts",
-    "reviewed_verdicts",
-]
+    "earlier_support", "sample_steps", "statement_verdicts", "sample_statement_counts", "sample_rankings", "verdicts",
+    "run_scores", "run_costs", "run_latencies", "vote_flips", "sample_causes", "run_causes", "unscored", "fact_lists",
+    "review_items", "retrieved_contexts", "reviewed_verdicts",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

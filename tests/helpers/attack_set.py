@@ -167,11 +167,9 @@ def lay_out(scene: Scene, step: AttackedStep, field: Place = "answer") -> dict[s
             return {"question": scene.question, "answer_statements": answer, "ground_truth_statements": truth}
         case "attribute":
             return {
-                "question": scene.question,
-                "contexts": contexts,
-                "answer_statements": answer,
+                "question": scene.question, "contexts": contexts, "answer_statements": answer,
                 "ground_truth_statements": truth,
-            }
+            }  # fmt: skip
         case "rank":
             return {"question": scene.question, "ground_truth": scene.truth, "contexts": contexts}
 

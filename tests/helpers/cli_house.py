@@ -17,31 +17,20 @@ MARKUP = "[bold]loud[/bold] [/red] [link=http://x]x[/link]"
 HOSTILE_ID = "odd [red] $(touch pwned)"
 
 ROWS: list[dict[str, Any]] = [
-    {
-        "id": "tide-1",
-        "question": "When is high tide at Brankmouth?",
-        "bot_reply": "High tide at Brankmouth is at 6 in the morning. The harbour is closed on Mondays.",
-        "ground_truth": "High tide at Brankmouth is at 6 in the morning.",
-        "contexts": ["The tables say that high tide at Brankmouth is at 6 in the morning.", "Gulls nest on the pier."],
-        "harbour": "Brankmouth",
-    },
-    {
-        "id": HOSTILE_ID,
-        "question": f"What does {MARKUP} mean? {HOSTILE}",
-        "bot_reply": f"It means {MARKUP}. {HOSTILE} The lamp is green.",
-        "ground_truth": f"The lamp is green. {MARKUP}",
-        "contexts": [f"The lamp is green. {MARKUP} {HOSTILE}"],
-    },
-    {
-        "id": "zh-1",
-        "question": "灯塔有多高？",
-        "bot_reply": "灯塔高四十二米，建于一八九〇年，至今仍由守塔人每晚点亮，照亮整个海湾和附近的渔村。",
-        "ground_truth": "灯塔高四十二米。",
-        "contexts": ["这座灯塔高四十二米，位于海湾的北端。"],
-    },
+    {"id": "tide-1", "question": "When is high tide at Brankmouth?",
+     "bot_reply": "High tide at Brankmouth is at 6 in the morning. The harbour is closed on Mondays.",
+     "ground_truth": "High tide at Brankmouth is at 6 in the morning.",
+     "contexts": ["The tables say that high tide at Brankmouth is at 6 in the morning.", "Gulls nest on the pier."],
+     "harbour": "Brankmouth"},
+    {"id": HOSTILE_ID, "question": f"What does {MARKUP} mean? {HOSTILE}",
+     "bot_reply": f"It means {MARKUP}. {HOSTILE} The lamp is green.", "ground_truth": f"The lamp is green. {MARKUP}",
+     "contexts": [f"The lamp is green. {MARKUP} {HOSTILE}"]},
+    {"id": "zh-1", "question": "灯塔有多高？",
+     "bot_reply": "灯塔高四十二米，建于一八九〇年，至今仍由守塔人每晚点亮，照亮整个海湾和附近的渔村。",
+     "ground_truth": "灯塔高四十二米。", "contexts": ["这座灯塔高四十二米，位于海湾的北端。"]},
     {"id": "silent-1", "question": "Who keeps the light?", "ground_truth": "Maud Tregarthen keeps the light."},
     {"id": "left-out", "question": "Is this row beyond the limit?", "ground_truth": "Yes, it is."},
-]
+]  # fmt: skip
 N_JUDGED = 4
 
 ECHO_METRIC = """\

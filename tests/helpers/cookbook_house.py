@@ -26,19 +26,13 @@ CONTEXTS = [
     {"id": "gulls", "text": "Gulls nest on the pier. The harbour is closed on Mondays."},
 ]
 GRADES: dict[str, dict[str, Any]] = {
-    "relevance": {
-        "unrelated": {"reason": "It is about the tide.", "verdict": False},
-        "accuracy": {"reason": "The hour is another one.", "rating": 2},
-        "comprehensiveness": {"reason": "All is said.", "rating": 9},
-        "context_precision": {"reason": "It stands in C1.", "rating": 3},
-        "final": 0.9,
-    },
-    "questions": {
-        "reason": "It names an hour.",
-        "noncommittal": False,
-        "questions": ["When is high tide?", "What is the hour of the tide?", "When does the water stand high?"],
-    },
-}
+    "relevance": {"unrelated": {"reason": "It is about the tide.", "verdict": False},
+     "accuracy": {"reason": "The hour is another one.", "rating": 2},
+     "comprehensiveness": {"reason": "All is said.", "rating": 9},
+     "context_precision": {"reason": "It stands in C1.", "rating": 3}, "final": 0.9},
+    "questions": {"reason": "It names an hour.", "noncommittal": False,
+     "questions": ["When is high tide?", "What is the hour of the tide?", "When does the water stand high?"]},
+}  # fmt: skip
 # As a bot would have left them that takes ten times as long on the last night.
 _RESPONSES = """
 insert into responses (run_id, sample_id, status, latency_ms)

@@ -60,13 +60,10 @@ _HTTP_FAULTS: Mapping[str, tuple[int, str, str, str | None]] = {
     "insufficient_quota": (429, "You exceeded your current quota.", "insufficient_quota", "insufficient_quota"),
     "server_error": (500, "The server had an error while processing your request.", "server_error", None),
     "unavailable": (503, "The engine is overloaded.", "server_error", None),
-    "context_length_exceeded": (
-        400,
-        "This model's maximum context length is exceeded; reduce the length of the messages.",
-        CLIENT_ERROR,
-        "context_length_exceeded",
-    ),
-}
+    "context_length_exceeded": (400,
+     "This model's maximum context length is exceeded; reduce the length of the messages.", CLIENT_ERROR,
+     "context_length_exceeded"),
+}  # fmt: skip
 
 Window = Literal["fixed", "bucket"]
 Texts = tuple[str, ...]
@@ -254,10 +251,7 @@ class Batch:
             return {"result": good if answer.status == 200 else {"type": "errored", "error": answer.body}}
         if answer is None:
             return {"response": None, "error": {"code": f"batch_{status}", "message": "It could not be executed."}}
-        return {
-            "response": {"status_code": answer.status, "request_id": "req_1", "body": answer.body},
-            "error": None,
-        }
+        return {"response": {"status_code": answer.status, "request_id": "req_1", "body": answer.body}, "error": None}
 
 
 class Endpoint(HttpThread):
@@ -394,10 +388,7 @@ class Endpoint(HttpThread):
         options, now = self.options, time.monotonic()
         if options.max_in_flight is not None and self.stats.in_flight >= options.max_in_flight:
             return make_http_fault("rate_limit", options.retry_after)
-        limits = (
-            (self._used_requests, options.rpm, 1),
-            (self._used_tokens, options.tpm, count_tokens(*asked.texts)),
-        )
+        limits = ((self._used_requests, options.rpm, 1), (self._used_tokens, options.tpm, count_tokens(*asked.texts)))
         waits = [used.find_wait_s(units, limit, options, now) for used, limit, units in limits if limit is not None]
         if any(waits):
             # Whole seconds, as the header is defined.

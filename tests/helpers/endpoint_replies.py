@@ -49,11 +49,9 @@ _KINDS: frozenset[str] = frozenset(get_args(Kind)) - {"embeddings", "other"}
 _BOTH = {"answer": "answer", "ground_truth": "ground_truth"}
 # A block that only one prompt has.
 _OWN_BLOCKS: Mapping[str, Kind] = {
-    "text": "extract",
-    "question_kind": "write_question",
-    "old_contexts": "renew_question",
+    "text": "extract", "question_kind": "write_question", "old_contexts": "renew_question",
     "conversation": "answer_question",
-}
+}  # fmt: skip
 _OPENING = re.compile(r"^<([a-z_]+) ([0-9a-f]+)>\n", re.MULTILINE)
 _ITEM = re.compile(r"\[([A-Z]\d+)\] ?(.*)")
 _ONLY = re.compile(r"Give verdicts for these ids only: ([^.]*)\.")
@@ -252,13 +250,10 @@ def build_completion(
         "created": int(time.time()),
         "model": asked.model,
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": choice.finish_reason}],
-        "usage": {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached_tokens, "written_tokens": written_tokens},
-        },
-    }
+        "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens,
+         "total_tokens": prompt_tokens + completion_tokens,
+         "prompt_tokens_details": {"cached_tokens": cached_tokens, "written_tokens": written_tokens}},
+    }  # fmt: skip
 
 
 def build_embeddings(asked: Asked) -> dict[str, Any]:

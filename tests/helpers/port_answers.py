@@ -258,13 +258,9 @@ class PortAnswers:
         self.knowledge = frozenset(knowledge)
         self._written: dict[str, dict[str, Any]] = {}
         self._replies: Mapping[Kind, Callable[[Asked], dict[str, Any] | str]] = {
-            "write_question": self._write,
-            "answer_question": self._answer,
-            "renew_question": _renew,
-            "classify": _classify,
-            "attribute": _attribute,
-            "rank": _rank,
-        }
+            "write_question": self._write, "answer_question": self._answer, "renew_question": _renew,
+            "classify": _classify, "attribute": _attribute, "rank": _rank,
+        }  # fmt: skip
 
     def compose(self, asked: Asked) -> dict[str, Any] | str:
         """The reply to a request."""
@@ -335,11 +331,9 @@ def look_up(demand: Demand, contexts: Mapping[str, str]) -> dict[str, list[Found
 
 def _show(written: Written) -> dict[str, Any]:
     return {
-        "question": written.question,
-        "ground_truth": written.ground_truth,
-        "quotes": _show_quotes(written.quotes),
+        "question": written.question, "ground_truth": written.ground_truth, "quotes": _show_quotes(written.quotes),
         "turns": list(written.turns),
-    }
+    }  # fmt: skip
 
 
 def _show_quotes(quotes: Iterable[Quote]) -> list[dict[str, str]]:

@@ -175,20 +175,11 @@ EditKind = Literal[
     "added_sentence", "added_section", "added_document", "contradicted", "white_space", "order",
 ]  # fmt: skip
 _OUTCOMES: Mapping[EditKind, Outcome] = {
-    "moved_within": "repointed",
-    "moved_to": "repointed",
-    "renamed": "repointed",
-    "reworded": "still_true",
-    "number_changed": "changed",
-    "deleted_sentence": "void",
-    "deleted_document": "void",
-    "added_sentence": "new",
-    "added_section": "new",
-    "added_document": "new",
-    "contradicted": "contradicted",
-    "white_space": "same",
+    "moved_within": "repointed", "moved_to": "repointed", "renamed": "repointed", "reworded": "still_true",
+    "number_changed": "changed", "deleted_sentence": "void", "deleted_document": "void", "added_sentence": "new",
+    "added_section": "new", "added_document": "new", "contradicted": "contradicted", "white_space": "same",
     "order": "same",
-}
+}  # fmt: skip
 Base = dict[str, Document]
 
 

@@ -39,27 +39,16 @@ _READS_DERIVED = re.compile(
 _FEW = 6
 _TO_COME = "a run whose row is yet to come"
 _DEFAULTS: dict[str, Row] = {
-    "runs": {
-        "judge": "lexical",
-        "trigger": "manual",
-        "status": "completed",
-        "started_at": datetime(2025, 1, 1),
-        "kind": "evaluation",
-    },
+    "runs": {"judge": "lexical", "trigger": "manual", "status": "completed", "started_at": datetime(2025, 1, 1),
+     "kind": "evaluation"},
     "samples": {"question": "Where is it?"},
     "run_samples": {"ordinal": 1},
-    "llm_calls": {
-        "judge": "lexical",
-        "request_hash": "h",
-        "request_key": 1,
-        "status": "ok",
-        "attempts": 1,
-        "started_at": datetime(2025, 1, 1),
-    },
+    "llm_calls": {"judge": "lexical", "request_hash": "h", "request_key": 1, "status": "ok", "attempts": 1,
+     "started_at": datetime(2025, 1, 1)},
     "scores": {"metric_version": "1"},
     "similarities": {"kind": "answer_ground_truth"},
     "grades": {"scale_min": 0.0, "scale_max": 10.0},
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

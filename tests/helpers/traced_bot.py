@@ -12,16 +12,12 @@ from typing import Any
 warnings.simplefilter("ignore")
 
 INSTRUMENTORS = {
-    "openinference": (
-        ("openinference.instrumentation.langchain", "LangChainInstrumentor"),
-        ("openinference.instrumentation.openai", "OpenAIInstrumentor"),
-    ),
-    "openllmetry": (
-        ("opentelemetry.instrumentation.langchain", "LangchainInstrumentor"),
-        ("opentelemetry.instrumentation.openai", "OpenAIInstrumentor"),
-    ),
+    "openinference": (("openinference.instrumentation.langchain", "LangChainInstrumentor"),
+     ("openinference.instrumentation.openai", "OpenAIInstrumentor")),
+    "openllmetry": (("opentelemetry.instrumentation.langchain", "LangchainInstrumentor"),
+     ("opentelemetry.instrumentation.openai", "OpenAIInstrumentor")),
     "langfuse": (("langfuse", "Langfuse"), ("langfuse.langchain", "CallbackHandler")),
-}
+}  # fmt: skip
 QUESTION = "When does the night ferry leave?"
 DOCUMENTS = ("The night ferry leaves Quillon at 22:40.", "The day ferry leaves at noon.")
 

@@ -76,38 +76,32 @@ async def test_one_client_serves_all_calls_with_as_many_in_flight_as_allowed(tmp
         assert endpoint.stats.requests[CHAT] == 60
 
 
-@pytest.mark.parametrize(
-    ("changes", "same"),
-    [
-        ({}, True),
-        ({"note": "Your previous reply could not be used."}, True),
-        ({"sample_id": "other", "step": "extract_ground_truth"}, True),
-        ({"number": 2}, False),
-        ({"only": ("A1",)}, False),
-        ({"data": {"question": "Number 2?", "text": "It is red. Its number is 1."}}, False),
-        ({"prompt": PROMPTS["rank"], "data": {"question": "?", "ground_truth": "It is red.", "contexts": []}}, False),
-    ],
-)
+@pytest.mark.parametrize(("changes", "same"), [
+    ({}, True),
+    ({"note": "Your previous reply could not be used."}, True),
+    ({"sample_id": "other", "step": "extract_ground_truth"}, True),
+    ({"number": 2}, False),
+    ({"only": ("A1",)}, False),
+    ({"data": {"question": "Number 2?", "text": "It is red. Its number is 1."}}, False),
+    ({"prompt": PROMPTS["rank"], "data": {"question": "?", "ground_truth": "It is red.", "contexts": []}}, False),
+])  # fmt: skip
 def test_what_makes_another_question(endpoint: Endpoint, changes: dict[str, Any], same: bool) -> None:
     judge = make_openai_judge("openai:judge", "judge", make_settings())
     one = judge.prepare(make_question()).request_hash
     assert (judge.prepare(make_question(**changes)).request_hash == one) is same
 
 
-@pytest.mark.parametrize(
-    ("settings", "model", "base_url", "same"),
-    [
-        ({}, "judge", None, True),
-        ({"timeout_s": 9.0, "attempts": 2, "concurrency": 3}, "judge", None, True),
-        ({"temperature": 0.5}, "judge", None, False),
-        ({"temperature": 0.0}, "judge", None, False),
-        ({"temperature": None}, "judge", None, True),
-        ({"reasoning_effort": "low"}, "judge", None, False),
-        ({"max_tokens": 100}, "judge", None, False),
-        ({}, "judge-2", None, False),
-        ({}, "judge", "http://other.example/v1", False),
-    ],
-)
+@pytest.mark.parametrize(("settings", "model", "base_url", "same"), [
+    ({}, "judge", None, True),
+    ({"timeout_s": 9.0, "attempts": 2, "concurrency": 3}, "judge", None, True),
+    ({"temperature": 0.5}, "judge", None, False),
+    ({"temperature": 0.0}, "judge", None, False),
+    ({"temperature": None}, "judge", None, True),
+    ({"reasoning_effort": "low"}, "judge", None, False),
+    ({"max_tokens": 100}, "judge", None, False),
+    ({}, "judge-2", None, False),
+    ({}, "judge", "http://other.example/v1", False),
+])  # fmt: skip
 def test_what_makes_another_request(
     endpoint: Endpoint, settings: dict[str, Any], model: str, base_url: str | None, same: bool
 ) -> None:
@@ -177,14 +171,11 @@ async def test_retry_after_is_honoured(endpoint: Endpoint, tmp_path: Path) -> No
     assert 1.3 <= time.monotonic() - started < 3.5
 
 
-@pytest.mark.parametrize(
-    ("fault", "expected"),
-    [
-        ("refusal", "the model refused: I cannot help with that request."),
-        ("content_filter", "content filter stopped"),
-        ("context_length_exceeded", "too long for the model"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "expected"), [
+    ("refusal", "the model refused: I cannot help with that request."),
+    ("content_filter", "content filter stopped"),
+    ("context_length_exceeded", "too long for the model"),
+])  # fmt: skip
 async def test_what_will_never_work_is_not_sent_again(
     endpoint: Endpoint,
     tmp_path: Path,
@@ -317,13 +308,10 @@ async def test_login_in_the_address_replaces_the_key_and_is_not_stored(tmp_path:
     assert orjson.loads(read_calls(tmp_path)[0]["request"])["endpoint"] == endpoint.base_url
 
 
-@pytest.mark.parametrize(
-    ("address", "kept"),
-    [
-        ("https://api.openai.com/v1/", "https://api.openai.com/v1"),
-        ("https://me:pw@host.example:8443/v1?key=abc#x", "https://host.example:8443/v1"),
-    ],
-)
+@pytest.mark.parametrize(("address", "kept"), [
+    ("https://api.openai.com/v1/", "https://api.openai.com/v1"),
+    ("https://me:pw@host.example:8443/v1?key=abc#x", "https://host.example:8443/v1"),
+])  # fmt: skip
 def test_addresses_are_kept_without_credentials(address: str, kept: str) -> None:
     assert strip_credentials(address) == kept
 
@@ -381,16 +369,13 @@ async def test_a_model_that_breaks_fails_the_question_and_shows_no_key(tmp_path:
     assert "sk-1234567890" not in str(read_calls(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("no_such_module:f", "cannot import 'no_such_module'"),
-        ("judge_factories:no_such", "has no function 'no_such'"),
-        ("judge_factories:NOT_CALLABLE", "has no function 'NOT_CALLABLE'"),
-        ("judge_factories:make_something_else", "returned a str; a judge's factory returns a LangChain chat model"),
-        ("judge_factories:break_down", "failed with LookupError: no config file, key \\[key\\]"),
-    ],
-)
+@pytest.mark.parametrize(("name", "expected"), [
+    ("no_such_module:f", "cannot import 'no_such_module'"),
+    ("judge_factories:no_such", "has no function 'no_such'"),
+    ("judge_factories:NOT_CALLABLE", "has no function 'NOT_CALLABLE'"),
+    ("judge_factories:make_something_else", "returned a str; a judge's factory returns a LangChain chat model"),
+    ("judge_factories:break_down", "failed with LookupError: no config file, key \\[key\\]"),
+])  # fmt: skip
 def test_invalid_factory_is_refused(name: str, expected: str) -> None:
     with pytest.raises(FatalJudgeError, match=expected):
         make_factory_judge(name, make_settings(judge=name))

@@ -42,16 +42,13 @@ async def test_both_ways_send_and_read_the_same(
     assert (short.text, short.model, short.prompt_tokens) == (long.text, long.model, long.prompt_tokens)
 
 
-@pytest.mark.parametrize(
-    ("usage", "cached"),
-    [
-        ({"prompt_tokens": 9, "completion_tokens": 2}, None),
-        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 6}}, 6),
-        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": None}, None),
-        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_cache_hit_tokens": 5}, 5),
-        (None, None),
-    ],
-)
+@pytest.mark.parametrize(("usage", "cached"), [
+    ({"prompt_tokens": 9, "completion_tokens": 2}, None),
+    ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 6}}, 6),
+    ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": None}, None),
+    ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_cache_hit_tokens": 5}, 5),
+    (None, None),
+])  # fmt: skip
 async def test_cached_tokens_are_read_under_either_name_and_kept(
     endpoint: Endpoint, tmp_path: Path, usage: dict[str, Any] | None, cached: int | None
 ) -> None:

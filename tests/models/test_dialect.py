@@ -140,10 +140,7 @@ async def test_requests_in_flight_learn_of_a_refusal_together(tmp_path: Path) ->
         assert endpoint.stats.statuses[400] <= 4
 
 
-@pytest.mark.parametrize(
-    ("most", "sent"),
-    [(20, [20, 20]), (5, [20, 5, 5]), (0, [20, 5, None, None])],
-)
+@pytest.mark.parametrize(("most", "sent"), [(20, [20, 20]), (5, [20, 5, 5]), (0, [20, 5, None, None])])  # fmt: skip
 async def test_fewer_alternatives_are_asked_for_before_none(
     endpoint: Endpoint, tmp_path: Path, most: int, sent: list[int | None]
 ) -> None:
@@ -165,21 +162,12 @@ REFUSED_VALUE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("settings", "refusal", "expected"),
-    [
-        (
-            {"reasoning_effort": "minimal"},
-            refuse(REFUSED_VALUE, "reasoning_effort"),
-            r"--reasoning-effort minimal: .*'low', 'medium', and 'high'.*begin a new run with another",
-        ),
-        (
-            {"temperature": 0.0, "votes": 3},
-            refuse("Unsupported value: 'temperature'", "temperature"),
-            r"does not take temperature .*votes are asked at 0\.7.*leave the temperature out, or take one vote",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("settings", "refusal", "expected"), [
+    ({"reasoning_effort": "minimal"}, refuse(REFUSED_VALUE, "reasoning_effort"),
+     r"--reasoning-effort minimal: .*'low', 'medium', and 'high'.*begin a new run with another"),
+    ({"temperature": 0.0, "votes": 3}, refuse("Unsupported value: 'temperature'", "temperature"),
+     r"does not take temperature .*votes are asked at 0\.7.*leave the temperature out, or take one vote"),
+])  # fmt: skip
 async def test_what_the_run_rests_on_stops_it_with_what_to_do(
     endpoint: Endpoint, tmp_path: Path, settings: dict[str, Any], refusal: Raw, expected: str
 ) -> None:
@@ -296,15 +284,12 @@ async def test_thoughts_are_recorded_apart_and_paid_for(tmp_path: Path, message:
 
 
 @pytest.mark.usefixtures("quick_backoff")
-@pytest.mark.parametrize(
-    ("message", "finish", "expected"),
-    [
-        ({"content": f"<think>{DRAFT}"}, "stop", "the reply was empty: the model wrote everything in its thoughts"),
-        ({"content": None, "reasoning": DRAFT}, "stop", "wrote everything in its thoughts"),
-        ({"content": f"<think>{DRAFT}"}, "length", "cut off at the model's output limit"),
-        ({"content": "", "reasoning_content": DRAFT}, "length", "cut off at the model's output limit"),
-    ],
-)
+@pytest.mark.parametrize(("message", "finish", "expected"), [
+    ({"content": f"<think>{DRAFT}"}, "stop", "the reply was empty: the model wrote everything in its thoughts"),
+    ({"content": None, "reasoning": DRAFT}, "stop", "wrote everything in its thoughts"),
+    ({"content": f"<think>{DRAFT}"}, "length", "cut off at the model's output limit"),
+    ({"content": "", "reasoning_content": DRAFT}, "length", "cut off at the model's output limit"),
+])  # fmt: skip
 async def test_nothing_is_read_from_thoughts_alone(
     tmp_path: Path, message: dict[str, Any], finish: str, expected: str
 ) -> None:

@@ -109,17 +109,14 @@ def spoil_poison(texts: Sequence[str]) -> list[str]:
     return [odd if text == POISON else vector for text, vector in zip(texts, embed_all(texts), strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("respond", "n_failed", "most_requests"),
-    [
-        (embed_all, 0, 1),
-        (refuse_poison, 1, 17),
-        (take_at_most(32), 0, 20),
-        (take_at_most(1), 0, 205),
-        (give_one_for_many, 0, 205),
-        (spoil_poison, 1, 3),
-    ],
-)
+@pytest.mark.parametrize(("respond", "n_failed", "most_requests"), [
+    (embed_all, 0, 1),
+    (refuse_poison, 1, 17),
+    (take_at_most(32), 0, 20),
+    (take_at_most(1), 0, 205),
+    (give_one_for_many, 0, 205),
+    (spoil_poison, 1, 3),
+])  # fmt: skip
 async def test_what_is_wrong_with_one_text_or_with_their_number_loses_no_other(
     tmp_path: Path, respond: Embed, n_failed: int, most_requests: int
 ) -> None:

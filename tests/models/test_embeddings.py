@@ -29,18 +29,15 @@ async def compare(folder: Path, *pairs: tuple[str, str], **settings: Any) -> lis
 # Without a model
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "least", "most"),
-    [
-        ("The tower is red.", "The tower is red.", 1.0, 1.0),
-        ("The tower is red.", "The towers are red.", 0.4, 0.95),
-        ("The tower is red.", "Fish soup on Friday", 0.0, 0.2),
-        ("灯塔建于一九一一年。", "灯塔是一九一一年建成的。", 0.3, 0.95),
-        ("灯塔建于一九一一年。", "周五供应鱼汤。", 0.0, 0.2),
-        ("", "The tower is red.", 0.0, 0.0),
-        ("", "", 0.0, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "least", "most"), [
+    ("The tower is red.", "The tower is red.", 1.0, 1.0),
+    ("The tower is red.", "The towers are red.", 0.4, 0.95),
+    ("The tower is red.", "Fish soup on Friday", 0.0, 0.2),
+    ("灯塔建于一九一一年。", "灯塔是一九一一年建成的。", 0.3, 0.95),
+    ("灯塔建于一九一一年。", "周五供应鱼汤。", 0.0, 0.2),
+    ("", "The tower is red.", 0.0, 0.0),
+    ("", "", 0.0, 0.0),
+])  # fmt: skip
 async def test_hashed_texts_are_close_when_they_share_spellings(
     one: str, other: str, least: float, most: float
 ) -> None:
@@ -134,16 +131,11 @@ async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path) 
     assert [call["status"] for call in read_calls(tmp_path)].count("error") == 3
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected_text"),
-    [
-        (Inject(fault="context_length_exceeded"), "too long for the model"),
-        (
-            Raw(status=400, body={"error": {"message": "the temperature must be set", "param": "temperature"}}),
-            "temperature",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("answer", "expected_text"), [
+    (Inject(fault="context_length_exceeded"), "too long for the model"),
+    (Raw(status=400, body={"error": {"message": "the temperature must be set", "param": "temperature"}}),
+     "temperature"),
+])  # fmt: skip
 async def test_a_refused_text_fails_its_sample_alone(
     endpoint: Endpoint, tmp_path: Path, answer: Canned, expected_text: str
 ) -> None:

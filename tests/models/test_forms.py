@@ -76,19 +76,16 @@ def test_each_pair_is_a_request_in_the_models_own_words(
     assert (again["calls"]["requests"], again["calls"]["reused"]) == (0, 26 + n_unsupported)
 
 
-@pytest.mark.parametrize(
-    ("form", "reply", "supported"),
-    [
-        ("minicheck", "Yes", True),
-        ("minicheck", " no.", False),
-        ("granite-guardian", "<think>\n</think>\n<score> yes </score>", False),
-        ("granite-guardian", "<think>yes, or no?</think><score>no</score>", True),
-        ("granite-guardian-3.3", "<score> no </score>", True),
-        ("minicheck", "Yesterday", None),
-        ("minicheck", "", None),
-        ("granite-guardian", "<think>yes</think>", None),
-    ],
-)
+@pytest.mark.parametrize(("form", "reply", "supported"), [
+    ("minicheck", "Yes", True),
+    ("minicheck", " no.", False),
+    ("granite-guardian", "<think>\n</think>\n<score> yes </score>", False),
+    ("granite-guardian", "<think>yes, or no?</think><score>no</score>", True),
+    ("granite-guardian-3.3", "<score> no </score>", True),
+    ("minicheck", "Yesterday", None),
+    ("minicheck", "", None),
+    ("granite-guardian", "<think>yes</think>", None),
+])  # fmt: skip
 def test_what_a_reply_means(form: str, reply: str, supported: bool | None) -> None:
     chosen = find_form(f"{form}+openai:x")
     assert chosen is not None
@@ -133,17 +130,14 @@ def test_a_text_that_names_a_place_is_not_filled_in_again() -> None:
     assert expected == "Document: Here is {claim}.\nClaim: {document}"
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("minichek+openai:x", "known: minicheck"),
-        ("minicheck+lexical", "name a chat model behind it"),
-        ("minicheck+local:factcg", "name a chat model behind it"),
-        ("minicheck+minicheck+openai:x", "name a chat model behind it"),
-        ("granite-guardian+module:make", "takes an openai:MODEL"),
-        ("minicheck+", "unknown judge"),
-    ],
-)
+@pytest.mark.parametrize(("name", "expected"), [
+    ("minichek+openai:x", "known: minicheck"),
+    ("minicheck+lexical", "name a chat model behind it"),
+    ("minicheck+local:factcg", "name a chat model behind it"),
+    ("minicheck+minicheck+openai:x", "name a chat model behind it"),
+    ("granite-guardian+module:make", "takes an openai:MODEL"),
+    ("minicheck+", "unknown judge"),
+])  # fmt: skip
 def test_form_before_an_unsuitable_judge_is_refused(name: str, expected: str) -> None:
     with pytest.raises(FatalJudgeError) as error:
         check_judge_name(name)

@@ -24,16 +24,13 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.lower(), raising=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "model"),
-    [
-        ("lexical", LexicalJudge, "lexical-3"),
-        ("openai:gpt-4.1-mini", ChatModelJudge, "gpt-4.1-mini"),
-        ("openai:qwen3:8b", ChatModelJudge, "qwen3:8b"),
-        ("judge_factories:make_fake", ChatModelJudge, "FakeListChatModel"),
-        ("judge_factories:make_openai", ChatModelJudge, "judge"),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind", "model"), [
+    ("lexical", LexicalJudge, "lexical-3"),
+    ("openai:gpt-4.1-mini", ChatModelJudge, "gpt-4.1-mini"),
+    ("openai:qwen3:8b", ChatModelJudge, "qwen3:8b"),
+    ("judge_factories:make_fake", ChatModelJudge, "FakeListChatModel"),
+    ("judge_factories:make_openai", ChatModelJudge, "judge"),
+])  # fmt: skip
 async def test_name_makes_its_judge(endpoint: Endpoint, name: str, kind: type[object], model: str) -> None:
     judge = make_judge(make_settings(judge=name))
     assert isinstance(judge, kind)
@@ -57,14 +54,11 @@ async def test_self_hosted_endpoint_needs_no_key(endpoint: Endpoint, tmp_path: P
 # Whether it could be asked
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("lexical", "no model, no network, no key"),
-        ("openai:judge", "the endpoint lists it"),
-        ("judge_factories:make_fake", "its factory returns a chat model"),
-    ],
-)
+@pytest.mark.parametrize(("name", "expected"), [
+    ("lexical", "no model, no network, no key"),
+    ("openai:judge", "the endpoint lists it"),
+    ("judge_factories:make_fake", "its factory returns a chat model"),
+])  # fmt: skip
 async def test_reachable_judge_is_reported_at_no_cost(endpoint: Endpoint, name: str, expected: str) -> None:
     assert expected in await check_reachable(make_settings(judge=name))
     assert not endpoint.stats.kinds

@@ -112,15 +112,12 @@ def test_a_reason_never_shows_a_score_on_the_other_side_and_can_be_read_back(sco
     assert read_score("It is so.") is None
 
 
-@pytest.mark.parametrize(
-    ("document", "stretch", "place"),
-    [
-        ("one two three four", "two three", ("words", 2, 3)),
-        ("one two three four", "wo three", ("words", 2, 3)),
-        ("one two three four", "four", ("words", 4, 4)),
-        ("年假共有十二天，可以顺延到次年三月底，但需要提前申请。", "十二天", ("characters", 5, 7)),
-    ],
-)
+@pytest.mark.parametrize(("document", "stretch", "place"), [
+    ("one two three four", "two three", ("words", 2, 3)),
+    ("one two three four", "wo three", ("words", 2, 3)),
+    ("one two three four", "four", ("words", 4, 4)),
+    ("年假共有十二天，可以顺延到次年三月底，但需要提前申请。", "十二天", ("characters", 5, 7)),
+])  # fmt: skip
 def test_place_of_a_window(document: str, stretch: str, place: tuple[str, int, int]) -> None:
     start = document.index(stretch)
     located = locate(document, start, start + len(stretch))
@@ -140,20 +137,17 @@ def test_settings_behind_the_name_are_laid_over_what_is_known() -> None:
     assert (other.form, other.support, other.sets_support) == (plain.form, 0, True)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("local:", "factcg"),
-        ("local:?threshold=0.5", "a folder or a hub's id"),
-        ("local:factcg?threshold=2", "threshold between 0 and 1"),
-        ("local:factcg?thresh=0.5", "thresh='0.5'"),
-        ("local:factcg?window=0", "window a whole number from 1"),
-        ("local:factcg?backend=jax", "torch or onnx"),
-        ("local:factcg?form={document}", "a text with {document} and {claim}"),
-        ("local:factcg?threshold", "threshold=''"),
-        ("nearby:factcg:x", "local:MODEL"),
-    ],
-)
+@pytest.mark.parametrize(("name", "expected"), [
+    ("local:", "factcg"),
+    ("local:?threshold=0.5", "a folder or a hub's id"),
+    ("local:factcg?threshold=2", "threshold between 0 and 1"),
+    ("local:factcg?thresh=0.5", "thresh='0.5'"),
+    ("local:factcg?window=0", "window a whole number from 1"),
+    ("local:factcg?backend=jax", "torch or onnx"),
+    ("local:factcg?form={document}", "a text with {document} and {claim}"),
+    ("local:factcg?threshold", "threshold=''"),
+    ("nearby:factcg:x", "local:MODEL"),
+])  # fmt: skip
 def test_invalid_classifier_name_is_refused_before_loading(name: str, expected: str) -> None:
     with pytest.raises(FatalJudgeError) as error:
         check_judge_name(name)

@@ -168,16 +168,13 @@ def test_kinds_of_endpoints(name: str) -> None:
     orjson.dumps(to_document([tried]))
 
 
-@pytest.mark.parametrize(
-    ("options", "expected", "n_sent"),
-    [
-        ({"faults": {"hang": 1.0}}, "no answer within 0.3 s", 1),
-        ({"expected_key": "another"}, "OPENAI_API_KEY", 1),
-        ({"models": ("other",)}, "`judge` does not exist", 1),
-        ({"script": dict.fromkeys(ASKED, [refuse(400, "Bad request")] * 4)}, "Bad request", 1),
-        ({"script": dict.fromkeys(ASKED, lambda _: refuse(400, "seed: not permitted"))}, "seed: not permitted", 1),
-    ],
-)
+@pytest.mark.parametrize(("options", "expected", "n_sent"), [
+    ({"faults": {"hang": 1.0}}, "no answer within 0.3 s", 1),
+    ({"expected_key": "another"}, "OPENAI_API_KEY", 1),
+    ({"models": ("other",)}, "`judge` does not exist", 1),
+    ({"script": dict.fromkeys(ASKED, [refuse(400, "Bad request")] * 4)}, "Bad request", 1),
+    ({"script": dict.fromkeys(ASKED, lambda _: refuse(400, "seed: not permitted"))}, "seed: not permitted", 1),
+])  # fmt: skip
 def test_failed_probe_reports_why_and_asks_no_more(options: dict[str, Any], expected: str, n_sent: int) -> None:
     with running_endpoint(**options) as endpoint:
         tried = try_endpoint(endpoint, timeout_s=0.3)

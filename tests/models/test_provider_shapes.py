@@ -50,39 +50,31 @@ PASSING: list[tuple[Raw, str]] = [
     (fail(408, "timed out", code=408), "status 408: timed out"),
     (fail(409, "Conflict"), "status 409: Conflict"),
     (Raw(status=499, body="client closed"), "status 499: client closed"),
-    (
-        Raw(status=529, body={"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
-        "status 529: Overloaded",
-    ),
+    (Raw(status=529, body={"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
+     "status 529: Overloaded"),
     (Raw(body={"error": {"message": "Upstream is busy", "code": 502}, "id": "g"}), "status 502: Upstream is busy"),
     (Raw(body={"choices": None, "error": {"message": "Sorry", "code": 429}}), "status 429: Sorry"),
     (fail(200, "Sorry", code="odd"), "status 500: Sorry"),
-    (
-        fail(200, "Provider returned error", code=503, metadata={"raw": "no GPU"}),
-        "status 503: Provider returned error: no GPU",
-    ),
+    (fail(200, "Provider returned error", code=503, metadata={"raw": "no GPU"}),
+     "status 503: Provider returned error: no GPU"),
     (complete({"content": ""}, "error", error={"code": 502, "message": "Idle"}), "status 502: Idle"),
     (complete({"content": '{"statements": []'}, "error"), "broke the reply off with an error"),
-    (
-        fail(400, "Failed to generate JSON.", code="json_validate_failed"),
-        "did not fit the schema: Failed to generate JSON.",
-    ),
+    (fail(400, "Failed to generate JSON.", code="json_validate_failed"),
+     "did not fit the schema: Failed to generate JSON."),
     (Raw(body=PAGE), "sent what is not valid JSON: '<!DOCTYPE html>"),
     (Raw(body={"choices": []}), "sent what is not a completion"),
     (Raw(body={"choices": None}), "sent what is not a completion"),
     (Raw(status=429, body={"error": "slow down"}, headers={"Retry-After": "0.01"}), "status 429: slow down"),
     (Raw(status=429, body={"error": {"message": "soon"}}, headers={"retry-after-ms": "10"}), "status 429: soon"),
     (Raw(body=""), "sent what is not valid JSON: ''"),
-    (
-        Raw(body='data: {"choices": []}\n\ndata: [DONE]\n\n', headers={"Content-Type": "text/event-stream"}),
-        "sent a stream, which was not asked for: 'data:",
-    ),
+    (Raw(body='data: {"choices": []}\n\ndata: [DONE]\n\n', headers={"Content-Type": "text/event-stream"}),
+     "sent a stream, which was not asked for: 'data:"),
     (complete("It is red."), "the reply was empty"),
     (complete(None), "the reply was empty"),
     (complete({"content": None, "tool_calls": []}), "the reply was empty"),
     (complete({"content": "", "reasoning_content": "It is red, so …"}), "wrote everything in its thoughts"),
     (complete({"content": None, "reasoning": "It is red, so …"}), "wrote everything in its thoughts"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("quick_backoff")
@@ -112,24 +104,18 @@ async def test_thoughts_are_kept_as_what_came_and_no_answer_is_read_from_them(
     assert first["error"] == ("the reply was cut off at the model's output limit")
 
 
-@pytest.mark.parametrize(
-    ("body", "headers", "wait_s"),
-    [
-        ({"error": {"message": "Rate limit. Please try again in 80ms."}}, {}, 0.08),
-        ({"error": {"message": "Limit reached. Please try again in 1m2.5s. Visit us."}}, {}, 62.5),
-        ({"error": {"message": "Please try again in 6h0m0s."}}, {}, 21600.0),
-        ({"error": {"message": "Please retry in 34.07s."}}, {"retry-after": "2"}, 2.0),
-        (
-            {"error": {"message": "Please retry later."}},
-            {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 07:27:30 GMT"},
-            30.0,
-        ),
-        ({"error": {"message": "Please retry later."}}, {"retry-after": "soon"}, None),
-        ({"error": {"message": "Please retry later."}}, {"retry-after": "inf"}, None),
-        ({"error": {"message": "Please retry after 26 seconds."}}, {}, 26.0),
-        ({"error": {"message": "Rate limit reached, please wait 2 minutes 5 seconds"}}, {"retry-after": "nan"}, 125.0),
-    ],
-)
+@pytest.mark.parametrize(("body", "headers", "wait_s"), [
+    ({"error": {"message": "Rate limit. Please try again in 80ms."}}, {}, 0.08),
+    ({"error": {"message": "Limit reached. Please try again in 1m2.5s. Visit us."}}, {}, 62.5),
+    ({"error": {"message": "Please try again in 6h0m0s."}}, {}, 21600.0),
+    ({"error": {"message": "Please retry in 34.07s."}}, {"retry-after": "2"}, 2.0),
+    ({"error": {"message": "Please retry later."}},
+     {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 07:27:30 GMT"}, 30.0),
+    ({"error": {"message": "Please retry later."}}, {"retry-after": "soon"}, None),
+    ({"error": {"message": "Please retry later."}}, {"retry-after": "inf"}, None),
+    ({"error": {"message": "Please retry after 26 seconds."}}, {}, 26.0),
+    ({"error": {"message": "Rate limit reached, please wait 2 minutes 5 seconds"}}, {"retry-after": "nan"}, 125.0),
+])  # fmt: skip
 def test_a_wait_is_read_from_the_header_or_else_from_the_words(
     body: dict[str, Any], headers: dict[str, str], wait_s: float | None
 ) -> None:
@@ -154,16 +140,12 @@ async def test_geminis_list_of_errors_is_a_rate_limit_with_its_wait(endpoint: En
 
 LASTING: list[tuple[Raw, str]] = [
     (write_page("413 Request Entity Too Large", 413), "too long for the model: 413 Request Entity Too Large"),
-    (
-        fail(429, "Request too large for gpt on tokens per min (TPM): Limit 9"),
-        "too long for the endpoint's limit of tokens a minute",
-    ),
+    (fail(429, "Request too large for gpt on tokens per min (TPM): Limit 9"),
+     "too long for the endpoint's limit of tokens a minute"),
     (fail(400, "the request exceeds the available context size"), "too long for the model"),
     (fail(400, "The input token count (9) exceeds"), "too long for the model"),
-    (
-        Raw(status=400, body={"object": "error", "message": "longer than the maximum model length of 9", "code": 400}),
-        "too long for the model",
-    ),
+    (Raw(status=400, body={"object": "error", "message": "longer than the maximum model length of 9", "code": 400}),
+     "too long for the model"),
     (fail(403, "Your input was flagged by moderation", code=403), "content filter: Your input was flagged"),
     (fail(200, "requires moderation", code=403), "content filter: requires moderation"),
     (Raw(status=400, body={"object": "error", "message": "Input is too long"}), "too long for the model"),
@@ -171,7 +153,7 @@ LASTING: list[tuple[Raw, str]] = [
     (fail(400, "no such field"), "status 400: no such field"),
     (write_page("Attention Required!", 403), "status 403: Attention Required!"),
     (Raw(status=422, body={"detail": [{"loc": ["body", "messages"], "msg": "bad"}]}), 'status 422: [{"loc":'),
-]
+]  # fmt: skip
 
 
 async def test_what_lasts_fails_the_question_with_its_reason_and_is_sent_once(
@@ -201,61 +183,37 @@ async def test_an_option_refused_in_fastapis_words_is_left_out(tmp_path: Path) -
     with running_endpoint(script={"extract": refuse}) as endpoint:
         point_to(endpoint.base_url, KEY)
         assert await ask(tmp_path, make_question(1), make_question(2)) == [GOOD, ["It is red.", "Its number is 2."]]
-    assert [call["status"] for call in read_calls(tmp_path)] == [
-        "error",
-        "error",
-        "error",
-        "ok",
-        "ok",
-    ]  # simpler each time
+    assert [call["status"] for call in read_calls(tmp_path)] == ["error", "error", "error", "ok", "ok"]
 
 
 # Lasting errors of all requests
 
 
 HOPELESS: list[tuple[Raw, str, str]] = [
-    (
-        fail(429, "You exceeded it", type="insufficient_quota", code=None),
-        "quota for openai:judge is used up (status 429)",
-        "add credit",
-    ),
-    (
-        fail(400, "Hard limit", code="billing_hard_limit_reached"),
-        "quota for openai:judge is used up (status 400): Hard limit",
-        "add credit",
-    ),
+    (fail(429, "You exceeded it", type="insufficient_quota", code=None),
+     "quota for openai:judge is used up (status 429)", "add credit"),
+    (fail(400, "Hard limit", code="billing_hard_limit_reached"),
+     "quota for openai:judge is used up (status 400): Hard limit", "add credit"),
     (fail(429, "Not active.", code="billing_not_active"), "used up (status 429): Not active.", "add credit"),
     (fail(429, "Too poor", type="exceeded_current_quota_error"), "used up (status 429): Too poor", "add credit"),
     (fail(400, "Your account is in good standing?", code="Arrearage"), "used up (status 400)", "add credit"),
-    (
-        Raw(status=403, body={"code": 30001, "message": "Sorry, insufficient account balance"}),
-        "used up (status 403)",
-        "add credit",
-    ),
+    (Raw(status=403, body={"code": 30001, "message": "Sorry, insufficient account balance"}), "used up (status 403)",
+     "add credit"),
     (fail(200, "No credits", code=402), "requires payment", "add credit"),
     (fail(400, "x is not a valid model ID"), "does not know", "evalhouse doctor"),
     (Raw(status=401, body={"detail": "Unauthorized"}), "refused the key", "check OPENAI_API_KEY"),
     (fail(403, "Project has no access to it"), "refused the key", "check OPENAI_API_KEY"),
-    (
-        Raw(status=404, body={"error": "model 'judge' not found, try pulling it first"}),
-        "does not know openai:judge",
-        "evalhouse doctor",
-    ),
+    (Raw(status=404, body={"error": "model 'judge' not found, try pulling it first"}), "does not know openai:judge",
+     "evalhouse doctor"),
     (fail(404, "It does not exist.", code="DeploymentNotFound"), "does not know openai:judge", "evalhouse doctor"),
     (write_page("404 Not Found", 404), "answers no chat requests (status 404): 404 Not", "check OPENAI_BASE_URL"),
     (Raw(status=404, body={"detail": "Not Found"}), "(status 404): Not Found", "which usually ends in /v1"),
     (Raw(status=405, body={"detail": "Method Not Allowed"}), "(status 405)", "check OPENAI_BASE_URL"),
-    (
-        Raw(status=301, headers={"Location": "https://models.example/v1/chat/completions"}),
-        "redirects to https://models.example/v1/chat/completions (status 301)",
-        "set OPENAI_BASE_URL",
-    ),
-    (
-        Raw(status=307, headers={"Location": "/v2/chat/completions"}),
-        "/v2/chat/completions (status 307)",
-        "set OPENAI_BASE_URL",
-    ),
-]
+    (Raw(status=301, headers={"Location": "https://models.example/v1/chat/completions"}),
+     "redirects to https://models.example/v1/chat/completions (status 301)", "set OPENAI_BASE_URL"),
+    (Raw(status=307, headers={"Location": "/v2/chat/completions"}), "/v2/chat/completions (status 307)",
+     "set OPENAI_BASE_URL"),
+]  # fmt: skip
 
 
 async def test_what_can_never_work_stops_the_run_with_what_to_do(endpoint: Endpoint, tmp_path: Path) -> None:

@@ -30,26 +30,20 @@ from evalhouse.tasks.models.providers import find_access
 pytestmark = pytest.mark.usefixtures("quick_backoff")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        '\ufeff{"statements": ["It is red.", "Its number is 1."]}',
-        '\n\n\n{"statements": ["It is red.", "Its number is 1."]}\n',
-    ],
-)
+@pytest.mark.parametrize("content", [
+    '\ufeff{"statements": ["It is red.", "Its number is 1."]}',
+    '\n\n\n{"statements": ["It is red.", "Its number is 1."]}\n',
+])  # fmt: skip
 async def test_odd_contents_are_read(endpoint: Endpoint, tmp_path: Path, content: str) -> None:
     endpoint.configure(script={"extract": [content]})
     assert await ask(tmp_path) == [GOOD]
     assert [call["reply"] for call in read_calls(tmp_path)] == [content]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        '<think>Maybe {"statements": ["no"]}?</think>{"statements": ["It is re',
-        'First {"statements": ["no"]}, but then: {"statements": ["It is re',
-    ],
-)
+@pytest.mark.parametrize("content", [
+    '<think>Maybe {"statements": ["no"]}?</think>{"statements": ["It is re',
+    'First {"statements": ["no"]}, but then: {"statements": ["It is re',
+])  # fmt: skip
 async def test_a_draft_is_never_taken_for_an_answer_that_was_cut_off(
     endpoint: Endpoint, tmp_path: Path, content: str
 ) -> None:
@@ -144,14 +138,11 @@ async def test_bodies_may_be_zipped_and_marked(tmp_path: Path) -> None:
         assert await ask(tmp_path, *(make_question(number) for number in range(3))) == [["a"], ["b"], ["c"]]
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        write_answer(b"this is not zipped", "Content-Encoding: gzip"),
-        write_answer(write_completion("a"))[:-20],
-        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
-    ],
-)
+@pytest.mark.parametrize("broken", [
+    write_answer(b"this is not zipped", "Content-Encoding: gzip"),
+    write_answer(write_completion("a"))[:-20],
+    b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+])  # fmt: skip
 async def test_bytes_that_no_client_can_read_are_asked_for_again(tmp_path: Path, broken: bytes) -> None:
     async def answer(ordinal: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -189,14 +180,11 @@ async def test_a_certificate_that_is_not_trusted_stops_the_run_at_once(tmp_path:
     assert len(read_calls(tmp_path)) == 1
 
 
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("http://no-such-host.invalid/v1", "no-such-host.invalid"),
-        ("http://127.0.0.1:9/v1", "127.0.0.1:9"),
-        ("https://plain", "SSL"),
-    ],
-)
+@pytest.mark.parametrize(("address", "expected"), [
+    ("http://no-such-host.invalid/v1", "no-such-host.invalid"),
+    ("http://127.0.0.1:9/v1", "127.0.0.1:9"),
+    ("https://plain", "SSL"),
+])  # fmt: skip
 async def test_unreachable_address_stops_the_run(
     endpoint: Endpoint, tmp_path: Path, address: str, expected: str
 ) -> None:

@@ -187,14 +187,11 @@ def test_a_missing_key_is_one_message(case: Case, monkeypatch: pytest.MonkeyPatc
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("judge", "line"),
-    [
-        ("anthropic:claude-test", 'pip install "evalhouse[anthropic]"'),
-        ("mistralai:mistral-test", 'pip install "evalhouse[mistralai]"'),
-        ("groq:llama-test", "pip install langchain langchain-groq"),
-    ],
-)
+@pytest.mark.parametrize(("judge", "line"), [
+    ("anthropic:claude-test", 'pip install "evalhouse[anthropic]"'),
+    ("mistralai:mistral-test", 'pip install "evalhouse[mistralai]"'),
+    ("groq:llama-test", "pip install langchain langchain-groq"),
+])  # fmt: skip
 def test_a_missing_package_is_named_with_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, judge: str, line: str
 ) -> None:
@@ -225,13 +222,8 @@ def test_every_provider_of_langchain_is_known_by_its_module() -> None:
     ours = {row.langchain: row.package for row in load_providers().values()}
     # Bedrock's older API and Bedrock, OpenAI and LangSmith by other ways are left out.
     left_out = {
-        "openai",
-        "langsmith",
-        "bedrock",
-        "anthropic_bedrock",
-        "bedrock_mantle_anthropic",
-        "bedrock_mantle_openai",
-    }
+        "openai", "langsmith", "bedrock", "anthropic_bedrock", "bedrock_mantle_anthropic", "bedrock_mantle_openai",
+    }  # fmt: skip
     theirs = {name: module.partition(".")[0] for name, (module, *_) in _BUILTIN_PROVIDERS.items()}
     assert ours == {name: module for name, module in theirs.items() if name not in left_out}
 

@@ -20,16 +20,9 @@ from evalhouse.warehouse.store import Warehouse
 
 LLAMA = {
     "owned_by": "llamacpp",
-    "meta": {
-        "vocab_type": 2,
-        "n_vocab": 9,
-        "n_ctx": 4096,
-        "n_ctx_train": 32_768,
-        "n_embd": 8,
-        "n_params": 7,
-        "size": 6,
-    },
-}
+    "meta": {"vocab_type": 2, "n_vocab": 9, "n_ctx": 4096, "n_ctx_train": 32_768, "n_embd": 8, "n_params": 7,
+     "size": 6},
+}  # fmt: skip
 OURS, OTHER = {"root": "/models/ours", "max_model_len": 8192}, {"root": "/models/other", "max_model_len": 8192}
 LOADED = {"models": [{"name": "judge:latest", "digest": "abc", "context_length": 4096}]}
 PULLED = {"models": [{"name": "other:7b", "digest": "no"}, {"name": "judge:latest", "digest": "abc"}]}

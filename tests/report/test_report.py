@@ -370,15 +370,12 @@ def test_no_control_character_of_a_text_reaches_the_page(url: str, write: Write)
     assert page.sample(HOSTILE_ID)["question"] == f"What does {MARKUP} mean? {HOSTILE}", "data stay unchanged"
 
 
-@pytest.mark.parametrize(
-    ("href", "is_link"),
-    [
-        ("https://example.org/c/1", True),
-        ("javascript:alert(1)", False),
-        pytest.param("data:text/html,x", False, marks=pytest.mark.slow),
-        pytest.param("//x.org", False, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("href", "is_link"), [
+    ("https://example.org/c/1", True),
+    ("javascript:alert(1)", False),
+    pytest.param("data:text/html,x", False, marks=pytest.mark.slow),
+    pytest.param("//x.org", False, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_only_web_addresses_become_links(url: str, write: Write, href: str, is_link: bool) -> None:
     change(url, "update runs set href = $href", href=href)
     page = write("latest", "--warehouse", url)

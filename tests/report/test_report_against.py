@@ -131,19 +131,16 @@ def test_both_words_of_a_flipped_statement_stand_side_by_side(
     assert index["verdicts_changed"][index["ids"].index("tide-1")] == len(flips)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        (-0.325,),
-        (0.04, -0.03, 0.05),
-        (0.2, -0.7),
-        (-1.0,),
-        (1e-7, -3e-8),
-        (0.0999, 0.0002),
-        (5.0, -12.0, 3.0),
-        (0.3, 0.6),
-    ],
-)
+@pytest.mark.parametrize("values", [
+    (-0.325,),
+    (0.04, -0.03, 0.05),
+    (0.2, -0.7),
+    (-1.0,),
+    (1e-7, -3e-8),
+    (0.0999, 0.0002),
+    (5.0, -12.0, 3.0),
+    (0.3, 0.6),
+])  # fmt: skip
 def test_the_axis_ends_at_round_numbers_and_behind_every_bar(values: tuple[float, ...]) -> None:
     names = ("answer", "contexts", "noise")
     parts = [Part(name=name, n=9, n_moved=3, value=value) for name, value in zip(names, values, strict=False)]

@@ -16,19 +16,16 @@ def found_in(statement: str, text: str) -> str | None:
     return None if span is None else text[span.start : span.end]
 
 
-@pytest.mark.parametrize(
-    ("statement", "text", "found"),
-    [
-        ("It carries trams.", BRIDGE, "It carries trams"),
-        ("it carries TRAMS", BRIDGE, "It carries trams"),
-        ("灯塔高四十二米。", "这座灯塔高四十二米，位于海湾的北端。", "灯塔高四十二米"),
-        ("The lamp is green", "🌊🌊 The lamp is green. 🌊", "The lamp is green"),
-        ("The lamp is green", "İİİ the LAMP is green", None),
-        ("Gulls nest on the pier.", BRIDGE, None),
-        ("...", BRIDGE, None),
-        ("It carries trams.", "", None),
-    ],
-)
+@pytest.mark.parametrize(("statement", "text", "found"), [
+    ("It carries trams.", BRIDGE, "It carries trams"),
+    ("it carries TRAMS", BRIDGE, "It carries trams"),
+    ("灯塔高四十二米。", "这座灯塔高四十二米，位于海湾的北端。", "灯塔高四十二米"),
+    ("The lamp is green", "🌊🌊 The lamp is green. 🌊", "The lamp is green"),
+    ("The lamp is green", "İİİ the LAMP is green", None),
+    ("Gulls nest on the pier.", BRIDGE, None),
+    ("...", BRIDGE, None),
+    ("It carries trams.", "", None),
+])  # fmt: skip
 def test_a_place_is_found_by_the_words(statement: str, text: str, found: str | None) -> None:
     if "İ" in text:
         assert found_in(statement, text) is not None, "letters that grow when made small move nothing"

@@ -36,14 +36,11 @@ def test_a_place_that_cannot_be_written_is_named(ask: Ask, tmp_path: Path) -> No
     assert finished.stderr == f"Error: {path}: No such file or directory\n"
 
 
-@pytest.mark.parametrize(
-    "older",
-    [
-        "drop view verdicts",
-        "create or replace view verdicts as select run_id, sample_id, step from outcomes",
-        "alter table llm_calls drop column logprobs",
-    ],
-)
+@pytest.mark.parametrize("older", [
+    "drop view verdicts",
+    "create or replace view verdicts as select run_id, sample_id, step from outcomes",
+    "alter table llm_calls drop column logprobs",
+])  # fmt: skip
 def test_a_warehouse_of_another_version_is_read_or_refused_in_words(
     house: House, ask: Ask, tmp_path: Path, older: str
 ) -> None:
@@ -60,14 +57,11 @@ def test_a_warehouse_of_another_version_is_read_or_refused_in_words(
         assert finished.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("latest", "--history", "x"), "name one RUN"),
-        (("--history", "x", "--no-calls"), "are for a RUN"),
-        (("--history", "weekly"), "nor of a dataset of that name outside suites; known: dataset harbour.jsonl"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("latest", "--history", "x"), "name one RUN"),
+    (("--history", "x", "--no-calls"), "are for a RUN"),
+    (("--history", "weekly"), "nor of a dataset of that name outside suites; known: dataset harbour.jsonl"),
+])  # fmt: skip
 def test_what_cannot_be_reported_is_reported(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
     finished = ask("report", *arguments)
     assert finished.status == 2

@@ -38,41 +38,38 @@ def read(answer: str, *, first: int = 1, names: Mapping[str, tuple[int, ...]] = 
 # What marks name
 
 
-@pytest.mark.parametrize(
-    ("answer", "cited"),
-    [
-        ("It is so [1].", [("[1]", (1,))]),
-        ("It is so [2, 3].", [("[2, 3]", (2,)), ("[2, 3]", (3,))]),
-        ("It is so [1-3].", [("[1-3]", (1,)), ("[1-3]", (2,)), ("[1-3]", (3,))]),
-        ("It is so [1][4].", [("[1]", (1,)), ("[4]", (4,))]),
-        ("It is so [9].", [("[9]", ())]),
-        ("It is so [0].", [("[0]", ())]),
-        ("It is so [doc-3].", [("[doc-3]", (1,))]),
-        ("It is so [Fees (2024)].", [("[Fees (2024)]", (2,))]),
-        ("It is so [handbook-12].", [("[handbook-12]", ())]),
-        ("It is so [doc-3, handbook-12].", [("[doc-3, handbook-12]", (1,)), ("[doc-3, handbook-12]", ())]),
-        ("It is so [Document 2].", [("[Document 2]", ())]),
-        ("It is so [7].", [("[7]", (4,))]),
-        ("It is so [^2].", [("[^2]", (2,))]),
-        ("It is so [^2^].", [("[^2^]", (2,))]),
-        ("是这样【1】。", [("【1】", (1,))]),
-        ("It is so【4:0†doc-3】.", [("【4:0†doc-3】", (1,))]),
-        ("It is so【4:2†source】.", [("【4:2†source】", (3,))]),
-        ("It is so【2†L10-L12】.", [("【2†L10-L12】", (2,))]),
-        ("It is so<sup>2</sup>.", [("<sup>2</sup>", (2,))]),
-        ("It is so [[2]](https://example.org/a).", [("[[2]](https://example.org/a)", (3,))]),
-        ("See [the list](https://www.example.org/b/#top).", [("[the list](https://www.example.org/b/#top)", (2, 4))]),
-        ("It is so (https://example.org/a).", [("https://example.org/a", (3,))]),
-        ("It is so: <http://EXAMPLE.org/a?utm_source=x>.", [("<http://EXAMPLE.org/a?utm_source=x>", (3,))]),
-        ("It is so https://example.org/c.", [("https://example.org/c", ())]),
-        ("It is so [^a].\n\n[^a]: Fees, https://example.org/a", [("[^a]", (3,))]),
-        ("It is so [1].\n\n[1]: https://example.org/a", [("[1]", (3,))]),
-        ("It is so [1].\n\n## Sources\n1. https://example.org/b\n2. [9]", [("[1]", (2, 4))]),
-        ("是这样[2]。\n\n参考资料：\n[2] https://example.org/z", [("[2]", ())]),
-        ("Between [0, 1] and [2024], `x[1]`, [sic], [citation needed] and ![a](b.png).", []),
-        ("```\nx = y[1]\n```", []),
-    ],
-)
+@pytest.mark.parametrize(("answer", "cited"), [
+    ("It is so [1].", [("[1]", (1,))]),
+    ("It is so [2, 3].", [("[2, 3]", (2,)), ("[2, 3]", (3,))]),
+    ("It is so [1-3].", [("[1-3]", (1,)), ("[1-3]", (2,)), ("[1-3]", (3,))]),
+    ("It is so [1][4].", [("[1]", (1,)), ("[4]", (4,))]),
+    ("It is so [9].", [("[9]", ())]),
+    ("It is so [0].", [("[0]", ())]),
+    ("It is so [doc-3].", [("[doc-3]", (1,))]),
+    ("It is so [Fees (2024)].", [("[Fees (2024)]", (2,))]),
+    ("It is so [handbook-12].", [("[handbook-12]", ())]),
+    ("It is so [doc-3, handbook-12].", [("[doc-3, handbook-12]", (1,)), ("[doc-3, handbook-12]", ())]),
+    ("It is so [Document 2].", [("[Document 2]", ())]),
+    ("It is so [7].", [("[7]", (4,))]),
+    ("It is so [^2].", [("[^2]", (2,))]),
+    ("It is so [^2^].", [("[^2^]", (2,))]),
+    ("是这样【1】。", [("【1】", (1,))]),
+    ("It is so【4:0†doc-3】.", [("【4:0†doc-3】", (1,))]),
+    ("It is so【4:2†source】.", [("【4:2†source】", (3,))]),
+    ("It is so【2†L10-L12】.", [("【2†L10-L12】", (2,))]),
+    ("It is so<sup>2</sup>.", [("<sup>2</sup>", (2,))]),
+    ("It is so [[2]](https://example.org/a).", [("[[2]](https://example.org/a)", (3,))]),
+    ("See [the list](https://www.example.org/b/#top).", [("[the list](https://www.example.org/b/#top)", (2, 4))]),
+    ("It is so (https://example.org/a).", [("https://example.org/a", (3,))]),
+    ("It is so: <http://EXAMPLE.org/a?utm_source=x>.", [("<http://EXAMPLE.org/a?utm_source=x>", (3,))]),
+    ("It is so https://example.org/c.", [("https://example.org/c", ())]),
+    ("It is so [^a].\n\n[^a]: Fees, https://example.org/a", [("[^a]", (3,))]),
+    ("It is so [1].\n\n[1]: https://example.org/a", [("[1]", (3,))]),
+    ("It is so [1].\n\n## Sources\n1. https://example.org/b\n2. [9]", [("[1]", (2, 4))]),
+    ("是这样[2]。\n\n参考资料：\n[2] https://example.org/z", [("[2]", ())]),
+    ("Between [0, 1] and [2024], `x[1]`, [sic], [citation needed] and ![a](b.png).", []),
+    ("```\nx = y[1]\n```", []),
+])  # fmt: skip
 def test_a_mark_names_what_it_says(answer: str, cited: list[tuple[str, tuple[int, ...]]]) -> None:
     found = read(answer).citations
     assert [(one.marker, one.ranks) for one in found] == cited
@@ -140,15 +137,12 @@ def test_a_users_pattern_replaces_the_built_in_ones() -> None:
     assert [one.ranks for one in cited.citations] == [(2,), (3,)]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "why"),
-    [
-        ("(", "is not a regular expression"),
-        (r"\[\d+\]", "names nothing that is cited; write"),
-        (r"\[(?P<rank>\d+)(?P<page>p\d+)\]", "has a group 'page'; allowed are rank, rank0, id, text"),
-        (r"(?P<id>\w*)", "matches the empty text"),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "why"), [
+    ("(", "is not a regular expression"),
+    (r"\[\d+\]", "names nothing that is cited; write"),
+    (r"\[(?P<rank>\d+)(?P<page>p\d+)\]", "has a group 'page'; allowed are rank, rank0, id, text"),
+    (r"(?P<id>\w*)", "matches the empty text"),
+])  # fmt: skip
 def test_a_bad_pattern_is_refused_with_one_message(pattern: str, why: str) -> None:
     with pytest.raises(ValidationError, match=why) as raised:
         RunSettings(citations=(pattern,))
@@ -352,17 +346,13 @@ async def test_validity_alone_sends_no_request(tmp_path: Path) -> None:
     assert [(row["statement_id"], row["context_rank"]) for row in work.rows["citations"]] == [(None, 1), (None, None)]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "[1-50]" * 100,
-        "So [1]. " * 1200,
-        "It is so and no other. " * 2500 + "[1]",
-        "A b. " * 1001 + "[1]",
-        "The old mill has wooden wheels" + " [1]" * 900,
-    ],
-    ids=["ranges", "marks", "sentences", "sentences and statements", "marks and statements"],
-)
+@pytest.mark.parametrize("answer", [
+    "[1-50]" * 100,
+    "So [1]. " * 1200,
+    "It is so and no other. " * 2500 + "[1]",
+    "A b. " * 1001 + "[1]",
+    "The old mill has wooden wheels" + " [1]" * 900,
+], ids=["ranges", "marks", "sentences", "sentences and statements", "marks and statements"])  # fmt: skip
 async def test_an_answer_that_cites_without_end_has_no_rows_and_says_why(tmp_path: Path, answer: str) -> None:
     def say_many(_: Question) -> str:
         return orjson.dumps(

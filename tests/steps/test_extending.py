@@ -77,11 +77,9 @@ def place(tmp_path: Path, prefect_home: Path) -> Place:
     (tmp_path / "samples.json").write_text(json.dumps(SAMPLES))
     paths = write_new_files(tmp_path, "metrics/", "rubrics/", "house_judge.py")
     assert paths == [
-        "metrics/grounded_precision.sql",
-        "metrics/grounded_numbers.py",
-        "rubrics/en/conciseness.yaml",
+        "metrics/grounded_precision.sql", "metrics/grounded_numbers.py", "rubrics/en/conciseness.yaml",
         "house_judge.py",
-    ]
+    ]  # fmt: skip
     return Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
 
 
@@ -103,11 +101,9 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
         shutil.copytree(ROOT / folder, copy / folder)
     product = ("tasks/", "prompts/", "warehouse/")
     assert write_new_files(copy, *product) == [
-        "tasks/tone.py",
-        "prompts/en/tone.yaml",
-        "warehouse/migrations/0002_tones.sql",
+        "tasks/tone.py", "prompts/en/tone.yaml", "warehouse/migrations/0002_tones.sql",
         "warehouse/metrics/politeness.sql",
-    ]
+    ]  # fmt: skip
     assert apply_diffs(copy) == ["tasks/datasets/formats.py", "warehouse/steps.toml", "flows/shards.py"]
     (place.folder / "lib").mkdir()
     (place.folder / "lib" / "evalhouse").symlink_to(copy)

@@ -95,16 +95,12 @@ async def test_with_the_ground_truth_on_record_it_takes_five(endpoint: Endpoint,
     assert sum(asked.values()) == 5
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"answer": "It was built in 1911 by Ode Varn."}, {"extract": 1, "classify": 1, "attribute": 1}),
-        ({"contexts": ["Fish soup is served on Mondays."]}, {"attribute": 2, "rank": 1}),
-        ({"ground_truth": "It was built in 1912."}, {"extract": 1, "classify": 1, "attribute": 1, "rank": 1}),
-        ({"question": "Who built it?"}, SIX),
-    ],
-    ids=["answer", "contexts", "ground truth", "question"],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"answer": "It was built in 1911 by Ode Varn."}, {"extract": 1, "classify": 1, "attribute": 1}),
+    ({"contexts": ["Fish soup is served on Mondays."]}, {"attribute": 2, "rank": 1}),
+    ({"ground_truth": "It was built in 1912."}, {"extract": 1, "classify": 1, "attribute": 1, "rank": 1}),
+    ({"question": "Who built it?"}, SIX),
+], ids=["answer", "contexts", "ground truth", "question"])  # fmt: skip
 async def test_a_change_costs_what_rests_on_it(
     endpoint: Endpoint, tmp_path: Path, changes: dict[str, Any], expected: dict[str, int]
 ) -> None:
@@ -119,15 +115,12 @@ async def test_an_unchanged_dataset_takes_none(endpoint: Endpoint, tmp_path: Pat
     assert again == {}
 
 
-@pytest.mark.parametrize(
-    ("metric", "expected"),
-    [
-        ("answer_correctness", {"extract": 2, "classify": 1}),
-        ("context_recall", {"extract": 1, "attribute": 1}),
-        ("faithfulness", {"extract": 1, "attribute": 1}),
-        ("context_precision", {"extract": 1, "rank": 1}),
-    ],
-)
+@pytest.mark.parametrize(("metric", "expected"), [
+    ("answer_correctness", {"extract": 2, "classify": 1}),
+    ("context_recall", {"extract": 1, "attribute": 1}),
+    ("faithfulness", {"extract": 1, "attribute": 1}),
+    ("context_precision", {"extract": 1, "rank": 1}),
+])  # fmt: skip
 async def test_a_metric_alone_takes_only_what_it_rests_on(
     endpoint: Endpoint, tmp_path: Path, metric: str, expected: dict[str, int]
 ) -> None:
@@ -171,12 +164,8 @@ def test_the_command_takes_six_then_none_then_five(endpoint: Endpoint, tmp_path:
 PROMPTS = [prompt for language in list_languages() for prompt in load_prompts(language).values()]
 IDS = [f"{prompt.language} {prompt.name}" for prompt in PROMPTS]
 _PREFIXES = {
-    "conversation": "T",
-    "contexts": "C",
-    "old_contexts": "O",
-    "answer_statements": "A",
-    "ground_truth_statements": "G",
-}
+    "conversation": "T", "contexts": "C", "old_contexts": "O", "answer_statements": "A", "ground_truth_statements": "G",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -203,11 +203,7 @@ async def test_what_a_reply_lacks_is_asked_for_alone(tmp_path: Path) -> None:
     assert set(read_outcomes(work).values()) == {None}
     # The label of A2 rests on all of the other side, the support of G1 on all contexts, C3 on the ground truth.
     ids = {name: [item.id for item in value] for name, value in second.data.items() if not isinstance(value, str)}
-    assert ids == {
-        "contexts": ["C1", "C2", "C3"],
-        "answer_statements": ["A2"],
-        "ground_truth_statements": ["G1", "G2"],
-    }
+    assert ids == {"contexts": ["C1", "C2", "C3"], "answer_statements": ["A2"], "ground_truth_statements": ["G1", "G2"]}
     assert len({row["call_id"] for row in work.rows["classifications"]}) == 2
 
 
@@ -303,15 +299,12 @@ def test_a_plan_joins_two_tasks_or_more() -> None:
     assert arrange_steps(FOUR[2:], "fused") == {"fused"}
 
 
-@pytest.mark.parametrize(
-    ("own", "metrics", "message"),
-    [
-        (("classify",), (), "your own classify.yaml; write your words into extract_both.yaml, fused.yaml there"),
-        (("extract", "fused"), (), "your own extract.yaml; write your words into extract_both.yaml there"),
-        (("extract", "rank", "fused", "extract_both"), (), None),
-        (("extract", "classify"), ("context_recall", "context_precision"), None),
-    ],
-)
+@pytest.mark.parametrize(("own", "metrics", "message"), [
+    (("classify",), (), "your own classify.yaml; write your words into extract_both.yaml, fused.yaml there"),
+    (("extract", "fused"), (), "your own extract.yaml; write your words into extract_both.yaml there"),
+    (("extract", "rank", "fused", "extract_both"), (), None),
+    (("extract", "classify"), ("context_recall", "context_precision"), None),
+])  # fmt: skip
 def test_words_that_a_plan_does_not_ask_with_are_named(
     tmp_path: Path, own: Sequence[str], metrics: Sequence[str], message: str | None
 ) -> None:

@@ -92,19 +92,16 @@ def test_rejects_a_bare_number_as_reply(reply: str) -> None:
 # Ratings in plain text
 
 
-@pytest.mark.parametrize(
-    ("text", "rating"),
-    [
-        ("The year agrees, the builder does not.\n\nRating: [[6]]", 6),
-        ("Between [[5]] and [[7]]; the builder is missing. [[6]]", 6),
-        ("All of it agrees. [[ 10 ]]", 10),
-        ("年份一致，缺建造者。评分：[[6]]", 6),
-        ("[[6]] The builder is missing.", 6),
-        ("<think>Perhaps [[2]]?</think>The builder is missing. [[6]]", 6),
-        ('<think>{"accuracy": {"reason": "none", "rating": 2}}</think>The builder is missing. [[6]]', 6),
-        ("The builder is missing. [[6.0]]", 6),
-    ],
-)
+@pytest.mark.parametrize(("text", "rating"), [
+    ("The year agrees, the builder does not.\n\nRating: [[6]]", 6),
+    ("Between [[5]] and [[7]]; the builder is missing. [[6]]", 6),
+    ("All of it agrees. [[ 10 ]]", 10),
+    ("年份一致，缺建造者。评分：[[6]]", 6),
+    ("[[6]] The builder is missing.", 6),
+    ("<think>Perhaps [[2]]?</think>The builder is missing. [[6]]", 6),
+    ('<think>{"accuracy": {"reason": "none", "rating": 2}}</think>The builder is missing. [[6]]', 6),
+    ("The builder is missing. [[6.0]]", 6),
+])  # fmt: skip
 def test_in_plain_text_the_last_marked_rating_counts(text: str, rating: int) -> None:
     assert read(text) == rating
 
@@ -125,19 +122,16 @@ def test_what_is_marked_but_no_rating_is_refused(text: str) -> None:
         read(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("The year agrees. [[7]]", "The year agrees."),
-        ("The year agrees.\n\nRating: [[7]]", "The year agrees."),
-        ("The year agrees.\n**Final rating:** [[7]]", "The year agrees."),
-        ("The year agrees. Score is [[7]] of ten.", "The year agrees. of ten."),
-        ("年份一致。评分：[[7]]", "年份一致。"),
-        ("Rating: [[7]]\nThe year agrees.", "The year agrees."),
-        ("The year agrees, and I give it a rating of [[7]]", "The year agrees, and I give it a rating of"),
-        ("It lacks what the critics wrote of the score: [[7]]", "It lacks what the critics wrote of the score:"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), [
+    ("The year agrees. [[7]]", "The year agrees."),
+    ("The year agrees.\n\nRating: [[7]]", "The year agrees."),
+    ("The year agrees.\n**Final rating:** [[7]]", "The year agrees."),
+    ("The year agrees. Score is [[7]] of ten.", "The year agrees. of ten."),
+    ("年份一致。评分：[[7]]", "年份一致。"),
+    ("Rating: [[7]]\nThe year agrees.", "The year agrees."),
+    ("The year agrees, and I give it a rating of [[7]]", "The year agrees, and I give it a rating of"),
+    ("It lacks what the critics wrote of the score: [[7]]", "It lacks what the critics wrote of the score:"),
+])  # fmt: skip
 def test_a_marked_rating_keeps_the_words_around_it_as_its_reason(text: str, reason: str) -> None:
     (grade,) = read_grades(text, find_rubric("accuracy"), has_contexts=True)
     assert (grade.reason, grade.rating) == (reason, 7)
@@ -183,28 +177,25 @@ def test_the_grade_is_the_weighted_mean_of_two_neighbours(scores: Sequence[Any],
     assert read(spread(*scores), "passage_recall") == pytest.approx(mean)
 
 
-@pytest.mark.parametrize(
-    ("scores", "message"),
-    [
-        ([(3, 0.6), (4, 0.6)], "sum to 1.2, not to 1"),
-        ([(3, 0.2), (4, 0.2)], "sum to 0.4, not to 1"),
-        ([(3, 0.5)], "sum to 0.5, not to 1"),
-        ([(3, 70), (4, 0.3)], "sum to 70.3, not to 1"),
-        ([(3, 50), (4, 60)], "sum to 110, not to 1"),
-        ([(3, 150), (4, -50)], "allowed: numbers from 0 to 1"),
-        ([(2, 0.5), (4, 0.5)], "2 and 4, which are not neighbours"),
-        ([(3, 0.5), (3, 0.5)], "3 and 3, which are not neighbours"),
-        ([(3, -0.2), (4, 1.2)], "allowed: numbers from 0 to 1"),
-        ([(3, "0.5"), (4, 0.5)], "allowed: numbers from 0 to 1"),
-        ([(3, None), (4, 1)], "allowed: numbers from 0 to 1"),
-        ([(3, True)], "allowed: numbers from 0 to 1"),
-        ([(5, 0.5), (6, 0.5)], "allowed: whole numbers from 1 to 5"),
-        ([(0, 0.5), (1, 0.5)], "allowed: whole numbers from 1 to 5"),
-        ([(3.5, 1)], "allowed: whole numbers from 1 to 5"),
-        ([(2, 0.3), (3, 0.4), (4, 0.3)], "one or two scores"),
-        ([], "one or two scores"),
-    ],
-)
+@pytest.mark.parametrize(("scores", "message"), [
+    ([(3, 0.6), (4, 0.6)], "sum to 1.2, not to 1"),
+    ([(3, 0.2), (4, 0.2)], "sum to 0.4, not to 1"),
+    ([(3, 0.5)], "sum to 0.5, not to 1"),
+    ([(3, 70), (4, 0.3)], "sum to 70.3, not to 1"),
+    ([(3, 50), (4, 60)], "sum to 110, not to 1"),
+    ([(3, 150), (4, -50)], "allowed: numbers from 0 to 1"),
+    ([(2, 0.5), (4, 0.5)], "2 and 4, which are not neighbours"),
+    ([(3, 0.5), (3, 0.5)], "3 and 3, which are not neighbours"),
+    ([(3, -0.2), (4, 1.2)], "allowed: numbers from 0 to 1"),
+    ([(3, "0.5"), (4, 0.5)], "allowed: numbers from 0 to 1"),
+    ([(3, None), (4, 1)], "allowed: numbers from 0 to 1"),
+    ([(3, True)], "allowed: numbers from 0 to 1"),
+    ([(5, 0.5), (6, 0.5)], "allowed: whole numbers from 1 to 5"),
+    ([(0, 0.5), (1, 0.5)], "allowed: whole numbers from 1 to 5"),
+    ([(3.5, 1)], "allowed: whole numbers from 1 to 5"),
+    ([(2, 0.3), (3, 0.4), (4, 0.3)], "one or two scores"),
+    ([], "one or two scores"),
+])  # fmt: skip
 def test_a_spread_that_breaks_its_rules_is_refused(scores: Sequence[Any], message: str) -> None:
     with pytest.raises(UnusableReply, match=message):
         read(spread(*scores), "passage_recall")
@@ -303,10 +294,8 @@ async def test_an_unrelated_answer_gets_nothing(tmp_path: Path) -> None:
         "unrelated": 1, "accuracy": 0, "comprehensiveness": 0, "context_precision": 0, "final": 0,
     }  # fmt: skip
     assert [read_row(work, name)["said"] for name in ("accuracy", "comprehensiveness", "context_precision")] == [
-        9,
-        8,
-        7,
-    ]
+        9, 8, 7,
+    ]  # fmt: skip
     assert read_row(work, "accuracy")["rule"] == "set to 0: unrelated is true"
 
 
@@ -319,15 +308,12 @@ async def test_a_criterion_that_is_missing_spoils_the_whole_reply(tmp_path: Path
     assert "the reply gave nothing for comprehensiveness" in read_detail(work, "grade_relevance")
 
 
-@pytest.mark.parametrize(
-    ("metadata", "setting", "role"),
-    [
-        (None, "authoritative", "authoritative"),
-        (None, "supplementary", "supplementary"),
-        ('{"contexts_role": "supplementary"}', "authoritative", "supplementary"),
-        ('{"contexts_role": ""}', "supplementary", "supplementary"),
-    ],
-)
+@pytest.mark.parametrize(("metadata", "setting", "role"), [
+    (None, "authoritative", "authoritative"),
+    (None, "supplementary", "supplementary"),
+    ('{"contexts_role": "supplementary"}', "authoritative", "supplementary"),
+    ('{"contexts_role": ""}', "supplementary", "supplementary"),
+])  # fmt: skip
 async def test_the_sample_says_what_its_contexts_are_or_the_setting_does(
     tmp_path: Path, metadata: str | None, setting: str, role: str
 ) -> None:
@@ -348,16 +334,13 @@ async def test_an_unknown_role_of_contexts_stops_the_run_and_names_the_sample(tm
 # What is missing, and what fails
 
 
-@pytest.mark.parametrize(
-    ("rubric", "changes", "reason"),
-    [
-        ("accuracy", {"answer": None}, "no_answer"),
-        ("accuracy", {"ground_truth": None}, "no_ground_truth"),
-        ("context_passage_recall", {"contexts": None}, "no_contexts"),
-        ("passage_recall", {"contexts": None, "ground_truth": None}, "no_ground_truth"),
-        ("contexts_usefulness", {"contexts": None}, "no_contexts"),
-    ],
-)
+@pytest.mark.parametrize(("rubric", "changes", "reason"), [
+    ("accuracy", {"answer": None}, "no_answer"),
+    ("accuracy", {"ground_truth": None}, "no_ground_truth"),
+    ("context_passage_recall", {"contexts": None}, "no_contexts"),
+    ("passage_recall", {"contexts": None, "ground_truth": None}, "no_ground_truth"),
+    ("contexts_usefulness", {"contexts": None}, "no_contexts"),
+])  # fmt: skip
 async def test_what_a_sample_lacks_is_the_reason_and_nothing_is_asked(
     tmp_path: Path, rubric: str, changes: dict[str, Any], reason: str
 ) -> None:

@@ -121,15 +121,12 @@ def test_the_option_is_a_flag_and_a_variable(monkeypatch: pytest.MonkeyPatch) ->
     assert resolve_settings({"dataset": "sample"}).settings.logprobs
 
 
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        make_error(400, "Unrecognized request argument supplied: logprobs"),
-        make_error(400, "Unsupported parameter.", param="top_logprobs", code="unsupported_parameter"),
-        make_error(403, "You are not allowed to request logprobs from this model"),
-        make_error(422, "body.logprobs: Extra inputs are not permitted"),
-    ],
-)
+@pytest.mark.parametrize("refusal", [
+    make_error(400, "Unrecognized request argument supplied: logprobs"),
+    make_error(400, "Unsupported parameter.", param="top_logprobs", code="unsupported_parameter"),
+    make_error(403, "You are not allowed to request logprobs from this model"),
+    make_error(422, "body.logprobs: Extra inputs are not permitted"),
+])  # fmt: skip
 async def test_an_endpoint_that_refuses_the_option_is_asked_without_it(
     endpoint: Endpoint, tmp_path: Path, refusal: Raw
 ) -> None:

@@ -38,30 +38,24 @@ def test_without_a_choice_come_the_default_metrics_and_all_that_cost_no_more() -
     assert plan_run(tuple(names), KNOWN).steps == plan.steps
 
 
-@pytest.mark.parametrize(
-    ("metric", "steps"),
-    [
-        ("faithfulness", {"extract_answer", "attribute_answer"}),
-        ("context_recall", {"extract_ground_truth", "attribute_ground_truth"}),
-        ("factual_f1", {"extract_answer", "extract_ground_truth", "classify"}),
-        ("context_precision", {"extract_ground_truth", "rank"}),
-        ("semantic_similarity", {"similarity"}),
-        ("answer_correctness", {"extract_answer", "extract_ground_truth", "classify", "similarity"}),
-    ],
-)
+@pytest.mark.parametrize(("metric", "steps"), [
+    ("faithfulness", {"extract_answer", "attribute_answer"}),
+    ("context_recall", {"extract_ground_truth", "attribute_ground_truth"}),
+    ("factual_f1", {"extract_answer", "extract_ground_truth", "classify"}),
+    ("context_precision", {"extract_ground_truth", "rank"}),
+    ("semantic_similarity", {"similarity"}),
+    ("answer_correctness", {"extract_answer", "extract_ground_truth", "classify", "similarity"}),
+])  # fmt: skip
 def test_a_metric_takes_its_own_steps_and_those_they_rest_on(metric: str, steps: set[str]) -> None:
     plan = plan_run((metric,), KNOWN)
     assert plan.steps == steps
     assert [chosen.name for chosen in plan.metrics] == [metric]
 
 
-@pytest.mark.parametrize(
-    ("embeddings", "named", "other"),
-    [
-        ("hashing", "surface_similarity", "semantic_similarity"),
-        ("openai:embedder", "semantic_similarity", "surface_similarity"),
-    ],
-)
+@pytest.mark.parametrize(("embeddings", "named", "other"), [
+    ("hashing", "surface_similarity", "semantic_similarity"),
+    ("openai:embedder", "semantic_similarity", "surface_similarity"),
+])  # fmt: skip
 def test_similarity_is_called_what_the_embeddings_compare(embeddings: str, named: str, other: str) -> None:
     names = {metric.name for metric in plan_run((), KNOWN, embeddings=embeddings).metrics}
     assert names & {named, other} == {named}
@@ -92,17 +86,14 @@ def make_items(*sizes: int) -> list[Item]:
     return [Item(id=f"C{number}", text="x" * (4 * size)) for number, size in enumerate(sizes, start=1)]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "groups"),
-    [
-        ((), []),
-        ((10, 10), [["C1", "C2"]]),
-        ((50, 50, 50), [["C1"], ["C2"], ["C3"]]),
-        ((40, 40, 40, 40), [["C1", "C2"], ["C3", "C4"]]),
-        ((500, 1), [["C1"], ["C2"]]),
-        ((1, 500, 1), [["C1"], ["C2"], ["C3"]]),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "groups"), [
+    ((), []),
+    ((10, 10), [["C1", "C2"]]),
+    ((50, 50, 50), [["C1"], ["C2"], ["C3"]]),
+    ((40, 40, 40, 40), [["C1", "C2"], ["C3", "C4"]]),
+    ((500, 1), [["C1"], ["C2"]]),
+    ((1, 500, 1), [["C1"], ["C2"], ["C3"]]),
+])  # fmt: skip
 def test_lists_are_split_in_order_and_whole(sizes: tuple[int, ...], groups: list[list[str]]) -> None:
     items = make_items(*sizes)
     split = split_by_tokens(items, 100)
@@ -131,15 +122,12 @@ def test_names_of_embeddings() -> None:
         check_embeddings_name("lexical")
 
 
-@pytest.mark.parametrize(
-    ("dataset", "key"),
-    [
-        ("sample", "evalhouse://dataset/sample"),
-        ("/home/me/my questions.jsonl", "file:///home/me/my_questions.jsonl"),
-        ("/srv/q.duckdb#nightly", "file:///srv/q.duckdb_nightly"),
-        ("s3://bucket/q.parquet", "s3://bucket/q.parquet"),
-    ],
-)
+@pytest.mark.parametrize(("dataset", "key"), [
+    ("sample", "evalhouse://dataset/sample"),
+    ("/home/me/my questions.jsonl", "file:///home/me/my_questions.jsonl"),
+    ("/srv/q.duckdb#nightly", "file:///srv/q.duckdb_nightly"),
+    ("s3://bucket/q.parquet", "s3://bucket/q.parquet"),
+])  # fmt: skip
 def test_a_dataset_has_a_key_that_prefect_takes(dataset: str, key: str) -> None:
     assert name_dataset(dataset) == key
     assert Asset(key=key).key == key

@@ -108,21 +108,18 @@ async def test_the_number_of_questions_is_a_setting(tmp_path: Path, count: int) 
     assert len(work.rows["similarities"]) == count
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (reply(*QUESTIONS[:2]), "had 2 questions, not 3"),
-        (reply(*QUESTIONS, "And?"), "had 4 questions, not 3"),
-        (reply(), "had 0 questions, not 3"),
-        (reply(*QUESTIONS[:2], "  "), 'no list of texts under "questions"'),
-        (reply(*QUESTIONS[:2], 7), 'no list of texts under "questions"'),
-        (reply(*QUESTIONS) | {"questions": QUESTIONS[0]}, 'no list of texts under "questions"'),
-        (reply(*QUESTIONS, noncommittal="partly"), "noncommittal is 'partly', allowed: true, false"),
-        (reply(*QUESTIONS, noncommittal=None), "noncommittal is None"),
-        (reply(*QUESTIONS, reason=" "), "no reason"),
-        ({"questions": list(QUESTIONS)}, "no reason"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "message"), [
+    (reply(*QUESTIONS[:2]), "had 2 questions, not 3"),
+    (reply(*QUESTIONS, "And?"), "had 4 questions, not 3"),
+    (reply(), "had 0 questions, not 3"),
+    (reply(*QUESTIONS[:2], "  "), 'no list of texts under "questions"'),
+    (reply(*QUESTIONS[:2], 7), 'no list of texts under "questions"'),
+    (reply(*QUESTIONS) | {"questions": QUESTIONS[0]}, 'no list of texts under "questions"'),
+    (reply(*QUESTIONS, noncommittal="partly"), "noncommittal is 'partly', allowed: true, false"),
+    (reply(*QUESTIONS, noncommittal=None), "noncommittal is None"),
+    (reply(*QUESTIONS, reason=" "), "no reason"),
+    ({"questions": list(QUESTIONS)}, "no reason"),
+])  # fmt: skip
 async def test_a_reply_that_breaks_the_rules_is_asked_for_again(
     tmp_path: Path, wrong: dict[str, Any], message: str
 ) -> None:

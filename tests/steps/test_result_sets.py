@@ -25,12 +25,9 @@ from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError
 
 D = decimal.Decimal
 SHIPS = {
-    "ship": [
-        {"id": 1, "name": "Tern", "length_m": 12.5, "yard": "Orm"},
-        {"id": 2, "name": "Gull", "length_m": None, "yard": "Orm"},
-        {"id": 3, "name": "Auk", "length_m": 9, "yard": None},
-    ]
-}
+    "ship": [{"id": 1, "name": "Tern", "length_m": 12.5, "yard": "Orm"},
+     {"id": 2, "name": "Gull", "length_m": None, "yard": "Orm"}, {"id": 3, "name": "Auk", "length_m": 9, "yard": None}],
+}  # fmt: skip
 
 
 def table(columns: str, *rows: tuple[Any, ...]) -> ResultSet:
@@ -74,23 +71,20 @@ def test_values_are_equal_across_types(one: Any, other: Any, is_equal: bool) -> 
 NOON = datetime.datetime(2024, 3, 1, 12, 0)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "is_equal"),
-    [
-        (datetime.date(2024, 3, 1), datetime.datetime(2024, 3, 1), True),
-        (datetime.date(2024, 3, 1), NOON, False),
-        (datetime.date(2024, 3, 1), "2024-03-01", True),
-        (NOON, "2024-03-01 12:00:00", True),
-        (NOON, "2024-03-01T12:00:00Z", True),
-        (NOON, NOON.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=2))), False),
-        (NOON, NOON.replace(tzinfo=datetime.UTC), True),
-        (NOON, datetime.datetime(2024, 3, 1, 14, tzinfo=datetime.timezone(datetime.timedelta(hours=2))), True),
-        ("2024-03-01", "2024-03-01 00:00:00", True),
-        ("2024-99-99", "2024-99-99", True),
-        ("2024-99-99", "2024-99-98", False),
-        (datetime.time(12), datetime.time(12), True),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "is_equal"), [
+    (datetime.date(2024, 3, 1), datetime.datetime(2024, 3, 1), True),
+    (datetime.date(2024, 3, 1), NOON, False),
+    (datetime.date(2024, 3, 1), "2024-03-01", True),
+    (NOON, "2024-03-01 12:00:00", True),
+    (NOON, "2024-03-01T12:00:00Z", True),
+    (NOON, NOON.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=2))), False),
+    (NOON, NOON.replace(tzinfo=datetime.UTC), True),
+    (NOON, datetime.datetime(2024, 3, 1, 14, tzinfo=datetime.timezone(datetime.timedelta(hours=2))), True),
+    ("2024-03-01", "2024-03-01 00:00:00", True),
+    ("2024-99-99", "2024-99-99", True),
+    ("2024-99-99", "2024-99-98", False),
+    (datetime.time(12), datetime.time(12), True),
+])  # fmt: skip
 def test_times_are_equal_when_they_name_the_same_moment(one: Any, other: Any, is_equal: bool) -> None:  # noqa: ANN401
     assert (compare(table("x", (one,)), table("x", (other,)))[0] == 1) is is_equal
 
@@ -220,15 +214,12 @@ def test_under_given_columns_rows_change_places_too(one: list[Any], other: list[
 # Rows and tables that are given
 
 
-@pytest.mark.parametrize(
-    ("source", "columns", "rows"),
-    [
-        ([{"a": 1}, {"b": 2}], ("a", "b"), ((1, None), (None, 2))),
-        ({"columns": ["a", "b"], "rows": [[1, 2]]}, ("a", "b"), ((1, 2),)),
-        ({"columns": ["a"], "rows": []}, ("a",), ()),
-        ([], (), ()),
-    ],
-)
+@pytest.mark.parametrize(("source", "columns", "rows"), [
+    ([{"a": 1}, {"b": 2}], ("a", "b"), ((1, None), (None, 2))),
+    ({"columns": ["a", "b"], "rows": [[1, 2]]}, ("a", "b"), ((1, 2),)),
+    ({"columns": ["a"], "rows": []}, ("a",), ()),
+    ([], (), ()),
+])  # fmt: skip
 def test_rows_are_objects_or_lists_under_columns(source: object, columns: Any, rows: Any) -> None:  # noqa: ANN401
     assert read_rows(source, "column rows") == ResultSet(columns=columns, rows=rows)
 
@@ -278,18 +269,15 @@ def test_times_are_utc_wherever_the_tests_run() -> None:
     assert compare(found, table("x y", (NOON, 12))) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("tables", "setup", "message"),
-    [
-        ({"ship": 7}, "", "table 'ship' is '7'; it must be a list of objects"),
-        ({"ship": []}, "", "table 'ship' cannot be made"),
-        ({"ship": [{"id": 2**70}]}, "", "table 'ship' cannot be made"),
-        ({"ship": "ships.xlsx"}, "", "files may end in .csv"),
-        ({"ship": "no-such.csv"}, "", "table 'ship' cannot be made"),
-        (SHIPS, "create tabel x", "the set-up script failed"),
-        (SHIPS, "create table x as select * from 'no-such.csv'", "the set-up script failed"),
-    ],
-)
+@pytest.mark.parametrize(("tables", "setup", "message"), [
+    ({"ship": 7}, "", "table 'ship' is '7'; it must be a list of objects"),
+    ({"ship": []}, "", "table 'ship' cannot be made"),
+    ({"ship": [{"id": 2**70}]}, "", "table 'ship' cannot be made"),
+    ({"ship": "ships.xlsx"}, "", "files may end in .csv"),
+    ({"ship": "no-such.csv"}, "", "table 'ship' cannot be made"),
+    (SHIPS, "create tabel x", "the set-up script failed"),
+    (SHIPS, "create table x as select * from 'no-such.csv'", "the set-up script failed"),
+])  # fmt: skip
 def test_tables_that_cannot_be_made_are_named(tables: dict[str, Any], setup: str, message: str) -> None:
     with pytest.raises(TableError) as error:
         run_on_tables("select 1", tables, setup=setup)
@@ -331,32 +319,21 @@ def test_a_query_without_an_end_is_stopped(what: str) -> None:
         run_on_tables(endless, SHIPS, timeout_s=0.3)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "date 'infinity'",
-        "timestamp '-infinity'",
-        "timestamptz 'infinity'",
-        "date '4000-01-01 (BC)'",
-        "[date 'infinity']",
-        "timestamp '290000-01-01'",
-        "{'far': timestamp '290000-01-01'}",
-    ],
-)
+@pytest.mark.parametrize("value", [
+    "date 'infinity'", "timestamp '-infinity'", "timestamptz 'infinity'", "date '4000-01-01 (BC)'", "[date 'infinity']",
+    "timestamp '290000-01-01'", "{'far': timestamp '290000-01-01'}",
+])  # fmt: skip
 def test_times_that_python_has_not_are_refused_like_any_failure(value: str) -> None:
     with pytest.raises(QueryError, match="outside of the years 1 to 9999"):
         run_on_tables(f"select {value}", SHIPS)
 
 
-@pytest.mark.parametrize(
-    ("sql", "message"),
-    [
-        ("select * from pandas_scan(NULL)", "ended the process that it ran in"),
-        ("select levenshtein(repeat('a', 2000000), repeat('b', 2000000))", r"stopped after 0\.3 s"),
-        ("select length(repeat('x', 3000000000))", "Out of Memory|more than the 512 MB"),
-        ("select list_resize([1], 500000000)", "Out of Memory|more than the 512 MB"),
-    ],
-)
+@pytest.mark.parametrize(("sql", "message"), [
+    ("select * from pandas_scan(NULL)", "ended the process that it ran in"),
+    ("select levenshtein(repeat('a', 2000000), repeat('b', 2000000))", r"stopped after 0\.3 s"),
+    ("select length(repeat('x', 3000000000))", "Out of Memory|more than the 512 MB"),
+    ("select list_resize([1], 500000000)", "Out of Memory|more than the 512 MB"),
+])  # fmt: skip
 def test_what_ends_its_process_or_never_ends_is_stopped_and_the_next_query_runs(sql: str, message: str) -> None:
     with pytest.raises(QueryStopped, match=message):
         run_on_tables(sql, SHIPS, timeout_s=0.3 if "levenshtein" in sql else 20)

@@ -207,18 +207,15 @@ def test_a_query_may_stand_for_answer_and_ground_truth() -> None:
     assert list(find_rubric_faults(content, variables=variables, file="manners.yaml")) == []
 
 
-@pytest.mark.parametrize(
-    ("edit", "key"),
-    [
-        ({"criteria": {}}, "rubric.criteria"),
-        ({"criteria": {"tone": {"max": 1000}}}, "rubric.criteria.tone.max"),
-        ({"criteria": {"tone": {"min": -1, "max": 5}}}, "rubric.criteria.tone.min"),
-        ({"criteria": {"tone": {"kind": "guess"}}}, "rubric.criteria.tone.kind"),
-        ({"needs": ["sleep"]}, "rubric.needs.0"),
-        ({"needs": ["answer", ["contexts", "answer"]]}, "rubric.needs.1"),
-        ({"weights": {}}, "rubric.weights"),
-    ],
-)
+@pytest.mark.parametrize(("edit", "key"), [
+    ({"criteria": {}}, "rubric.criteria"),
+    ({"criteria": {"tone": {"max": 1000}}}, "rubric.criteria.tone.max"),
+    ({"criteria": {"tone": {"min": -1, "max": 5}}}, "rubric.criteria.tone.min"),
+    ({"criteria": {"tone": {"kind": "guess"}}}, "rubric.criteria.tone.kind"),
+    ({"needs": ["sleep"]}, "rubric.needs.0"),
+    ({"needs": ["answer", ["contexts", "answer"]]}, "rubric.needs.1"),
+    ({"weights": {}}, "rubric.weights"),
+])  # fmt: skip
 def test_what_the_section_cannot_hold_is_refused_with_its_key(tmp_path: Path, edit: dict[str, Any], key: str) -> None:
     content = make_manners()
     content["rubric"] |= edit

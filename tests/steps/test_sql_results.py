@@ -23,12 +23,9 @@ from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.store import Warehouse
 
 SHIPS = {
-    "ship": [
-        {"id": 1, "name": "Tern", "yard": "Orm"},
-        {"id": 2, "name": "Gull", "yard": "Orm"},
-        {"id": 3, "name": "Auk", "yard": None},
-    ]
-}
+    "ship": [{"id": 1, "name": "Tern", "yard": "Orm"}, {"id": 2, "name": "Gull", "yard": "Orm"},
+     {"id": 3, "name": "Auk", "yard": None}],
+}  # fmt: skip
 ALL = "select id, name from ship order by id"
 TURNED = "select name as ship, id from ship order by id desc"
 SOME = "select id, name from ship where yard = 'Orm'"
@@ -87,15 +84,12 @@ def test_rows_may_be_given_for_either_side() -> None:
     assert rate(make_pair(None, None, expected_rows=[], rows=[]))["any_order"] == 1
 
 
-@pytest.mark.parametrize(
-    ("sample", "reason"),
-    [
-        (make_pair(None, ALL), "no_ground_truth"),
-        (make_pair(ALL, None), "no_answer"),
-        (make_pair(ALL, ALL, note="no data"), "no_ground_truth"),
-        (make_pair(None, ALL, expected_rows=[]), "no_answer"),
-    ],
-)
+@pytest.mark.parametrize(("sample", "reason"), [
+    (make_pair(None, ALL), "no_ground_truth"),
+    (make_pair(ALL, None), "no_answer"),
+    (make_pair(ALL, ALL, note="no data"), "no_ground_truth"),
+    (make_pair(None, ALL, expected_rows=[]), "no_answer"),
+])  # fmt: skip
 def test_what_is_not_there_is_the_reason(sample: StoredSample, reason: str) -> None:
     assert compare_results(sample) == reason
 
@@ -111,14 +105,11 @@ def test_a_bots_query_that_fails_scores_zero_and_states_why(made: str) -> None:
     assert explain(make_pair(ALL, made)).startswith("the bot's query fails: ")
 
 
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        (ENDLESS, "the bot's query: the query was stopped after 0.3 s"),
-        (HANGS, "the bot's query: the query was stopped after 0.3 s"),
-        (CRASHES, "the bot's query: the query ended the process that it ran in"),
-    ],
-)
+@pytest.mark.parametrize(("made", "message"), [
+    (ENDLESS, "the bot's query: the query was stopped after 0.3 s"),
+    (HANGS, "the bot's query: the query was stopped after 0.3 s"),
+    (CRASHES, "the bot's query: the query ended the process that it ran in"),
+])  # fmt: skip
 async def test_a_bots_query_that_is_stopped_leaves_the_sample_unscored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, message: str
 ) -> None:
@@ -137,17 +128,14 @@ def test_a_bots_rows_that_cannot_be_read_score_zero() -> None:
     assert "the bot's rows cannot be read: column rows is" in explain(make_pair(ALL, None, tables=SHIPS, rows="none"))
 
 
-@pytest.mark.parametrize(
-    ("sample", "message"),
-    [
-        (make_pair(BROKEN, ALL), "sample s1: the expected query fails: .*nmae"),
-        (make_pair(ALL, ALL, tables=[SHIPS]), "sample s1: column tables is .* it must be an object"),
-        (make_pair(ALL, ALL, tables={"ship": 7}), "sample s1: table 'ship' is '7'"),
-        (make_pair(ALL, ALL, setup="create tabel"), "sample s1: the set-up script failed"),
-        (make_pair(None, ALL, tables=SHIPS, expected_rows=7), "sample s1: column expected_rows is '7'"),
-        (make_pair(None, ALL, tables={"ship": 7}, expected_rows=[]), "sample s1: table 'ship' is '7'"),
-    ],
-)
+@pytest.mark.parametrize(("sample", "message"), [
+    (make_pair(BROKEN, ALL), "sample s1: the expected query fails: .*nmae"),
+    (make_pair(ALL, ALL, tables=[SHIPS]), "sample s1: column tables is .* it must be an object"),
+    (make_pair(ALL, ALL, tables={"ship": 7}), "sample s1: table 'ship' is '7'"),
+    (make_pair(ALL, ALL, setup="create tabel"), "sample s1: the set-up script failed"),
+    (make_pair(None, ALL, tables=SHIPS, expected_rows=7), "sample s1: column expected_rows is '7'"),
+    (make_pair(None, ALL, tables={"ship": 7}, expected_rows=[]), "sample s1: table 'ship' is '7'"),
+])  # fmt: skip
 def test_an_error_of_the_dataset_stops_the_run_and_is_not_the_bots(sample: StoredSample, message: str) -> None:
     with pytest.raises(FatalJudgeError, match=message):
         compare_results(sample)

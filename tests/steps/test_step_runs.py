@@ -158,10 +158,8 @@ async def test_the_last_try_records_the_failure_as_an_outcome(tmp_path: Path) ->
             await asyncio.gather(*others)
         outcomes = [read_outcomes(work) for work in shard.works]
     assert {step for step, reason in outcomes[1].items() if reason} == {
-        "extract_answer",
-        "classify",
-        "attribute_answer",
-    }
+        "extract_answer", "classify", "attribute_answer",
+    }  # fmt: skip
     assert set(outcomes[0].values()) == set(outcomes[2].values()) == {None}
     assert live_run.progress.n_done == 3
 

@@ -147,14 +147,11 @@ async def test_a_cancelled_step_keeps_the_statements_for_others(tmp_path: Path) 
     assert read_outcomes(work)["attribute_answer"] is None
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (FatalJudgeError("refused the key"), FatalJudgeError),
-        (RuntimeError("a bug"), RuntimeError),
-        (asyncio.CancelledError(), RunCancelled),
-    ],
-)
+@pytest.mark.parametrize(("error", "kind"), [
+    (FatalJudgeError("refused the key"), FatalJudgeError),
+    (RuntimeError("a bug"), RuntimeError),
+    (asyncio.CancelledError(), RunCancelled),
+])  # fmt: skip
 async def test_any_error_of_splitting_ends_all_waits_for_statements(
     tmp_path: Path, error: BaseException, kind: type[Exception]
 ) -> None:

@@ -372,10 +372,8 @@ async def test_classifying_the_chosen_one_again_costs_nothing(tmp_path: Path) ->
     judge_model = ScriptedJudge(say_good)
     await judge(tmp_path, make(WRONG, RIGHT, OTHER), "factual_f1", by=judge_model)
     assert Counter(asked.step for asked in judge_model.asked) == {
-        "extract_answer": 1,
-        "extract_ground_truth": 3,
-        "classify": 3,
-    }
+        "extract_answer": 1, "extract_ground_truth": 3, "classify": 3,
+    }  # fmt: skip
 
 
 async def test_one_that_cannot_be_judged_leaves_the_sample_unscored(tmp_path: Path) -> None:

@@ -199,17 +199,11 @@ async def test_an_empty_answer_is_a_refusal_without_a_request(endpoint: Endpoint
     assert [row["value"] for row in work.rows["similarities"]] == [0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "labels", "reasons"),
-    [
-        ({"answer": "..."}, {"G1": "FN", "G2": "FN"}, {"attribute_answer": "no_statements"}),
-        (
-            {"ground_truth": "..."},
-            {"A1": "FP", "A2": "FP"},
-            {"attribute_ground_truth": "no_statements", "rank": "no_statements"},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "labels", "reasons"), [
+    ({"answer": "..."}, {"G1": "FN", "G2": "FN"}, {"attribute_answer": "no_statements"}),
+    ({"ground_truth": "..."}, {"A1": "FP", "A2": "FP"},
+     {"attribute_ground_truth": "no_statements", "rank": "no_statements"}),
+])  # fmt: skip
 async def test_where_one_text_says_nothing_all_of_the_other_is_missing_or_unfounded_without_asking(
     endpoint: Endpoint, tmp_path: Path, changes: dict[str, Any], labels: dict[str, str], reasons: dict[str, str]
 ) -> None:

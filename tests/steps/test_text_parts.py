@@ -188,32 +188,26 @@ def is_cut_between(line: str, following: str) -> bool:
     return any(part.endswith(f"{line}\n") for most in range(25, 90) for part in split_text(text, most))
 
 
-@pytest.mark.parametrize(
-    ("line", "following"),
-    [
-        ("The lamp was lit by", "the keeper."),
-        ("The lamp, the oil,", "Ode and Mira are gone."),
-        ("灯塔建于一九一一年，", "由欧德看守。"),
-        (LONG_LINE, "Ode Varn."),
-        (LONG_LINE, "1911 at the latest."),
-    ],
-)
+@pytest.mark.parametrize(("line", "following"), [
+    ("The lamp was lit by", "the keeper."),
+    ("The lamp, the oil,", "Ode and Mira are gone."),
+    ("灯塔建于一九一一年，", "由欧德看守。"),
+    (LONG_LINE, "Ode Varn."),
+    (LONG_LINE, "1911 at the latest."),
+])  # fmt: skip
 def test_a_sentence_wrapped_over_lines_is_one_sentence(line: str, following: str) -> None:
     assert not is_cut_between(line, following)
 
 
-@pytest.mark.parametrize(
-    ("line", "following"),
-    [
-        ("Berth one is free", "Berth two is not."),
-        ("It was lit in 1911.", "but not in 1912."),
-        (LONG_LINE, "- keepers of the cape."),
-        (LONG_LINE, "2. keepers of the cape."),
-        (LONG_LINE, "（二）看守人。"),
-        (LONG_LINE, "| a keeper | a cape |"),
-        (LONG_LINE, "> keepers of the cape."),
-    ],
-)
+@pytest.mark.parametrize(("line", "following"), [
+    ("Berth one is free", "Berth two is not."),
+    ("It was lit in 1911.", "but not in 1912."),
+    (LONG_LINE, "- keepers of the cape."),
+    (LONG_LINE, "2. keepers of the cape."),
+    (LONG_LINE, "（二）看守人。"),
+    (LONG_LINE, "| a keeper | a cape |"),
+    (LONG_LINE, "> keepers of the cape."),
+])  # fmt: skip
 def test_a_line_that_begins_something_new_may_begin_a_part(line: str, following: str) -> None:
     assert is_cut_between(line, following)
 

@@ -246,19 +246,16 @@ async def test_a_samples_calls_are_scored_in_order_or_in_any(tmp_path: Path) -> 
     assert {row["criterion"] for row in work.rows["grades"]} == {"names", "arguments", "order", "in_order", "any_order"}
 
 
-@pytest.mark.parametrize(
-    ("metadata", "expected"),
-    [
-        ({"tool_calls": []}, "no_ground_truth"),
-        ({"expected_tool_calls": []}, "no_answer"),
-        ({"expected_tool_calls": None, "tool_calls": None}, "no_ground_truth"),
-        ({"expected_tool_calls": [], "tool_calls": []}, 1),
-        ({"expected_tool_calls": [], "tool_calls": None}, 1),
-        ({"expected_tool_calls": [{"name": "list_ships"}], "tool_calls": None}, 0),
-        ({"expected_tool_calls": [{"name": "list_ships"}], "turn": 1}, 0),
-        ({"expected_tool_calls": [], "turn": 1}, 1),
-    ],
-)
+@pytest.mark.parametrize(("metadata", "expected"), [
+    ({"tool_calls": []}, "no_ground_truth"),
+    ({"expected_tool_calls": []}, "no_answer"),
+    ({"expected_tool_calls": None, "tool_calls": None}, "no_ground_truth"),
+    ({"expected_tool_calls": [], "tool_calls": []}, 1),
+    ({"expected_tool_calls": [], "tool_calls": None}, 1),
+    ({"expected_tool_calls": [{"name": "list_ships"}], "tool_calls": None}, 0),
+    ({"expected_tool_calls": [{"name": "list_ships"}], "turn": 1}, 0),
+    ({"expected_tool_calls": [], "turn": 1}, 1),
+])  # fmt: skip
 async def test_no_call_differs_from_no_record(tmp_path: Path, metadata: dict[str, Any], expected: float | str) -> None:
     work = await measure(tmp_path, **metadata)
     assert score_work(work, "tool_call_accuracy") == (
@@ -397,14 +394,11 @@ async def test_a_sample_has_all_of_them_on_record(tmp_path: Path) -> None:
         assert score_work(work, kind.removeprefix("squad_")) == (expected[kind], None)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"answer": None}, "no_answer"),
-        ({"ground_truth": None}, "no_ground_truth"),
-        ({"answer": None, "ground_truth": None}, "no_answer"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"answer": None}, "no_answer"),
+    ({"ground_truth": None}, "no_ground_truth"),
+    ({"answer": None, "ground_truth": None}, "no_answer"),
+])  # fmt: skip
 async def test_one_text_alone_has_no_score(tmp_path: Path, changes: dict[str, str | None], reason: str) -> None:
     work = await measure_texts(tmp_path, **changes)
     assert score_work(work, "rouge_l") == (None, reason)

@@ -242,18 +242,15 @@ GOOD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"statements": []}, "verdicts for none; asked: A1"),
-        ({"statements": GOOD["statements"] * 2}, "verdicts for A1, A1"),
-        ({"statements": [{"id": "A1", "reason": "r", "turns": ["T1"]}]}, "turns of the assistant: T2"),
-        ({"statements": [{"id": "A1", "reason": " ", "turns": []}]}, 'no text under "reason"'),
-        ({"points": [{"id": "T2", "reason": "r", "point": "p", "heeded": True}]}, "turns of the user: T1"),
-        ({"points": [{"id": "T1", "reason": "r", "point": "p", "heeded": "yes"}]}, "heeded 'yes'"),
-        ({"points": None}, 'no list of objects under "points"'),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"statements": []}, "verdicts for none; asked: A1"),
+    ({"statements": GOOD["statements"] * 2}, "verdicts for A1, A1"),
+    ({"statements": [{"id": "A1", "reason": "r", "turns": ["T1"]}]}, "turns of the assistant: T2"),
+    ({"statements": [{"id": "A1", "reason": " ", "turns": []}]}, 'no text under "reason"'),
+    ({"points": [{"id": "T2", "reason": "r", "point": "p", "heeded": True}]}, "turns of the user: T1"),
+    ({"points": [{"id": "T1", "reason": "r", "point": "p", "heeded": "yes"}]}, "heeded 'yes'"),
+    ({"points": None}, 'no list of objects under "points"'),
+])  # fmt: skip
 def test_a_reply_that_names_unknown_ids_is_unusable(change: dict[str, Any], message: str) -> None:
     items, roles = [Item(id="A1", text="x")], {"T1": "user", "T2": "assistant"}
     assert [verdict.label for verdict in read_turns(orjson.dumps(GOOD).decode(), items, roles)] == [

@@ -276,42 +276,36 @@ def test_flips_are_counted_by_item_and_by_vote() -> None:
 METRICS = ("answer_correctness", "faithfulness", "context_precision")
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ("lexical", "lexical"),
-        (" openai:a , attribute = lexical", "openai:a,attribute=lexical"),
-        ("rank=m:f,openai:a,classify=openai:b", "openai:a,classify=openai:b,rank=m:f"),
-        ("openai:a,classify=openai:a", "openai:a"),
-        ("attribute=lexical", "attribute=lexical"),
-        ("openai:ft=1", "openai:ft=1"),
-        ({"default": "openai:a", "grade": "openai:b"}, "openai:a,grade=openai:b"),
-        ({"classify": "openai:b"}, "classify=openai:b"),
-    ],
-)
+@pytest.mark.parametrize(("given", "text"), [
+    ("lexical", "lexical"),
+    (" openai:a , attribute = lexical", "openai:a,attribute=lexical"),
+    ("rank=m:f,openai:a,classify=openai:b", "openai:a,classify=openai:b,rank=m:f"),
+    ("openai:a,classify=openai:a", "openai:a"),
+    ("attribute=lexical", "attribute=lexical"),
+    ("openai:ft=1", "openai:ft=1"),
+    ({"default": "openai:a", "grade": "openai:b"}, "openai:a,grade=openai:b"),
+    ({"classify": "openai:b"}, "classify=openai:b"),
+])  # fmt: skip
 def test_judges_are_named_in_one_way(given: str | Mapping[str, object], text: str) -> None:
     assert str(parse_judges(given)) == text
     assert str(parse_judges(text)) == text
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ("openai:a,clasify=lexical", "there is no step 'clasify'; did you mean classify?"),
-        ("colour=lexical", "there is no step 'colour'; known: extract, classify, attribute, rank"),
-        ("openai:a,similarity=openai:b", "the step 'similarity' asks no judge; steps that do: extract"),
-        ("extract_answer=lexical", "'extract_answer' is part of the step 'extract'; name its judge as extract=JUDGE"),
-        ("grade_accuracy=lexical", "name its judge as grade=JUDGE"),
-        ("rank=openai:a,rank=openai:b", "the step 'rank' has two judges, 'openai:a' and 'openai:b'; name one"),
-        ("openai:a,openai:b", "two default judges, 'openai:a' and 'openai:b'; name a step's judge as STEP=JUDGE"),
-        ("openai:a,,rank=lexical", "no judge given for default; write JUDGE, or STEP=JUDGE"),
-        ("openai:a,rank=", "no judge given for rank"),
-        ("", "no judge given"),
-        ("none", "no judge given"),
-        ({"rank": 3}, "no judge given for rank"),
-        ({"clasify": "lexical"}, "did you mean classify?"),
-    ],
-)
+@pytest.mark.parametrize(("given", "why"), [
+    ("openai:a,clasify=lexical", "there is no step 'clasify'; did you mean classify?"),
+    ("colour=lexical", "there is no step 'colour'; known: extract, classify, attribute, rank"),
+    ("openai:a,similarity=openai:b", "the step 'similarity' asks no judge; steps that do: extract"),
+    ("extract_answer=lexical", "'extract_answer' is part of the step 'extract'; name its judge as extract=JUDGE"),
+    ("grade_accuracy=lexical", "name its judge as grade=JUDGE"),
+    ("rank=openai:a,rank=openai:b", "the step 'rank' has two judges, 'openai:a' and 'openai:b'; name one"),
+    ("openai:a,openai:b", "two default judges, 'openai:a' and 'openai:b'; name a step's judge as STEP=JUDGE"),
+    ("openai:a,,rank=lexical", "no judge given for default; write JUDGE, or STEP=JUDGE"),
+    ("openai:a,rank=", "no judge given for rank"),
+    ("", "no judge given"),
+    ("none", "no judge given"),
+    ({"rank": 3}, "no judge given for rank"),
+    ({"clasify": "lexical"}, "did you mean classify?"),
+])  # fmt: skip
 def test_other_names_are_refused(given: str | Mapping[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
         parse_judges(given)

@@ -25,19 +25,16 @@ def show(text: str, *beside: str) -> list[str]:
     return render_blocks(tuple(data), data).split("\n</question")[0].split("\n")[1:]
 
 
-@pytest.mark.parametrize(
-    "dress",
-    [
-        lambda code: code,
-        lambda code: code.upper(),
-        lambda code: code.translate({place: place + 0xFEE0 for place in range(0x21, 0x7F)}),
-        "\u200b".join,
-        "\x08".join,
-        "\u00ad\u202e".join,
-        lambda code: "".join(chr(0x1D7CE + int(char)) if char.isdigit() else char for char in code),
-        lambda code: "".join("⓪①②③④⑤⑥⑦⑧⑨"[int(char)] if char.isdigit() else char for char in code),
-    ],
-)
+@pytest.mark.parametrize("dress", [
+    lambda code: code,
+    lambda code: code.upper(),
+    lambda code: code.translate({place: place + 0xFEE0 for place in range(0x21, 0x7F)}),
+    "\u200b".join,
+    "\x08".join,
+    "\u00ad\u202e".join,
+    lambda code: "".join(chr(0x1D7CE + int(char)) if char.isdigit() else char for char in code),
+    lambda code: "".join("⓪①②③④⑤⑥⑦⑧⑨"[int(char)] if char.isdigit() else char for char in code),
+])  # fmt: skip
 def test_a_text_that_holds_the_code_makes_another_be_drawn(dress: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401
     """To find such a text takes some four thousand million tries; here the first draw is given away instead."""
     drawn = ["1a2b3c4d" * 8, "1a2b3c4d" * 8, "5e6f7a8b" * 8]

@@ -295,13 +295,8 @@ def test_every_attack_reached_the_steps_it_was_planted_for(sent: Sent) -> None:
     assert asked.keys() == sent.samples.keys()
     for steps in asked.values():
         assert steps == {
-            "extract_answer",
-            "extract_ground_truth",
-            "classify",
-            "attribute_answer",
-            "attribute_ground_truth",
-            "rank",
-        }
+            "extract_answer", "extract_ground_truth", "classify", "attribute_answer", "attribute_ground_truth", "rank",
+        }  # fmt: skip
 
 
 # -- asked again -------------------------------------------------------------------------------------------------------

@@ -144,11 +144,7 @@ def test_an_answer_is_correct_by_what_it_states_of_the_truth_as_statement_recall
     """Half of the truth's statements make an answer correct, with any additions; of two statements none does not."""
     truth = "The ferry leaves at nine. The chapel has a green door."
     more = " ".join(f"Shop {number} sells ropes of length {number + 40}." for number in range(8))
-    answers = {
-        "all": truth,
-        "half and more": f"The ferry leaves at nine. {more}",
-        "none of it": more,
-    }
+    answers = {"all": truth, "half and more": f"The ferry leaves at nine. {more}", "none of it": more}
     rows = [
         {
             "id": name, "group": name, "question": "What is known?", "ground_truth": truth, "answer": answer,
@@ -355,19 +351,16 @@ def test_an_empty_answer_is_wrong_without_a_question(live_run: LiveRun, endpoint
     assert pick(document, "silent")["judge"]["figures"]["accuracy"]["value"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ((), "Missing option '--data'"),
-        (("--data", "missing"), "missing does not exist"),
-        (("--data", "sets", "--judge", "lexcal"), "unknown judge 'lexcal'"),
-        (("--data", "sets", "--half", "third"), "'third' is not one of 'choose', 'report', 'all'"),
-        (("--data", "sets", "--limit", "0"), "0 is not in the range"),
-        (("--data", "sets/harbour_relevance", "--language", "zh"), "holds no labelled set in zh"),
-        (("--data", "one", "--half", "choose"), "no row is left to judge"),
-        (("--data", "sets", "--judge", "openai:judge"), "OPENAI_API_KEY"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "expected"), [
+    ((), "Missing option '--data'"),
+    (("--data", "missing"), "missing does not exist"),
+    (("--data", "sets", "--judge", "lexcal"), "unknown judge 'lexcal'"),
+    (("--data", "sets", "--half", "third"), "'third' is not one of 'choose', 'report', 'all'"),
+    (("--data", "sets", "--limit", "0"), "0 is not in the range"),
+    (("--data", "sets/harbour_relevance", "--language", "zh"), "holds no labelled set in zh"),
+    (("--data", "one", "--half", "choose"), "no row is left to judge"),
+    (("--data", "sets", "--judge", "openai:judge"), "OPENAI_API_KEY"),
+])  # fmt: skip
 def test_invalid_request_is_refused(live_run: LiveRun, arguments: tuple[str, ...], expected: str) -> None:
     write_set(live_run.folder / "one", [make_support()[0] | {"group": "g2"}])
     judge = () if "--judge" in arguments else ("--judge", "lexical")

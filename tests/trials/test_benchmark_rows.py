@@ -105,14 +105,11 @@ def test_every_problem_of_a_set_is_reported_with_its_line(tmp_path: Path) -> Non
     assert "dev.jsonl line 5: id 's5' came before" in message
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "message"),
-    [
-        ("contexts", [{"id": "0", "text": "x", "grade": "high"}], "has the grade 'high', allowed: a number"),
-        ("contexts", ["no grade"], "has the grade 'nothing', allowed: a number"),
-        ("grade_scale", 2, "grade_scale is 2, allowed: a text"),
-    ],
-)
+@pytest.mark.parametrize(("column", "value", "message"), [
+    ("contexts", [{"id": "0", "text": "x", "grade": "high"}], "has the grade 'high', allowed: a number"),
+    ("contexts", ["no grade"], "has the grade 'nothing', allowed: a number"),
+    ("grade_scale", 2, "grade_scale is 2, allowed: a text"),
+])  # fmt: skip
 def test_grades_are_numbers(tmp_path: Path, column: str, value: object, message: str) -> None:
     rows = make_relevance()
     rows[0] |= {column: value}
@@ -178,19 +175,12 @@ def make_rows(n: int, n_supported: int, subset: str = "Wice") -> list[dict[str, 
     ]
 
 
-@pytest.mark.parametrize(
-    ("rows", "others", "expected"),
-    [
-        (make_rows(358, 111), 6, "Published figures: "),
-        (
-            make_rows(357, 111),
-            0,
-            "Wice: 357 rows; published figures are for all 358 test rows of it, and are left out.",
-        ),
-        (make_rows(358, 110), 0, "published figures are for all 358 test rows"),
-        (make_rows(12, 6, "Own"), 0, "Own: 12 rows; published figures are for no subset of this name"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "others", "expected"), [
+    (make_rows(358, 111), 6, "Published figures: "),
+    (make_rows(357, 111), 0, "Wice: 357 rows; published figures are for all 358 test rows of it, and are left out."),
+    (make_rows(358, 110), 0, "published figures are for all 358 test rows"),
+    (make_rows(12, 6, "Own"), 0, "Own: 12 rows; published figures are for no subset of this name"),
+])  # fmt: skip
 def test_published_figures_are_shown_beside_the_same_rows_only(
     rows: list[dict[str, Any]], others: int, expected: str, tmp_path: Path
 ) -> None:

@@ -404,15 +404,12 @@ def test_the_judge_is_shown_the_contexts_of_both_sides_once(house: House) -> Non
         assert (blocks["contexts"].lines, blocks["ground_truth"].lines) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("lowest", "options", "status", "expected"),
-    [
-        ("0.5", (), 1, "gate failed: preference: mean at least 0.500; found 0.167 ("),
-        ("0.05", (), 0, "gate passed: preference: mean at least 0.050; found 0.167 ("),
-        ("0.15", (), 0, "gate passed: preference: mean at least 0.150; undecided, found 0.167 ("),
-        ("0.15", ("--undecided", "fail"), 1, "gate failed: preference: mean at least 0.150; undecided, found 0.167 ("),
-    ],
-)
+@pytest.mark.parametrize(("lowest", "options", "status", "expected"), [
+    ("0.5", (), 1, "gate failed: preference: mean at least 0.500; found 0.167 ("),
+    ("0.05", (), 0, "gate passed: preference: mean at least 0.050; found 0.167 ("),
+    ("0.15", (), 0, "gate passed: preference: mean at least 0.150; undecided, found 0.167 ("),
+    ("0.15", ("--undecided", "fail"), 1, "gate failed: preference: mean at least 0.150; undecided, found 0.167 ("),
+])  # fmt: skip
 def test_win_rate_is_compared_with_its_minimum(
     house: House, lowest: str, options: tuple[str, ...], status: int, expected: str
 ) -> None:
@@ -488,21 +485,6 @@ def test_a_question_is_judged_in_its_conversation(house: House) -> None:
     assert house.call("prefer", "talk.jsonl", *COLUMNS, "--judge", "lexical").status == 0
 
 
-def test_a_hostile_answer_stays_in_its_block(house: House) -> None:
-    asked = preferring_judge.use(prefer_truth)
-    house.prefer("two.jsonl", *COLUMNS)
-    messages = [content for content in asked if "Prefer answer A" in content]
-    assert len(messages) == 2
-    for content in messages:
-        blocks = read_blocks(content)
-        assert list(blocks) == ["question", "ground_truth", "contexts", "first_answer", "second_answer"]
-        (text,) = [text for block in blocks.values() if "Prefer answer A" in (text := "\n".join(block.lines))]
-        assert "<\\/first_answer>" in text
-        assert "<\\/second_answer 1a2b3c4d>" in text
-        assert "[\\C1]" in text
-        assert "<\\|im_end|>" in text
-
-
 def test_marks_of_two_answers_are_not_marks_in_other_requests() -> None:
     """Requests from before there were such blocks are found in the record."""
     text = "See <first_answer> and </second answer>."
@@ -544,37 +526,26 @@ def test_custom_rubric(house: House) -> None:
     assert "unknown metric 'kinder'" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"rubric": {"needs": ["answer"], "criteria": {"preference": {"kind": "preference"}}}}, "'answer' is needed"),
-        (
-            {"rubric": {"needs": [], "criteria": {"preference": {"kind": "preference", "max": 5}}}},
-            "give its `kind` alone",
-        ),
-        (
-            {"rubric": {"needs": [], "criteria": {"preference": {"kind": "preference"}, "reason": {"kind": "flag"}}}},
-            "by one criterion",
-        ),
-        ({"variables": {"question": "text", "first_answer": "text", "answer": "text"}}, "'second_answer' is missing"),
-        ({"variables": {"question": "text", "first_answer": "text", "answer": "text"}}, "a rubric of two answers is"),
-    ],
-)
+@pytest.mark.parametrize(("change", "expected"), [
+    ({"rubric": {"needs": ["answer"], "criteria": {"preference": {"kind": "preference"}}}}, "'answer' is needed"),
+    ({"rubric": {"needs": [], "criteria": {"preference": {"kind": "preference", "max": 5}}}}, "give its `kind` alone"),
+    ({"rubric": {"needs": [], "criteria": {"preference": {"kind": "preference"}, "reason": {"kind": "flag"}}}},
+     "by one criterion"),
+    ({"variables": {"question": "text", "first_answer": "text", "answer": "text"}}, "'second_answer' is missing"),
+    ({"variables": {"question": "text", "first_answer": "text", "answer": "text"}}, "a rubric of two answers is"),
+])  # fmt: skip
 def test_what_is_wrong_with_a_rubric_of_two_answers(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
     write_prompt(tmp_path, read_content("preference") | {"name": "own"} | change)
     assert any(expected in str(problem) for problem in check_prompts(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"preference": "first"}', "gave nothing"),
-        ('{"preference": {"reason": " ", "verdict": "first"}}', "no reason"),
-        ('{"preference": {"reason": "r", "verdict": "A"}}', "allowed: first, second, tie"),
-        ('{"other": {"reason": "r", "verdict": "first"}}', "gave nothing"),
-        ("The first one.", "no complete JSON object"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ('{"preference": "first"}', "gave nothing"),
+    ('{"preference": {"reason": " ", "verdict": "first"}}', "no reason"),
+    ('{"preference": {"reason": "r", "verdict": "A"}}', "allowed: first, second, tie"),
+    ('{"other": {"reason": "r", "verdict": "first"}}', "gave nothing"),
+    ("The first one.", "no complete JSON object"),
+])  # fmt: skip
 def test_a_reply_without_a_preference_is_refused(text: str, expected: str) -> None:
     with pytest.raises(UnusableReply, match=expected):
         parse_preference(text, criterion="preference")
@@ -583,19 +554,11 @@ def test_a_reply_without_a_preference_is_refused(text: str, expected: str) -> No
 # The lexical judge
 
 
-@pytest.mark.parametrize(
-    ("truth", "contexts", "verdict", "by"),
-    [
-        ("Ode Varn built it in 1871.", [], "second", "F1 with the ground truth"),
-        (
-            "",
-            [Item(id="C1", text="The lighthouse was built by Ode Varn in 1871.")],
-            "second",
-            "support by the contexts",
-        ),
-        ("", [], "tie", "nothing to measure them by"),
-    ],
-)
+@pytest.mark.parametrize(("truth", "contexts", "verdict", "by"), [
+    ("Ode Varn built it in 1871.", [], "second", "F1 with the ground truth"),
+    ("", [Item(id="C1", text="The lighthouse was built by Ode Varn in 1871.")], "second", "support by the contexts"),
+    ("", [], "tie", "nothing to measure them by"),
+])  # fmt: skip
 def test_lexical_judge_notes_that_it_is_a_substitute(truth: str, contexts: list[Item], verdict: str, by: str) -> None:
     answers = {"first_answer": "It has a red roof.", "second_answer": "Ode Varn built the lighthouse in 1871."}
     data = {
@@ -625,23 +588,20 @@ def test_a_run_without_a_key_is_judged_lexically_and_says_so(house: House) -> No
 # Refusals
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ((BASE, BASE), "BASE and CANDIDATE are both run"),
-        ((BASE, CANDIDATE, "--rubric", "accuracy"), "the rubric 'accuracy' does not compare two answers"),
-        ((BASE, CANDIDATE, "--rubric", "preferance"), "preference"),
-        ((BASE, CANDIDATE, "--judge", "local:minicheck"), "cannot say which of two answers"),
-        ((BASE, CANDIDATE, "--map", "a=b"), "--map names columns of a dataset"),
-        ((BASE, CANDIDATE, "--cluster", "nothing"), "no sample has a metadata column 'nothing'"),
-        (("two.jsonl", "two.jsonl", *COLUMNS), "with --columns name one dataset"),
-        (("two.jsonl", "--columns", "old"), "name two columns"),
-        (("two.jsonl", "--columns", "old,old"), "name two columns"),
-        (("two.jsonl", "--columns", "old,other"), "other"),
-        (("two.jsonl", *COLUMNS, "--map", "answer=old"), "leave it out"),
-        (("none.jsonl", *COLUMNS), "none.jsonl"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "expected"), [
+    ((BASE, BASE), "BASE and CANDIDATE are both run"),
+    ((BASE, CANDIDATE, "--rubric", "accuracy"), "the rubric 'accuracy' does not compare two answers"),
+    ((BASE, CANDIDATE, "--rubric", "preferance"), "preference"),
+    ((BASE, CANDIDATE, "--judge", "local:minicheck"), "cannot say which of two answers"),
+    ((BASE, CANDIDATE, "--map", "a=b"), "--map names columns of a dataset"),
+    ((BASE, CANDIDATE, "--cluster", "nothing"), "no sample has a metadata column 'nothing'"),
+    (("two.jsonl", "two.jsonl", *COLUMNS), "with --columns name one dataset"),
+    (("two.jsonl", "--columns", "old"), "name two columns"),
+    (("two.jsonl", "--columns", "old,old"), "name two columns"),
+    (("two.jsonl", "--columns", "old,other"), "other"),
+    (("two.jsonl", *COLUMNS, "--map", "answer=old"), "leave it out"),
+    (("none.jsonl", *COLUMNS), "none.jsonl"),
+])  # fmt: skip
 def test_invalid_request_is_refused(house: House, arguments: tuple[str, ...], expected: str) -> None:
     refused = house.call("prefer", *arguments)
     assert refused.status == 2

@@ -194,15 +194,12 @@ def test_a_person_reads_what_changed(caller: Caller) -> None:
     assert "$" in shown or "unknown" in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("built-in", "strict", "--on", RUN, "--judge", "lexical"), "the lexical judge reads no prompt"),
-        (("built-in", "built-in", "--on", RUN), "ask in the same words"),
-        (("built-in", "no-such", "--on", RUN), "'no-such' is not a folder"),
-        (("built-in", "strict", "--on", "missing"), "no run fits 'missing'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (("built-in", "strict", "--on", RUN, "--judge", "lexical"), "the lexical judge reads no prompt"),
+    (("built-in", "built-in", "--on", RUN), "ask in the same words"),
+    (("built-in", "no-such", "--on", RUN), "'no-such' is not a folder"),
+    (("built-in", "strict", "--on", "missing"), "no run fits 'missing'"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_refused(
     caller: Caller, endpoint: Endpoint, arguments: tuple[str, ...], expected: str
 ) -> None:

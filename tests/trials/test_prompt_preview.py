@@ -17,16 +17,12 @@ from evalhouse.warehouse.steps import APART_PROMPTS
 
 Ask = Callable[..., Finished]
 ROWS: list[dict[str, Any]] = [
-    {
-        "id": "fort",
-        "question": "谁修建了鹭洲炮台？",
-        "reply": "鹭洲炮台由顾明远修建。炮台建于一八四一年，共有十二门炮。",
-        "ground_truth": "鹭洲炮台由顾明远修建。炮台毁于一八六〇年。",
-        "contexts": ["鹭洲炮台由顾明远修建，建于一八四一年。", "渔市逢五开张。"],
-        "contexts_role": "supplementary",
-    },
+    {"id": "fort", "question": "谁修建了鹭洲炮台？",
+     "reply": "鹭洲炮台由顾明远修建。炮台建于一八四一年，共有十二门炮。",
+     "ground_truth": "鹭洲炮台由顾明远修建。炮台毁于一八六〇年。",
+     "contexts": ["鹭洲炮台由顾明远修建，建于一八四一年。", "渔市逢五开张。"], "contexts_role": "supplementary"},
     {"id": "empty", "question": "渔市哪天开张？"},
-]
+]  # fmt: skip
 READ_BY = {
     "rank": ["question", "ground_truth", "contexts"],
     "questions": ["answer", "count"],
@@ -168,14 +164,11 @@ def test_the_dataset_is_the_one_that_ships_unless_another_is_named(ask: Ask) -> 
     assert shown["sample_id"] == "en-warranty-01"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("--sample", "missing"), "dataset sample has no sample 'missing'; it has: en-warranty-01, "),
-        (("--dataset", "missing.jsonl"), "missing.jsonl"),
-        (("--dataset", "sample", "--map", "answer"), "--map got 'answer'; write NAME=VALUE"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (("--sample", "missing"), "dataset sample has no sample 'missing'; it has: en-warranty-01, "),
+    (("--dataset", "missing.jsonl"), "missing.jsonl"),
+    (("--dataset", "sample", "--map", "answer"), "--map got 'answer'; write NAME=VALUE"),
+])  # fmt: skip
 def test_missing_sample_is_one_message(ask: Ask, arguments: tuple[str, ...], expected: str) -> None:
     finished = ask("prompts", "show", "rank", *arguments)
     assert finished.status == 2

@@ -41,21 +41,12 @@ ANSWER = [
 ]
 TRUTH = ["《静波集》（增订本）由阿依古丽·买买提与欧阳静怡合著。", "诸葛明远作了序。"]
 SAMPLES: list[dict[str, Any]] = [
-    {
-        "id": "书",
-        "question": "《静波集》是谁写的？",
-        "answer": ANSWER[0] + ANSWER[1] + ANSWER[2] + "\n" + ANSWER[3],
-        "ground_truth": "".join(TRUTH),
-        "contexts": ["《静波集》（增订本）由阿依古丽·买买提与欧阳静怡合著，“海石书局”刊行。", "渔市逢五、逢十开张。"],
-    },
-    {
-        "id": "塔",
-        "question": "望海塔有多高？",
-        "answer": "望海塔高四十二米，分七层。",
-        "ground_truth": "望海塔高四十二米。",
-        "contexts": ["望海塔高四十二米；塔分七层。"],
-    },
-]
+    {"id": "书", "question": "《静波集》是谁写的？", "answer": ANSWER[0] + ANSWER[1] + ANSWER[2] + "\n" + ANSWER[3],
+     "ground_truth": "".join(TRUTH),
+     "contexts": ["《静波集》（增订本）由阿依古丽·买买提与欧阳静怡合著，“海石书局”刊行。", "渔市逢五、逢十开张。"]},
+    {"id": "塔", "question": "望海塔有多高？", "answer": "望海塔高四十二米，分七层。",
+     "ground_truth": "望海塔高四十二米。", "contexts": ["望海塔高四十二米；塔分七层。"]},
+]  # fmt: skip
 REASON = "与标准答案一致，只是“书局”之名有出入。"
 # How a function of SQL is written has no full-width form.
 _CALL = re.compile(r"[A-Z]+\([^()]*\)")
@@ -167,15 +158,3 @@ def test_a_verdict_has_one_name_and_ids_stand_apart_from_the_words_around_them(n
     text = "\n".join(list_prose(read_content(name, "zh")))
     assert not re.search("(有且只有一个|给出|再写)判断|(下|写|出的)结论|结论是", text), "a verdict is a 判定"
     assert not re.search(f"{_HAN}[ACG][0-9]|[ACG][0-9]{_HAN}", text)
-
-
-@pytest.mark.parametrize(
-    "line", ["首先, 比较。", "先比较,再判断。", "比较(逐条)。", "写出理由:", '是"否"', "共３条。", "比较完毕."]
-)
-def test_half_width_punctuation_would_be_noticed(line: str) -> None:
-    assert _HALF_WIDTH.search(line)
-
-
-def test_half_width_signs_of_numbers_times_and_codes_are_allowed() -> None:
-    for line in ("夜班：22:40，北码头。", "概率之和为 1。", "例如 [C1]、`[[7]]` 和 0.8。", "{“甲”}（乙）"):
-        assert not _HALF_WIDTH.search(line)

@@ -108,14 +108,9 @@ async def test_comments_and_layout_ask_nothing_again(endpoint: Endpoint, tmp_pat
 
 def test_the_command_asks_again_what_a_folder_changes(endpoint: Endpoint, tmp_path: Path, prefect_home: Path) -> None:
     rows = [
-        {
-            "id": "s1",
-            "question": "Who built the pier?",
-            "answer": "Ode Varn built the pier.",
-            "ground_truth": "Mira Solveng built the pier.",
-            "contexts": ["Mira Solveng built the pier."],
-        }
-    ]
+        {"id": "s1", "question": "Who built the pier?", "answer": "Ode Varn built the pier.",
+         "ground_truth": "Mira Solveng built the pier.", "contexts": ["Mira Solveng built the pier."]},
+    ]  # fmt: skip
     write_dataset(tmp_path, rows, "piers.jsonl")
     write_prompt(tmp_path / "own", add_words(read_content("accuracy")))
     variables = {

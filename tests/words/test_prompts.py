@@ -32,7 +32,7 @@ from evalhouse.prompts import (
     unfold_row,
 )
 from evalhouse.prompts.loader import load_yaml, pick_verdict_lists
-from evalhouse.prompts.render import BLOCKS, derive_nonce
+from evalhouse.prompts.render import BLOCKS
 from evalhouse.prompts.rubric import Criterion, Rubric
 from evalhouse.warehouse.metric_files import MetricFileError, load_metrics
 
@@ -313,21 +313,6 @@ def test_the_order_of_the_data_does_not_matter() -> None:
     assert render_last(backwards) == render_last(CLASSIFY_DATA)
 
 
-def test_nonce_that_is_in_the_data_is_not_used() -> None:
-    """A real text that holds its own nonce takes some billions of tries to find, so one claims to."""
-
-    class Body(str):
-        asked = 0
-
-        def __contains__(self, part: object) -> bool:
-            self.asked += 1
-            return self.asked == 1
-
-    first, second = derive_nonce("How wide is it?\n"), derive_nonce(Body("How wide is it?\n"))
-    assert first != second
-    assert re.fullmatch(r"[0-9a-f]{8}", second)
-
-
 def test_lines_after_the_first_of_an_item_are_indented() -> None:
     data = {
         "question": "q",
@@ -349,22 +334,16 @@ def test_note_comes_after_the_data_and_changes_nothing_else() -> None:
     assert prompt.render(CLASSIFY_DATA) == plain
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"question": None}, "missing question"),
-        ({"text": "more"}, "not declared text"),
-        ({"question": [Item(id="A1", text="x")]}, "block 'question' is list; it must be a text"),
-        ({"answer_statements": "A1"}, "block 'answer_statements' is a text; it must be a list of items"),
-        ({"answer_statements": [Item(id="G1", text="x")]}, "has the id 'G1'; ids there are A1, A2"),
-        ({"answer_statements": [Item(id="A0", text="x")]}, "has the id 'A0'"),
-        ({"answer_statements": [Item(id="A1] x\n[A2", text="x")]}, "has the id 'A1] x"),
-        (
-            {"answer_statements": [Item(id="A1", text="x"), Item(id="A1", text="y")]},
-            "more than one item with the id A1",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"question": None}, "missing question"),
+    ({"text": "more"}, "not declared text"),
+    ({"question": [Item(id="A1", text="x")]}, "block 'question' is list; it must be a text"),
+    ({"answer_statements": "A1"}, "block 'answer_statements' is a text; it must be a list of items"),
+    ({"answer_statements": [Item(id="G1", text="x")]}, "has the id 'G1'; ids there are A1, A2"),
+    ({"answer_statements": [Item(id="A0", text="x")]}, "has the id 'A0'"),
+    ({"answer_statements": [Item(id="A1] x\n[A2", text="x")]}, "has the id 'A1] x"),
+    ({"answer_statements": [Item(id="A1", text="x"), Item(id="A1", text="y")]}, "more than one item with the id A1"),
+])  # fmt: skip
 def test_wrong_data_is_refused(change: dict[str, Any], message: str) -> None:
     data = {name: value for name, value in {**CLASSIFY_DATA, **change}.items() if value is not None}
     with pytest.raises(PromptError, match=re.escape(message)):
@@ -497,13 +476,11 @@ def read_names(schema: dict[str, Any]) -> dict[str, list[tuple[str, Any]]]:
 
 
 EXPECTED = {
-    "classify": {
-        "answer_statements": [("A1", ["TP", "FP"]), ("A2", ["TP", "FP"])],
-        "ground_truth_statements": [("G1", ["TP", "FN"]), ("G2", ["TP", "FN"])],
-    },
+    "classify": {"answer_statements": [("A1", ["TP", "FP"]), ("A2", ["TP", "FP"])],
+     "ground_truth_statements": [("G1", ["TP", "FN"]), ("G2", ["TP", "FN"])]},
     "attribute": {"verdicts": [(item_id, ["C1", "C2"]) for item_id in ("A1", "A2", "G1", "G2")]},
     "rank": {"verdicts": [("C1", ["useful", "not_useful"]), ("C2", ["useful", "not_useful"])]},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("language", list_languages())
