@@ -184,11 +184,18 @@ _ABBREVIATIONS = frozenset(read_words("abbreviations"))
 _CLOSING_ABBREVIATIONS = frozenset(read_words("closing_abbreviations"))
 _SENTENCE_STARTS = frozenset(read_words("sentence_starts"))
 _CLOSERS = r"\"'”’」』)）\]】》〉*_"
+# A mark that names a source or a footnote, such as `[1, 2]`, `[^note]` and `【3†source】`.
+_MARK: Final = (
+    r"(?:\[C?\d{1,3}+(?:(?:\s*+[,–-]\s*+|\s++)C?\d{1,3}+)*\](?!\()|\[\^[^\[\]\n]{1,60}+\](?!\()|【\d[^】]{0,200}+】)"
+)
+# The same after a sign of punctuation alone: elsewhere `²` is a power, and a linked number is one that is stated.
+_RAISED = r"(?:[¹²³⁰-⁹]+|<sup>[^<>]{1,20}</sup>|\^\d{1,3}+\^|\[(?:\[\d{1,3}\]|\^?\d{1,3})\]\([^()\s]*+\))"
 # A full stop of Latin text ends a sentence only before space, end, a closing mark or a Chinese character.
 _BOUNDARY = re.compile(
     # Nothing else can begin a boundary: four times faster. A run of marks is looked at once, from its first mark.
     r"(?=[。！？!?….\n])(?:"
-    rf"(?:(?<![。！？!?])[。！？!?]++|(?<!…)…++|(?<!\.)\.++)[{_CLOSERS}]*+(?:\s*\[\d+\])*(?=\s|$|[\u3400-\u9fff“「『（【])"
+    rf"(?:(?<![。！？!?])[。！？!?]++|(?<!…)…++|(?<!\.)\.++)[{_CLOSERS}]*+(?:\s*+{_MARK}|{_RAISED})*+"
+    r"(?:(?=\s|$|[\u3400-\u9fff“「『（【])|(?<=[\])】>^])(?=[A-Z]))"
     rf"|(?:(?<![。！？])[。！？]++|(?<![!?])[!?]++(?=[A-Z])|(?<!…)…{{2,}}+)[{_CLOSERS}]*+"
     r"|\n+)"
 )
@@ -249,9 +256,9 @@ _MAX_ALTERNATIVE = 80  # characters
 def read_alternatives(text: str) -> list[str]:
     """Return the spellings of a short gold answer written `alias / alias` or `alias/alias`; else the text alone.
 
-    A slash in a term or fraction (`TCP/IP`, `km/h`, `3/4 cup`), an address or a full sentence separates no spellings.
+    A slash in a term or fraction (`TCP/IP`, `km/h`, `3/4 cup`), an address, a tag or a full sentence separates none.
     """
-    if "/" not in text or "://" in text or text.rstrip()[-1:] in set("。！？!?") or "\n" in text.strip():
+    if "/" not in text or any(mark in text.strip() for mark in ("://", "</", "\n")) or text.rstrip()[-1:] in "。！？!?":
         return [text]
     parts = _ALTERNATIVES.split(text)
     if len(parts) == 1:
@@ -283,7 +290,8 @@ _EMPHASIS = re.compile(
     r"|(?<!\w)_(?=\S)([^_\n]+?)(?<=\S)_(?!\w)"
 )
 _CODE = re.compile(r"`([^`\n]+)`")
-_CITATION = re.compile(r"(?:(?<!\s)\s++)?(?:\[C?\d{1,3}+(?:\s*+[,-]\s*+C?\d{1,3}+)*\](?!\()|【\d[^】]{0,200}+】)")
+_CITATION = re.compile(rf"(?:(?<!\s)\s++)?{_MARK}|(?<=[.!?,;:。！？，；：、)）\"”’]){_RAISED}")
+_FOOTNOTE = re.compile(r"^ {0,3}\[\^[^\[\]\n]{1,60}+\]:\s*")  # the line with the text of one
 _LEAD_END = re.compile(r"[:：]\s*$")
 _SENTENCE_END = re.compile(r"[.!?。！？:：；;…]['\"”’」』)）]*$")
 _HAN = re.compile(r"[\u3400-\u9fff]")
@@ -306,16 +314,22 @@ def count_words(text: str) -> int:
     return len(_WORDS.findall(text))
 
 
+def strip_citations(text: str) -> str:
+    """Return a text without the marks of citations and footnotes."""
+    if text.isascii() and not any(opener in text for opener in ("[", "^", "<sup>")):
+        return text
+    return _CITATION.sub(lambda mark: " " if text[mark.end() : mark.end() + 1].isupper() else "", text)
+
+
 def strip_markup(line: str) -> str:
     """Return one line without emphasis, links, code marks and citation marks."""
+    line = strip_citations(line)
     if "](" in line:
         line = _LINK.sub(r"\1", line)
     if "*" in line or "_" in line or "~~" in line:
         line = _EMPHASIS.sub(lambda match: match[2] or match[3] or match[4], line)
     if "`" in line:
         line = _CODE.sub(r"\1", line)
-    if "[" in line or "【" in line:
-        line = _CITATION.sub("", line)
     return " ".join(line.split())
 
 
@@ -357,6 +371,11 @@ def read_blocks(text: str) -> Iterator[str]:
                     yield ", ".join(cells)
             continue
         line = _QUOTE.sub("", line)
+        footnote = _FOOTNOTE.match(line)
+        if footnote:
+            line = line[footnote.end() :]
+            if not has_verb(line):
+                continue  # it names a source
         heading = _HEADING.match(line)
         bullet = None if heading else _BULLET.match(line)
         plain = strip_markup(line[bullet.end() :] if bullet else line)
@@ -366,7 +385,7 @@ def read_blocks(text: str) -> Iterator[str]:
         continues = (
             is_open and bool(plain) and (plain[0].islower() or paragraph[-1] in ",，、" or len(paragraph) >= _WRAPPED)
         )
-        if bullet or heading or is_rule or not continues:
+        if bullet or heading or footnote or is_rule or not continues:
             if paragraph:
                 yield paragraph
             paragraph = ""

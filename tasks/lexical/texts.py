@@ -31,6 +31,7 @@ from evalhouse.tasks.lexical.split import (
     read_words,
     split_sentences,
     stem_word,
+    strip_citations,
     unify_forms,
 )
 
@@ -156,7 +157,6 @@ TokenKind = Literal["word", "name", "number", "unit", "bound", "chinese", "direc
 CONTENT_WEIGHT = 0.4  # tokens from this weight on count as content words
 _PUNCTUATION = str.maketrans("‘’‛′“”„‐‑‒–—−，；：（）", "''''\"\"\"------,;:()")
 _ACCENTED = re.compile(r"([A-Za-z])[\u0300-\u036f]+")
-_CITATION = re.compile(r"\[\d{1,3}(?:[,\s-]+\d{1,3})*\]")
 _HAN = r"\u3007\u3040-\u30ff\u3400-\u9fff"
 _TAIL = r"(?:(?:\.[A-Za-z])+\.|[#+]+(?!\w)|\d+[A-Za-z\d]*)?(?:'[a-z]{1,2}\b)?"  # of U.S., C#, GPT4, it's
 _SIGNS = r"(?P<bound>[<>](?=\s?[$€£¥]?[\d\u3007\u4e00-\u9fff]|\s[A-Za-z]))|(?P<sign>[$€£¥]|°\s?[CF]?)"
@@ -241,8 +241,7 @@ class Sentence:
 
 def normalise(text: str) -> str:
     """Return one spelling of full-width forms, quotes, dashes and accents, without citation marks such as `[3]`."""
-    if "[" in text:
-        text = _CITATION.sub("", text)
+    text = strip_citations(text)
     if text.isascii():
         return text
     text = unify_forms(text).translate(_PUNCTUATION)

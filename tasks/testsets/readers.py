@@ -9,8 +9,9 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 from unicodedata import east_asian_width, normalize
@@ -23,6 +24,7 @@ from lxml import etree
 from markdownify import ATX, MarkdownConverter
 from pypdf import PdfReader
 from pypdf.errors import PyPdfError
+from pypdf.generic import DecodedStreamObject, NameObject
 
 from evalhouse.tasks.testsets import UnreadableFile
 from evalhouse.warehouse.messages import list_names
@@ -33,6 +35,7 @@ _NOT_TEXT: Final = (
 )
 _INLINE: Final = ["a", "b", "strong", "em", "i", "del", "s", "img"]
 _EMPTY_LINES: Final = re.compile(r"\n{3,}")
+_SOFT_HYPHEN: Final = "\u00ad"
 
 
 def convert_html(text: str) -> str:
@@ -42,7 +45,7 @@ def convert_html(text: str) -> str:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Beautiful Soup warns about pages that begin as XML or look like a file's name
-        page = BeautifulSoup(text, "lxml")
+        page = BeautifulSoup(text.replace(_SOFT_HYPHEN, "").replace("&shy;", ""), "lxml")
     main = page.body
     if main is None:
         return ""
@@ -88,6 +91,7 @@ def _write_markdown(main: Tag, title: str) -> str:
 
 
 _WORD: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_WITH_BOXES: Final = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
 _BODY_LEVEL: Final = 9  # the outline level of text
 _OLE: Final = b"\xd0\xcf\x11\xe0"  # the first bytes of files with a password and of files of old Word
 _BROKEN_WORD: Final = (OSError, ExpatError, etree.LxmlError, LookupError, ValueError, AttributeError, EOFError)
@@ -100,7 +104,7 @@ def load_word(path: Path) -> str:
         raise UnreadableFile("locked with a password, or of Word before 2007", "save it as .docx without a password")
     try:
         page = mammoth.convert_to_html(
-            BytesIO(content),
+            BytesIO(_move_text_boxes(content)),
             style_map="\n".join(_list_style_rules(content)),
             convert_image=mammoth.images.img_element(lambda _image: {}),
         ).value
@@ -109,15 +113,52 @@ def load_word(path: Path) -> str:
         raise UnreadableFile(why, "save it again as .docx") from error
     except _BROKEN_WORD as error:
         raise UnreadableFile(f"cannot be read as .docx: {error}", "save it again as .docx") from error
-    main = BeautifulSoup(page, "lxml").body
+    main = BeautifulSoup(page.replace(_SOFT_HYPHEN, ""), "lxml").body
     if main is None:
         return ""
     for link_back in main.select("a[href^='#footnote-ref'], a[href^='#endnote-ref']"):
         link_back.decompose()
+    # A note follows the paragraph, list or table that refers to it; mammoth lists all notes at the end of the document.
+    last: dict[int, Tag] = {}  # note of a block
+    for link in main.select("a[href^='#footnote-'], a[href^='#endnote-']"):
+        note = main.find("li", id=str(link["href"])[1:])
+        *_, block = (element for element in link.parents if element.parent is main)
+        if isinstance(note, Tag):
+            note.name = "div"
+            (note.find("p") or note).insert(0, link.get_text())
+            last.get(id(block), block).insert_after(note.extract())
+            last[id(block)] = note
     titles = main.select("p.title")
     for title in titles[:1]:
         title.extract()
     return _write_markdown(main, titles[0].get_text() if titles else "")
+
+
+def _move_text_boxes(content: bytes) -> bytes:
+    """Return a .docx file with its text boxes of DrawingML as paragraphs behind the one they hang on.
+
+    mammoth reads the VML that Word writes beside each of these as a fallback; other programs do not write it.
+    """
+    with ZipFile(BytesIO(content)) as archive:
+        parts = {entry: archive.read(entry) for entry in archive.infolist() if entry.filename in _WITH_BOXES}
+        if not any(b"txbx>" in part for part in parts.values()):
+            return content
+        others = {entry: archive.read(entry) for entry in archive.infolist() if entry not in parts}
+    for entry, part in parts.items():
+        root = etree.fromstring(part)
+        for box in list(root.iter("{*}txbx")):
+            for choices in box.iterancestors("{*}AlternateContent"):
+                for fallback in choices.findall("{*}Fallback"):
+                    choices.remove(fallback)
+            paragraph = next(box.iterancestors(f"{_WORD}p"))
+            for inside in reversed(box.findall(f"{_WORD}txbxContent/*")):
+                paragraph.addnext(inside)
+        parts[entry] = etree.tostring(root)
+    moved = BytesIO()
+    with ZipFile(moved, "w") as archive:
+        for entry, part in (others | parts).items():
+            archive.writestr(entry, part)
+    return moved.getvalue()
 
 
 def _list_style_rules(content: bytes) -> Iterator[str]:
@@ -158,7 +199,21 @@ _BROKEN_PDF: Final = (PyPdfError, ArithmeticError, AttributeError, LookupError, 
                       NotImplementedError)  # fmt: skip
 _NEARLY_FULL: Final = 0.6  # of the width of a full line
 _EDGE_LINES: Final = 2
-_MIN_PAGES: Final = 3  # from which on lines at the edges are compared
+# The number of a page, and what browsers print at the edges: date and title, address and page.
+_EDGE: Final = re.compile(
+    r"\W*(?:page|p\.|seite|第)\s*\d{1,4}\W*?页?(?:\s*(?:/|of|von|[,，]?\s*共)\s*\d{1,4}\s*页?)?\W*|\W*\d{1,4}\s*(?:/|of)\s*\d{1,4}\W*"
+    r"|\d{1,4}[./年-]\d{1,2}[./月-]\d{1,4}日?,?\s\d{1,2}:\d\d.*|(?:https?|file)://\S+\s\d+/\d+",
+    re.IGNORECASE,
+)
+# The space that browsers draw for a soft hyphen within a line.
+_DRAWN_HYPHEN: Final = re.compile(rb"(?<=/ActualText)\s*<FEFF00AD>\s*>>\s*BDC(.*?)EMC", re.DOTALL | re.IGNORECASE)
+_SHOWN: Final = re.compile(rb"(?:<[^<>]*>|\[[^\[\]]*\])\s*TJ", re.IGNORECASE)
+_PART: Final = re.compile(r"[^\W_]+")
+_COMPOUND: Final = re.compile(r"[^\W_]+(?:[-‐][^\W_]+)+")
+_DIVIDED: Final = re.compile(r"([^\W_]+) ?[-‐\u00ad]$")  # the word that a line divides
+_WITHIN: Final = re.compile(r"\u00ad(?!$)")
+_BEHIND_STEMS: Final = ("and", "or", "to", "und", "oder", "bis")
+_SHORTEST: Final = 4  # letters of a word that is seen as a part of a compound, if both parts are words of the document
 _DIGITS: Final = re.compile(r"\d+")
 _BULLET: Final = re.compile(r"(?:[-*–](?=\s)|[•●○▪‣·\uf0b7\uf0a7])\s*")
 _NUMBER: Final = re.compile(r"\d{1,3}(?:[.)](?!\d)|、)|[（(]\d{1,2}[)）]")
@@ -209,6 +264,12 @@ def load_pdf(path: Path, note: Callable[[str], None]) -> str:
         if reader.is_encrypted and not reader.decrypt(""):
             raise UnreadableFile("locked with a password", "save it without a password")
         for number, page in enumerate(reader.pages):
+            contents = page.get_contents()
+            drawn = b"" if contents is None else contents.get_data()
+            if _DRAWN_HYPHEN.search(drawn):
+                shown = DecodedStreamObject()
+                shown.set_data(_DRAWN_HYPHEN.sub(lambda span: _SHOWN.sub(b"", span[0]), drawn))
+                page[NameObject("/Contents")] = shown
             text = _GAP.sub("", page.extract_text().translate(_PLAIN))
             words = [" ".join(line.split()) for line in text.splitlines()]
             pages.append([_Line(text=line, page=number, width=sum(map(_measure, line))) for line in words if line])
@@ -223,15 +284,27 @@ def load_pdf(path: Path, note: Callable[[str], None]) -> str:
     if blank:
         note(f"no text on page {list_names(blank, 5)}")
     n_pages = len(pages) - len(blank)
-    if n_pages >= _MIN_PAGES:
-        # The lines at the top or bottom of most pages are left out; they may differ in numbers.
-        n_by_edge: Counter[str] = Counter()
-        for lines in pages:
-            n_by_edge.update({_DIGITS.sub("#", line.text) for line in (*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:])})
-        repeated = {edge for edge, n in n_by_edge.items() if n > n_pages / 2}
-        for number, lines in enumerate(pages):
-            edges = (*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:])
-            pages[number] = [line for line in lines if line not in edges or _DIGITS.sub("#", line.text) not in repeated]
+    # The lines at the top or bottom of most pages are left out; they may differ in numbers. Of two pages only the first
+    # and the last, since both may begin with a heading.
+    n_edges = _EDGE_LINES if n_pages > _EDGE_LINES else 1
+    n_by_edge = Counter(
+        edge
+        for lines in pages
+        for edge in {_DIGITS.sub("#", line.text) for line in (*lines[:n_edges], *lines[-n_edges:])}
+    )
+    repeated = {edge for edge, n in n_by_edge.items() if n > max(n_pages / 2, 1)}
+    for number, lines in enumerate(pages):
+        edges = (*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:])
+        pages[number] = [
+            line
+            for line in lines
+            if line not in edges
+            or not (
+                _DIGITS.sub("#", line.text) in repeated
+                or _EDGE.fullmatch(line.text)
+                or line.text.strip("-–—|· ") == str(number + 1)
+            )
+        ]
     pieces: list[_Line | _Title] = []
     for number, lines in enumerate(pages):
         place = 0
@@ -248,6 +321,10 @@ def load_pdf(path: Path, note: Callable[[str], None]) -> str:
 
 def _write_paragraphs(pieces: Sequence[_Line | _Title], *, by_page: bool) -> str:
     """Join lines to paragraphs and list items; with `by_page`, mark where a paragraph begins on a new page."""
+    # A soft hyphen within a line shows nothing where the document has other hyphens; else it is what shows them.
+    mark = "" if any(isinstance(piece, _Line) and _COMPOUND.search(piece.text) for piece in pieces) else "-"
+    pieces = [replace(one, text=_WITHIN.sub(mark, one.text)) if isinstance(one, _Line) else one for one in pieces]
+    words = _Words.read([piece.text for piece in pieces if isinstance(piece, _Line)])
     widths = sorted(piece.width for piece in pieces if isinstance(piece, _Line))
     full_width = widths[int(len(widths) * 0.9)] if widths else 0
     paragraphs: list[list[_Line] | _Title] = []
@@ -277,13 +354,9 @@ def _write_paragraphs(pieces: Sequence[_Line | _Title], *, by_page: bool) -> str
         if by_page and paragraph[0].page != page:
             page, follows_item = paragraph[0].page, False
             parts.append(f"\n\n<!-- PDF page {page + 1} -->")
-        # Join the parts of a divided word without its hyphen, and Chinese without a space.
         text = paragraph[0].text
         for added in (line.text for line in paragraph[1:]):
-            if text[-1] == "\u00ad" or (text[-1] in "-‐" and text[-2:-1].islower() and added[0].islower()):
-                text = f"{text[:-1]}{added}"
-            else:
-                text += f"{'' if _measure(text[-1]) == _measure(added[0]) == 2 else ' '}{added}"
+            text = words.join(text, added)
         if bullet := _BULLET.match(text):
             text = f"- {text[bullet.end() :]}"
         elif _NUMBER.match(text) and not _MARKDOWN_ITEM.match(text):
@@ -294,6 +367,38 @@ def _write_paragraphs(pieces: Sequence[_Line | _Title], *, by_page: bool) -> str
         parts.append(f"\n{text}" if is_item and follows_item else f"\n\n{text}")
         follows_item = is_item
     return "".join(parts).lstrip("\n")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Words:
+    """The words of a PDF that no line divides, in small letters, and the neighbouring parts of its compounds."""
+
+    whole: frozenset[str]
+    compounds: frozenset[tuple[str, str]]
+
+    @classmethod
+    def read(cls, lines: Sequence[str]) -> "_Words":
+        whole, compounds = set[str](), set[tuple[str, str]]()
+        for before, line in pairwise(["", *lines]):
+            undivided = _DIVIDED.sub("", line).casefold()
+            if _DIVIDED.search(before):
+                undivided = undivided.partition(" ")[2]
+            whole.update(_PART.findall(undivided))
+            for compound in _COMPOUND.findall(undivided):
+                compounds.update(pairwise(_PART.findall(compound)))
+        return cls(whole=frozenset(whole), compounds=frozenset(compounds))
+
+    def join(self, text: str, added: str) -> str:
+        """Return two lines as one: a divided word without its hyphen, a compound with it, Chinese without a space."""
+        parts = _DIVIDED.search(text), _PART.match(added)
+        if parts[0] is None or parts[1] is None or parts[1][0] in _BEHIND_STEMS:  # `pre- and post-war`
+            return f"{text}{'' if _measure(text[-1]) == _measure(added[0]) == 2 else ' '}{added}"
+        before, after = parts[0][1], parts[1][0]
+        left, right = before.casefold(), after.casefold()
+        is_compound = (left, right) in self.compounds or not (before[-1].islower() and after[0].islower())
+        if min(len(left), len(right)) >= _SHORTEST and left + right not in self.whole:
+            is_compound = is_compound or {left, right} <= self.whole
+        return f"{text[: parts[0].end(1)]}{'-' if is_compound else ''}{added}"
 
 
 def _measure(letter: str) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evalhouse.tasks.lexical.split import split_statements
+from evalhouse.tasks.lexical.split import split_sentences, split_statements
 
 
 @pytest.mark.parametrize(
@@ -161,3 +161,43 @@ def test_facts_beside_a_refusal_survive() -> None:
 @pytest.mark.parametrize("text", ["((((", "**", "|||\n|---|", "- ", "1.", "\r\n\r\n", "```", "“", "[x](y", "a" * 5000])
 def test_odd_text_does_no_harm(text: str) -> None:
     assert all(statement.strip() for statement in split_statements(text))
+
+
+@pytest.mark.parametrize(
+    "mark",
+    ["[1]", "[1][2]", "[^1]", "[^a][^b]", "[^long note]", " [^1]", "¹", "¹²", "^1^", "<sup>1</sup>", "[1](#fn1)",
+     "[[1]](https://a.example/b)", "【1】", "【1†source】", "[C1, C2]", "[1–3]"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("The deposit is 800 crowns.", "Give notice thirty days before."),
+        ("“The deposit is 800 crowns.”", "Is that all? It is."),
+        ("押金是800元。", "退租须提前三十天通知。"),
+    ],
+)
+def test_marks_of_notes_do_not_glue_sentences(mark: str, first: str, second: str) -> None:
+    space = "" if first.endswith("。") else " "
+    text = f"{first}{mark}{space}{second}{mark}"
+    assert split_statements(text) == split_statements(f"{first}{space}{second}")
+    if mark != " [^1]":
+        assert split_sentences(text)[0] == f"{first}{mark}" or space == "", "contexts and documents are cut alike"
+    assert split_statements(f"{first[:-1]}{mark}{first[-1]}{space}{second}")[0][:5] == first[:5]
+
+
+@pytest.mark.parametrize(
+    ("text", "statements"),
+    [
+        ("It costs $4.[^1]Call us.", ["It costs $4.", "Call us."]),
+        ("It costs $4.[^1]\n\n[^1]: Price list, p. 3\n[^2]: https://a.example", ["It costs $4."]),
+        (
+            "It costs $4.[^1]\n\n[^1]: The price is higher\n    in winter.",
+            ["It costs $4.", "The price is higher in winter."],
+        ),
+        ("The room is 10 m² and 5² is 25.", ["The room is 10 m² and 5² is 25."]),
+        ("The total is [42](https://a.example).", ["The total is 42."]),
+        ("See [1984](https://a.example) for that.", ["See 1984 for that."]),
+    ],
+)
+def test_notes_and_numbers(text: str, statements: list[str]) -> None:
+    assert split_statements(text) == statements

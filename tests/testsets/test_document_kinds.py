@@ -4,7 +4,10 @@ import importlib.util
 from pathlib import Path
 
 import docx
+import pypdf
 import pytest
+from docx.opc.packuri import PackURI
+from docx.opc.part import Part
 from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 from pdf_files import write_pdf
@@ -130,6 +133,46 @@ def test_a_pdf_without_an_outline_is_read_by_its_pages(tmp_path: Path) -> None:
     assert [passage.passage_hash for passage in later[1:]] == [passage.passage_hash for passage in passages]
 
 
+@pytest.mark.parametrize(
+    ("pages", "text"),
+    [
+        ([["A kick\u00adoff is on\u00adcall, and the cus\u00ad", "tomer is on\u00ad", "call."]],
+         "A kick-off is on-call, and the customer is on-call."),
+        ([["Well-known pro\u00adgram\u00admers are paid for each pro\u00ad", "gram that they write."]],
+         "Well-known programmers are paid for each program that they write."),
+        ([["Tightly they scoped it, and all their work is tightly-", "scoped in the pre- and post-",
+           "war years of COVID-", "19 only."]],
+         "Tightly they scoped it, and all their work is tightly-scoped in the pre- and postwar years of COVID-19 only."),
+        ([["Handbook", "Goods may be sent back within thirty days of", "Page 1 of 2"],
+          ["Handbook", "delivery by post.", "Page 2 of 2"]],
+         "Goods may be sent back within thirty days of delivery by post."),
+        ([["Goods may be sent back within thirty days of", "11/25/26, 11:42 PM The shop", "file:///tmp/shop.html 1/2"],
+          ["delivery by post.", "11/25/26, 11:42 PM The shop", "file:///tmp/shop.html 2/2"]],
+         "Goods may be sent back within thirty days of delivery by post."),
+        ([["退货须在收到之后的三十天之内寄回，", "- 1 -"], ["运费由客户承担。", "第 2 页，共 2 页"]],
+         "退货须在收到之后的三十天之内寄回，运费由客户承担。"),
+        ([["In 2024 the shop opened.", "2026-11-25 11:42 The shop"]], "In 2024 the shop opened."),
+    ],
+)  # fmt: skip
+def test_hyphens_and_running_heads_of_short_pdfs(tmp_path: Path, pages: list[list[str]], text: str) -> None:
+    (passage,) = read(write_pdf(tmp_path / "a.pdf", pages))
+    assert passage.text == text
+
+
+def test_spaces_drawn_for_soft_hyphens_are_none(tmp_path: Path) -> None:
+    path = write_pdf(tmp_path / "a.pdf", [["pro gram mers"]])
+    writer = pypdf.PdfWriter(clone_from=path)
+    page = writer.pages[0]
+    drawn, hyphen = page.get_contents().get_data(), b"/Span<</ActualText <FEFF00AD> >> BDC\n<0020> Tj\nEMC\n"
+    parts = "".join("pro gram mers").encode("utf-16-be").hex().split("0020")
+    stream = pypdf.generic.DecodedStreamObject()
+    stream.set_data(drawn[: drawn.index(b"<")] + hyphen.join(f"<{part}> Tj\n".encode() for part in parts) + b"ET")
+    page[pypdf.generic.NameObject("/Contents")] = writer._add_object(stream)
+    writer.write(path)
+    (passage,) = read(path)
+    assert passage.text == "programmers"
+
+
 def test_marks_of_markdown_in_a_pdf_are_words(tmp_path: Path) -> None:
     lines = ["# of units: 4.", "3.5 percent of them.", "-5 degrees at night.", "\uf0b7 one", "(2) two", "<b> is a tag."]
     (passage,) = read(write_pdf(tmp_path / "a.pdf", [lines]))
@@ -211,6 +254,71 @@ def test_a_word_document_is_read_by_its_styles(tmp_path: Path) -> None:
         ("Handbook", "Returns", "年假"), "新员工每年有 24 天年假。", "zh"
     )  # fmt: skip
     assert (third.headings, third.text) == (("Handbook", "Returns", "年假", "病假"), "病假须报告。")
+
+
+BOX = f"<w:txbxContent {nsdecls('w')}><w:p><w:r><w:t>Ask in the {{place}}.</w:t></w:r></w:p></w:txbxContent>"
+SHAPES = 'xmlns:wps="http://schemas.microsoft.com/office/word/2010/wordprocessingShape"'
+DRAWN = f"<w:drawing {nsdecls('w')}><wps:wsp {SHAPES}><wps:txbx>{BOX}</wps:txbx></wps:wsp></w:drawing>"
+VML = f"<v:shape xmlns:v='urn:schemas-microsoft-com:vml'><v:textbox>{BOX}</v:textbox></v:shape>"
+PICT = f"<w:pict {nsdecls('w')}>{VML}</w:pict>"
+CHOICES = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+CHOICE = f"<mc:AlternateContent {CHOICES}>{{}}</mc:AlternateContent>"
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        DRAWN,
+        PICT,
+        CHOICE.format(f"<mc:Choice>{DRAWN}</mc:Choice>"),
+        CHOICE.format(f"<mc:Choice>{DRAWN}</mc:Choice><mc:Fallback>{PICT}</mc:Fallback>"),
+        CHOICE.format(f"<mc:Choice>{DRAWN}</mc:Choice><mc:Fallback/>"),
+    ],
+)
+def test_text_boxes_of_word_are_paragraphs_once(tmp_path: Path, box: str) -> None:
+    document = docx.Document()
+    for place in ("shop", "office"):
+        paragraph = document.add_paragraph("Goods may ")
+        paragraph._p.append(parse_xml(f"<w:r {nsdecls('w')}>{box.replace('{place}', place)}</w:r>"))
+        paragraph.add_run("be sent back.")
+    document.save(str(tmp_path / "a.docx"))
+    (passage,) = read(tmp_path / "a.docx")
+    assert passage.text.split("\n\n") == [
+        "Goods may be sent back.", "Ask in the shop.", "Goods may be sent back.", "Ask in the office.",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["footnote", "endnote"])
+def test_notes_of_word_follow_what_they_are_about(tmp_path: Path, kind: str) -> None:
+    document = docx.Document()
+    document.add_heading("Returns", 1)
+    for number, style in enumerate(("List Bullet", "List Bullet", None), start=1):
+        paragraph = document.add_paragraph(f"Rule {number} holds.", style=style)
+        paragraph._p.append(parse_xml(f'<w:r {nsdecls("w")}><w:{kind}Reference w:id="{number}"/></w:r>'))
+    document.add_heading("Fees", 1)
+    document.add_paragraph("None.")
+    notes = "".join(
+        f'<w:{kind} w:id="{n}"><w:p><w:r><w:{kind}Ref/></w:r>'
+        f'<w:r><w:t xml:space="preserve"> But not {n}.</w:t></w:r></w:p></w:{kind}>'
+        for n in (1, 2, 3)
+    )
+    part = Part(
+        PackURI(f"/word/{kind}s.xml"),
+        f"application/vnd.openxmlformats-officedocument.wordprocessingml.{kind}s+xml",
+        f"<w:{kind}s {nsdecls('w')}>{notes}</w:{kind}s>".encode(),
+        document.part.package,
+    )
+    document.part.relate_to(part, f"http://schemas.openxmlformats.org/officeDocument/2006/relationships/{kind}s")
+    document.save(str(tmp_path / "a.docx"))
+    returns, fees = read(tmp_path / "a.docx")
+    assert returns.text.split("\n\n") == [
+        "- Rule 1 holds.[1]\n- Rule 2 holds.[2]",
+        "[1] But not 1.",
+        "[2] But not 2.",
+        "Rule 3 holds.[3]",
+        "[3] But not 3.",
+    ]
+    assert fees.text == "None."
 
 
 def test_a_missing_package_is_named_with_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
