@@ -83,7 +83,7 @@ def test_an_unknown_model_has_no_price(model: str) -> None:
 
 
 def test_the_lexical_judge_is_free() -> None:
-    assert find_price({}, "lexical-3") == Price(input_usd=0.0, output_usd=0.0)
+    assert find_price({}, "lexical-4") == Price(input_usd=0.0, output_usd=0.0)
 
 
 def test_prices_of_our_table_are_plausible() -> None:
