@@ -31,13 +31,13 @@ from prefect.context import TagsContext
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Completed, Failed
+from prefect.states import Cancelled, Completed, Crashed, Failed
 from pydantic import BaseModel, ConfigDict, Field
 
 from evalhouse.flows.errors import explain
 from evalhouse.flows.preparing.request import Resolved, RunRequest, Trigger, find_unfinished, resolve_settings
 from evalhouse.flows.run.open_run import RunFlow, open_run
-from evalhouse.flows.run.outcome import explain_incomplete
+from evalhouse.flows.run.outcome import STORED, explain_incomplete
 from evalhouse.flows.server.interrupts import take_signals_back, wait_for_warehouse
 from evalhouse.flows.shards import collect_shards, judge_shards
 from evalhouse.tasks.load import load
@@ -280,8 +280,14 @@ async def run_within_flow(parameters: EvaluateParameters, run_flow: RunFlow) -> 
         _update_flow_run(parameters={"parameters": written})
         return Completed(message=f"Run {run.run_id} completed: {run.n_samples} samples, judged by {run.judge}.")
     if outcome.status == "cancelled":
-        return Cancelled(message=f"Run {run.run_id} was stopped; a retry resumes it.")
-    return Failed(message=outcome.problem or explain_incomplete(outcome) or f"Run {run.run_id} {outcome.status}.")
+        with get_client(sync_client=True) as client:
+            state = client.read_flow_run(UUID(str(flow_run.id))).state
+        message = f"Run {run.run_id} was {run.problem}; a retry resumes it."
+        # Only Prefect cancels a flow run: another signal comes from a worker or a machine that is stopped.
+        is_cancelled = state is not None and (state.is_cancelling() or state.is_cancelled())
+        return Cancelled(message=message) if is_cancelled else Crashed(message=message)
+    message = outcome.problem or explain_incomplete(outcome) or f"Run {run.run_id} {outcome.status}."
+    return Failed(name="TimedOut" if STORED in message else "Failed", message=message)
 
 
 def _update_flow_run(**columns: Any) -> None:  # noqa: ANN401  # as Prefect's API has them
@@ -312,11 +318,11 @@ async def publish_progress(live_run: LiveRun) -> AsyncIterator[None]:
         await aupdate_progress_artifact(artifact_id, progress=min(progress, 100.0), description=text)
 
     async def show() -> None:
-        key, last = f"evalhouse-{live_run.run_id.lower()}", ""
+        name, last = live_run.settings.name_artifact, ""
         try:
             if href := live_run.settings.href:
-                await acreate_link_artifact(link=href, link_text="what is evaluated", key=f"{key}-link")
-            artifact_id = await acreate_progress_artifact(progress=0.0, key=f"{key}-progress", description="begun")
+                await acreate_link_artifact(link=href, link_text="what is evaluated", key=name("link"))
+            artifact_id = await acreate_progress_artifact(progress=0.0, key=name("progress"), description="begun")
             try:
                 logged_at = -_BETWEEN_WAITS_S
                 while True:

@@ -4,19 +4,18 @@ It decides whether there is anything to do, calls `suite_runs`, as the command l
 Prefect. `serving` registers it; `flows/prefect.yaml` does for work pools.
 """
 
-import hashlib
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
+from prefect.exceptions import Abort
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Crashed, Failed
@@ -27,7 +26,7 @@ from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite, make_kb_source
 from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.results.run_facts import describe_testset, read_silent
-from evalhouse.flows.run.outcome import SuiteOutcome
+from evalhouse.flows.run.outcome import STORED, SuiteOutcome
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, describe_outage, find_api, is_outage
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.serving.backlog import (
@@ -37,16 +36,22 @@ from evalhouse.flows.serving.backlog import (
     hold_flow_run,
     is_gate_due,
     put_answered,
-    queue_fetching,
     queue_left,
-    queue_resume,
+    resume_crashed,
     sweep_crashed,
 )
-from evalhouse.flows.serving.flow_runs import ServedSuite, fetch_served_suite, list_flow_runs, name_flow_run
+from evalhouse.flows.serving.flow_runs import (
+    ServedSuite,
+    fetch_served_suite,
+    find_named_run,
+    list_flow_runs,
+    name_flow_run,
+)
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, run_suite
 from evalhouse.tasks.judge.protocol import RunCancelled
 from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS
+from evalhouse.tasks.settings.suite import make_artifact_key
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -60,6 +65,10 @@ _MAX_SILENT = 3
 _OUTAGE_S = 120.0
 # A run that only waits for its batch for so long ends, and is resumed later.
 _LEAVES_BATCH_S = 60.0
+# How long before it looks whether its batch has come, at first, and by which factor that grows.
+_LOOK_FIRST, _LOOK_GROWTH, _LOOK_MAX = timedelta(minutes=2), 1.5, timedelta(minutes=20)
+# How long a night waits for the resumption of one before it, whose process was killed, to begin.
+_AFTER_CRASHED = timedelta(seconds=30)
 _TRIGGERS = ("schedule", "event", "manual")
 # Prefect's tag of flow runs that its scheduler has made; it stays when they are queued again after a crash.
 _SCHEDULED = "auto-scheduled"
@@ -92,7 +101,7 @@ def evaluate_suite(
     """
     with hold_flow_run(str(flow_run.id)):
         try:
-            return _work(_open_job(suite, knowledge_base), trigger, resume, event)
+            return _work(_open_job(str(flow_run.id), suite, knowledge_base), trigger, resume, event)
         except RunCancelled as error:  # during the refresh; a run that is cancelled has an outcome
             return Cancelled(message=f"{error} while the test set was refreshed; it is as it was")
         except Exception as error:  # its message, and whether it is an outage, decide how the flow run ends
@@ -106,18 +115,39 @@ def evaluate_suite(
             return Failed(message=message)
 
 
+@flow(name="recover-suite", **FLOW_OPTIONS)
+@wait_for_warehouse()
+def recover_suite(lost: str) -> "State[Any]":
+    """Resume what has crashed of a suite in a work pool, of which `lost` is a flow run that crashed or fell silent.
+
+    `lost` is an id, or the resource of an event, `prefect.flow-run.ID`. A suite of `evalhouse serve` is left to that.
+    """
+    try:
+        job = _open_job(lost.removeprefix("prefect.flow-run."), None, None)
+        if job.row["work_pool_name"] is None:
+            return _skip("NothingNew", f"{job.suite.name} is served by `evalhouse serve`, which resumes its runs")
+        lines = sweep_crashed(job.api, [job.served])
+    except SettingsError as error:
+        return Failed(message=str(error))
+    for line in lines:
+        get_run_logger().warning(line)
+    return Completed(message="; ".join(lines)) if lines else _skip("NothingNew", "no run of the suite has crashed")
+
+
 def _break_off(message: str) -> "State[Any]":
     """Return the state of a flow run whose warehouse or server was away: `evalhouse serve` resumes it."""
     print_notice(message)
     return Crashed(message=message)
 
 
-def _open_job(path: str, kb_name: str | None) -> _Job:
+def _open_job(flow_run_id: str, path: str | None, kb_name: str | None) -> _Job:
+    """Return the job of a flow run; `path` None takes the suite that its deployment names."""
     api = find_api("a suite is served by way of a Prefect server", patience_s=_OUTAGE_S)
-    row = api.get(f"/flow_runs/{flow_run.id}")
+    row = api.get(f"/flow_runs/{flow_run_id}")
     if row["deployment_id"] is None:
         raise SettingsError("evaluate_suite is the flow of a deployment; by hand a suite runs with `evalhouse run`")
     own = api.get(f"/deployments/{row['deployment_id']}")["parameters"].get("suite")
+    path = path or str(own)
     if path != own:  # a suite names functions to import, which a person who starts a flow run must not choose
         raise SettingsError(f"this deployment runs the suite {own}, not {path}; another suite needs another deployment")
     suite = load_suite(path)
@@ -131,10 +161,12 @@ def _open_job(path: str, kb_name: str | None) -> _Job:
 def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "State[Any]":
     if trigger not in _TRIGGERS:
         raise SettingsError(f"trigger is {trigger!r}; allowed: {', '.join(_TRIGGERS)}")
+    # Prefect starts a flow run again that waited, was retried, or whose pod was moved: it has begun a run.
+    resume = resume or find_named_run(job.row, job.suite.name)
     if resume is not None:
         run = find_run(job.warehouse, resume)
         if run.status == "completed" and not is_gate_due(run):
-            return _skip("NothingNew", f"run {resume} has completed meanwhile")
+            return _skip("NothingNew", f"run {resume} has completed; for another run start the deployment again")
         url = job.warehouse.location.url
         watch = _watch(job, BY_HAND)
         return _report(
@@ -152,10 +184,10 @@ def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "St
         others = list_flow_runs(job.api, job.served, tags={"all_": [_SCHEDULED]}, expected_start_time=times)
         if any(datetime.fromisoformat(other["expected_start_time"]) > own for other in others):
             return _skip("Superseded", "a later time of the schedule has passed too, and its run makes up for this one")
-        for line in sweep_crashed(job.api, [job.served]):  # of nights whose worker was killed
-            get_run_logger().warning(line)
+        if lines := sweep_crashed(job.api, [job.served]):  # of nights whose worker was killed: these come first
+            _come_again(job, "AwaitingResumption", datetime.now(UTC) + _AFTER_CRASHED, "; ".join(lines))
     if kind == "schedule" and (waiting := find_waiting(job.api, job.served)) is not None:
-        return _skip("WaitsForBatch", f"run {waiting} still waits for its batch, and is resumed when that has come")
+        return _skip("Superseded", f"run {waiting} still waits for its batch, and is resumed when that has come")
     return _run(job, Trigger(kind=kind))
 
 
@@ -207,6 +239,15 @@ def _watch(job: _Job, trigger: Trigger) -> "Callable[[LiveRun], AbstractContextM
     return watch
 
 
+def _come_again(job: _Job, name: str, due: datetime, message: str) -> NoReturn:
+    """Give the flow run back to Prefect, which starts it again when it is due, and end this process."""
+    get_run_logger().info("%s The flow run comes again at %s.", message, f"{due.astimezone():%H:%M:%S}")
+    details = {"scheduled_time": due.isoformat()}
+    state = {"type": "SCHEDULED", "name": name, "message": message, "state_details": details}
+    job.api.post(f"/flow_runs/{job.row['id']}/set_state", {"state": state})
+    raise Abort(message)
+
+
 def _skip(name: str, why: str) -> "State[Any]":
     get_run_logger().info("Nothing to do: %s.", why)
     return Completed(name=name, message=f"Nothing to do: {why}.")
@@ -216,21 +257,14 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     """Write the run's page; return the state of this flow run, Failed for every end that a person should look at."""
     run = find_run(job.warehouse, outcome.outcome.run.run_id)
     if has_left_batch(run):
-        due = queue_fetching(job.api, job.served, run.run_id).astimezone()
-        message = f"Run {run.run_id} {run.problem}; it is resumed at {due:%H:%M} if that has come by then."
-        get_run_logger().info(message)
-        return Completed(name="WaitsForBatch", message=message)
+        wait = min(_LOOK_FIRST * _LOOK_GROWTH ** (job.row["run_count"] - 1), _LOOK_MAX)
+        _come_again(job, "WaitsForBatch", datetime.now(UTC) + wait, f"Run {run.run_id} {run.problem}.")
     if testset := describe_testset(run):
         get_run_logger().info("Test set: %s", testset)
-    # An artifact's key has only small letters, digits and dashes; two suites never share one.
-    plain = re.sub(r"[^a-z0-9]+", "-", job.suite.name.lower()).strip("-")
-    key = f"suite-{plain}"
-    if plain != job.suite.name:
-        key = f"{key}-{hashlib.sha256(job.suite.name.encode()).hexdigest()[:6]}".replace("--", "-")
     flow_run_url = url_for("flow-run", UUID(run.flow_run_id)) if run.flow_run_id else None
     create_markdown_artifact(
         write_page(job.warehouse, run, outcome.gate, flow_run_url=flow_run_url),
-        key=key,
+        key=make_artifact_key("suite", job.suite.name),
         description=f"Run {run.run_id} of suite {job.suite.name}",
     )
     message = describe_end(run, outcome.gate, read_silent(job.warehouse, run).describe(max_names=_MAX_SILENT))
@@ -242,8 +276,8 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
         if state in ("CANCELLING", "CANCELLED"):
             return Cancelled(message=message)
         # A worker or its machine is stopped, and the run is not cancelled: the next process that serves resumes it.
-        is_queued = queue_resume(job.api, job.served, run.run_id)
-        return Crashed(message=f"{message}; {'a flow run that resumes it is queued' if is_queued else 'it is left'}")
+        result = resume_crashed(job.api, job.served, run, f"it was {run.problem}")
+        return Crashed(message=f"{message}: {result}")
     if run.status != "completed" or outcome.gate_failed:
-        return Failed(message=message)
+        return Failed(name="TimedOut" if STORED in str(run.problem) else "Failed", message=message)
     return Completed(message=message)

@@ -101,12 +101,13 @@ async def publish(run_id: str) -> None:
     """Show the run's scores as a table in Prefect."""
     live_run = find_live_run(run_id)
     rows = await asyncio.to_thread(read_means, live_run)
+    kind = (await asyncio.to_thread(find_run, live_run.warehouse, run_id)).kind
     table = [
         {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()} for row in rows
     ]
     await acreate_table_artifact(
         table=table,
-        key=f"evalhouse-{run_id.lower()}",
+        key=live_run.settings.name_artifact("scores" if kind == "evaluation" else f"scores-of-{kind}"),
         description=f"Scores of run {run_id}, judged by {live_run.settings.judge}",
     )
 

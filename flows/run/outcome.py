@@ -132,7 +132,7 @@ def publish_end(warehouse: "Warehouse", run: RunRow, settings: "RunSettings", *,
     from evalhouse.flows.server.api import PrefectApiError, find_api  # noqa: PLC0415
 
     try:
-        artifacts: list[tuple[str, str, str]] = []  # the end of the key, the text, the description
+        artifacts: list[tuple[str, str, str]] = []  # the beginning of the key, the text, the description
         if settings.ui_url is not None:
             address = f"{settings.ui_url.rstrip('/')}/runs/{run.run_id}"
             link = f"[run {run.run_id} in evalhouse ui]({address})"
@@ -144,7 +144,7 @@ def publish_end(warehouse: "Warehouse", run: RunRow, settings: "RunSettings", *,
             artifacts.append(("moved", "\n".join(write_moves(moves)), f"What moved in run {run.run_id}, and why"))
         api = find_api("what moved cannot be shown")
         for key, text, description in artifacts:
-            body = {"key": f"evalhouse-{run.run_id.lower()}-{key}", "type": "markdown", "data": text}
+            body = {"key": settings.name_artifact(key), "type": "markdown", "data": text}
             api.post("/artifacts/", {**body, "description": description, "flow_run_id": run.flow_run_id})
     except (PrefectApiError, WarehouseError) as error:
         print_notice(f"Prefect's page of the run lacks what moved, and links: {error}")

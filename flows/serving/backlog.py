@@ -23,6 +23,7 @@ from evalhouse.flows.serving.flow_runs import (
     ENDED,
     NOT_ENDED,
     SILENCE,
+    START_TIME,
     Announced,
     ServedSuite,
     create_flow_run,
@@ -32,6 +33,7 @@ from evalhouse.flows.serving.flow_runs import (
     list_flow_runs,
     name_flow_run,
 )
+from evalhouse.flows.serving.notify import notify_of_crash
 from evalhouse.tasks.asking.batches import WAITS
 from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing, WarehouseUnreachable
@@ -51,8 +53,6 @@ _MAX_RESUMES = 10
 _AT_ONCE = 2
 # Prefect's tags: of a flow run that another was queued for, and of that one, with the number of the try.
 _REPLACED, _AGAIN = "queued again", "try again "
-# How long to wait before looking after a batch, at first, and by which factor it grows.
-_LOOK_FIRST, _LOOK_GROWTH, _LOOK_MAX = timedelta(minutes=2), 1.5, timedelta(minutes=20)
 # Runs of a suite among which one that waits is looked for.
 _LATEST = 20
 _LOST_WITHIN: Final = timedelta(days=1)
@@ -107,10 +107,7 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
                     api.patch(f"/flow_runs/{of_run['id']}", {"name": name_flow_run(suite.name, run.run_id)})
                 _mark_flow_run(api, run.flow_run_id)
             reason = f" ({run.problem})" if run.problem else ""
-            result = f"it is resumed, {_NOT_AGAIN}"
-            if not queue_resume(api, suite, run.run_id):
-                by_hand = f"`evalhouse resume {run.run_id}` tries once more"
-                result = f"it was resumed {_MAX_RESUMES} times already and is left; {by_hand}"
+            result = resume_crashed(api, suite, run, f"it had crashed{reason}")
             lines.append(f"{suite.name}: run {run.run_id} had crashed{reason}: {result}")
         lines += _queue_lost(api, suite)
         lines += _resume_left(api, warehouse, suite, alive | crashed.keys())
@@ -127,10 +124,11 @@ def _is_dead(api: PrefectApi, flow_run: Mapping[str, Any], *, alone: bool) -> bo
         return alone
     conditions = {"resource": {"id": [f"prefect.flow-run.{flow_run['id']}"]}, "order": "DESC"}
     events = api.post("/events/filter", {"filter": conditions, "limit": 1})["events"]
+    is_starting = flow_run["state_type"] == "PENDING" and flow_run.get("work_pool_name") is not None
     # A change of its state, and a heartbeat of its process.
     signs = [flow_run["state"]["timestamp"], *(event["occurred"] for event in events)]
     last = max(datetime.fromisoformat(sign.replace("Z", "+00:00")).astimezone(UTC) for sign in signs)
-    return datetime.now(UTC) - last > SILENCE
+    return datetime.now(UTC) - last > (START_TIME if is_starting else SILENCE)
 
 
 def _mark_runs(
@@ -217,7 +215,10 @@ def _queue_lost(api: PrefectApi, suite: ServedSuite) -> list[str]:
             create_flow_run(api, suite, flow_run["parameters"], key=key, tags=again, due=_delay(n_tries))
             result = "it is queued again"
         api.patch(f"/flow_runs/{flow_run['id']}", {"tags": [*tags, _REPLACED]})
-        lines.append(f"{suite.name}: a run had crashed before it was on record: {result}")
+        problem = f"a run had crashed before it was on record: {result}"
+        if suite.notify is not None and n_tries in (0, _MAX_RESUMES):
+            notify_of_crash(suite.notify, suite.name, None, problem)
+        lines.append(f"{suite.name}: {problem}")
     return lines
 
 
@@ -288,6 +289,22 @@ def _list_runs_of(warehouse: Warehouse, suite: str) -> list[RunRow]:
         return []
 
 
+def resume_crashed(api: PrefectApi, suite: ServedSuite, run: RunRow, problem: str) -> str:
+    """Queue the resumption of a run that has crashed, and return the result in a sentence.
+
+    The suite's notification is sent for the first crash of a run, and for the last, after which it is left.
+    """
+    is_first = not list_flow_runs(api, suite, tags={"all_": [f"resume {run.run_id}"]})
+    is_queued = queue_resume(api, suite, run.run_id)
+    by_hand = f"`evalhouse resume {run.run_id}` tries once more"
+    result = f"it was resumed {_MAX_RESUMES} times already and is left; {by_hand}"
+    if is_queued:
+        result = f"it is resumed, {_NOT_AGAIN}"
+    if suite.notify is not None and (is_first or not is_queued):
+        notify_of_crash(suite.notify, suite.name, run, f"{problem}: {result}")
+    return result
+
+
 def queue_resume(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
     """Queue a flow run that resumes a run; return False when that has been tried often enough."""
     tag = f"resume {run_id}"
@@ -305,22 +322,13 @@ def _delay(n_tries: int) -> datetime:
     return datetime.now(UTC) + timedelta(minutes=max(0, n_tries - _AT_ONCE))
 
 
-def queue_fetching(api: PrefectApi, suite: ServedSuite, run_id: str) -> datetime:
-    """Queue a flow run that looks whether the batch of a run has come, later each time; return when it is due."""
-    n_looks = len(list_flow_runs(api, suite, tags={"all_": [f"fetch {run_id}"]}))
-    due = datetime.now(UTC) + min(_LOOK_FIRST * _LOOK_GROWTH**n_looks, _LOOK_MAX)
-    key = f"fetch {run_id} {n_looks + 1}"
-    create_flow_run(api, suite, {"resume": run_id}, key=key, tags=[f"fetch {run_id}"], due=due)
-    return due
-
-
 def find_waiting(api: PrefectApi, suite: ServedSuite) -> str | None:
     """Return the run of a suite that waits for its batch and will be resumed; None without such a run."""
     runs = _list_runs_of(Warehouse(suite.warehouse_url), suite.name)
     for run in [run for run in runs if run.kind == "evaluation" and run.trigger != "manual"][:_LATEST]:
         if has_left_batch(run):
-            queued = list_flow_runs(api, suite, tags={"all_": [f"fetch {run.run_id}"]})
-            if any(flow_run["state_type"] in NOT_ENDED for flow_run in queued):
+            of_run = {"any_": [name_flow_run(suite.name, run.run_id)]}
+            if list_flow_runs(api, suite, name=of_run, state={"type": {"any_": NOT_ENDED}}):
                 return run.run_id
     return None
 

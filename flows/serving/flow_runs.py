@@ -19,7 +19,7 @@ from evalhouse.flows.preparing.request import Update
 from evalhouse.flows.preparing.suites import KB_RESOURCE, UpdateSource, make_kb_source
 from evalhouse.flows.results.output import write_count
 from evalhouse.flows.server.api import TAG, PrefectApi, PrefectApiError, tag_run
-from evalhouse.tasks.settings.suite import NEVER, find_cutoff
+from evalhouse.tasks.settings.suite import NEVER, Notify, find_cutoff
 from evalhouse.warehouse.messages import cut
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ WINDOW: Final = timedelta(days=30)
 _AHEAD: Final = timedelta(days=1)
 # Four beats missed: a machine that was busy for a minute has not crashed.
 SILENCE: Final = timedelta(seconds=120)
+# In a work pool a machine or a container has to start before a flow run does. After as long Prefect itself gives the
+# deployment's one slot away.
+START_TIME: Final = timedelta(seconds=300)
 NOT_ENDED: Final = ("SCHEDULED", "PENDING", "RUNNING")
 ENDED: Final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 _PAGE = 50
@@ -47,7 +50,7 @@ HEARTBEAT_S: Final = 30
 
 @dataclass(frozen=True, kw_only=True)
 class ServedSuite:
-    """A suite's name, the source of updates that start it, its deployment, and its warehouse.
+    """A suite's name, the source of updates that start it, its deployment, warehouse and notification.
 
     `served_since`, when it was first registered, is UTC without a zone.
     """
@@ -57,6 +60,7 @@ class ServedSuite:
     deployment_id: str
     served_since: datetime
     warehouse_url: str
+    notify: Notify | None = None
 
 
 def fetch_served_suite(api: PrefectApi, deployment_id: str, suite: "Suite", *, warehouse_url: str) -> ServedSuite:
@@ -68,6 +72,7 @@ def fetch_served_suite(api: PrefectApi, deployment_id: str, suite: "Suite", *, w
         deployment_id=deployment_id,
         served_since=created.astimezone(UTC).replace(tzinfo=None),
         warehouse_url=warehouse_url,
+        notify=suite.notify,
     )
 
 

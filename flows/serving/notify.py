@@ -44,7 +44,7 @@ Message = dict[str, Any]
 
 _KEYS = (
     "suite", "run_id", "status", "problem", "gate", "trigger", "kb_name", "kb_version", "label", "href", "n_samples",
-    "testset", "previous_run_id", "headline", "metrics",
+    "testset", "previous_run_id", "headline", "metrics", "next",
 )  # fmt: skip
 _GATE_KEYS = ("outcome", "undecided", "counts", "baseline", "checks")
 _TIMEOUT_S = 10.0
@@ -80,6 +80,11 @@ def notify_of_end(
     if previous is not None:
         metrics = [str(row["metric"]) for row in means]
         shared = fetch_shared_with(warehouse, run.run_id, previous.run_id, metrics)
+    command = write_next(run, with_reason=False)
+    if run.status == "completed":
+        command = f"evalhouse show {run.run_id}"
+        if previous is not None and any(row["n_shared"] for row in shared.values()):
+            command = f"evalhouse compare {previous.run_id} {run.run_id}"
     message = {name: getattr(run, name, None) for name in _KEYS} | {
         "headline": headline and asdict(headline),
         "testset": run.config.get("refreshed"),
@@ -93,6 +98,7 @@ def notify_of_end(
             }
             for row in means
         },
+        "next": command,
     }
     _deliver(notify, message)
 
@@ -119,6 +125,16 @@ def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) 
     of_run = {"suite": suite, "status": "failed", "problem": problem, "trigger": trigger.kind}
     of_trigger = {"kb_name": trigger.kb_name, "kb_version": trigger.kb_version}
     _deliver(notify, dict.fromkeys(_KEYS) | of_run | of_trigger | {"metrics": {}})
+
+
+def notify_of_crash(notify: Notify, suite: str, run: RunRow | None, problem: str) -> None:
+    """Post that the process of a run was stopped or killed, and what happens to the run; None was not stored yet."""
+    if "failed" not in notify.on:
+        return
+    names = ("run_id", "trigger", "kb_name", "kb_version", "label", "href")
+    of_run = {name: getattr(run, name, None) for name in names}
+    crash = {"suite": suite, "status": "crashed", "problem": problem, "metrics": {}}
+    _deliver(notify, dict.fromkeys(_KEYS) | of_run | crash)
 
 
 def find_webhook(notify: Notify) -> str:
@@ -199,10 +215,10 @@ def write_message(message: Mapping[str, Any]) -> str:
     """Return the whole message as lines that a person reads in a chat."""
     gate, metrics = message["gate"], message["metrics"]
     mark = "⚠️" if message["status"] == "incomplete" else "✅"
-    if message["status"] == "failed" or (gate is not None and gate["outcome"] == "failed"):
+    if message["status"] in ("failed", "crashed") or (gate is not None and gate["outcome"] == "failed"):
         mark = "❌"
     run = f" (run {message['run_id']})" if message["run_id"] else ""
-    cause = "on schedule" if message["trigger"] == "schedule" else "started by hand"
+    cause = "started by hand" if message["trigger"] == "manual" else "on schedule"
     if message["trigger"] == "event":
         version = f" to {message['kb_version']}" if message["kb_version"] else ""
         cause = f"because {message['kb_name']} was updated{version}"
@@ -229,11 +245,8 @@ def write_message(message: Mapping[str, Any]) -> str:
         lines.append(", ".join(shown + ([f"and {n_more} more"] if n_more > 0 else [])))
     if message["href"]:
         lines.append(str(message["href"]))
-    if run_id := message["run_id"]:
-        command = f"show {run_id}" if message["status"] == "completed" else f"resume {run_id}"
-        if message["status"] == "completed" and any(row["n_shared"] for row in metrics.values()):
-            command = f"compare {message['previous_run_id']} {run_id}"
-        lines.append(f"next: evalhouse {command}")
+    if message["next"]:
+        lines.append(f"next: {message['next']}")
     return clean_text("\n".join(lines))
 
 

@@ -25,6 +25,7 @@ from evalhouse.tasks.settings.suite import (
     TraceFormat,
     TraceWindow,
     is_web_address,
+    make_artifact_key,
 )
 from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.sample_data import SAMPLE
@@ -306,6 +307,10 @@ class RunSettings(BaseModel):
         """The tags by which the flow run and task runs of a run are found: its suite, judge, dataset and tags."""
         suite = [self.suite] if self.suite else []
         return [*suite, f"judge: {self.judge}", f"dataset: {self.dataset}", *self.tags]
+
+    def name_artifact(self, what: str) -> str:
+        """Return the key of one of the run's artifacts in Prefect: that of its suite, or without one of its dataset."""
+        return make_artifact_key(what, self.suite or Path(self.dataset).stem)
 
     @field_validator("shard_size")
     @classmethod

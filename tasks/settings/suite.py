@@ -6,6 +6,7 @@ a Secret block and `${variable:NAME}` for a variable of the Prefect server; `env
 that can be checked without sending a request is refused here, so that the message names the suite's line.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -404,6 +405,17 @@ class RefreshedTestset(_Table):
         if self.set_hash == self.parent_hash:
             return f"test set: {version} as before, {changed or 'nothing it rests on changed'}{failed}{waiting}"
         return f"test set: {version} made from {self.parent_hash}, {changed}{failed}{waiting}"
+
+
+def make_artifact_key(what: str, name: str) -> str:
+    """Return the key of an artifact of a suite or a dataset, the same for each run, so that Prefect keeps its history.
+
+    A key has only small letters, digits and dashes; two names never share one.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
+    if plain != name:
+        plain = f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}".strip("-")
+    return f"{what}-{plain}"
 
 
 class Notify(BaseModel):

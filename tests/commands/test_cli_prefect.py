@@ -97,7 +97,8 @@ def test_the_flow_run_and_its_named_task_runs_are_in_the_server(served: Served) 
 def test_the_scores_are_a_table_artifact(served: Served) -> None:
     document = served.finished.document
     artifacts = served.server.post("/artifacts/filter", artifacts={"type": {"any_": ["table"]}})
-    (artifact,) = [item for item in artifacts if item["key"] == f"evalhouse-{document['run_id']}"]
+    (artifact,) = [item for item in artifacts if document["run_id"] in str(item["description"])]
+    assert artifact["key"] == "scores-harbour"
     table = json.loads(artifact["data"])
     assert {row["metric"]: row["n_scored"] for row in table} == {
         name: metric["n_scored"] for name, metric in document["metrics"].items()

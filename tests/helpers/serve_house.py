@@ -126,9 +126,14 @@ class ServeHouse:
         self.process = None
         return status
 
-    def post(self, path: str, body: object) -> Any:  # noqa: ANN401  # Prefect's JSON
+    @property
+    def api(self) -> PrefectApi:
+        """Prefect's API, with the server's key."""
         keys = {"PREFECT_API_AUTH_STRING": self.auth} if self.auth else {}
-        return PrefectApi({"PREFECT_API_URL": self.api_url, **keys}).post(path, body)
+        return PrefectApi({"PREFECT_API_URL": self.api_url, **keys})
+
+    def post(self, path: str, body: object) -> Any:  # noqa: ANN401  # Prefect's JSON
+        return self.api.post(path, body)
 
     def announce(self, kb_name: str, *versions: str) -> None:
         """Updates in one request, as a busy pipeline sends them."""

@@ -161,7 +161,7 @@ def test_retried_flow_run_resumes_its_run(deployed: Deployed) -> None:
     printed = [row["message"] for row in logs]
     assert any(line.startswith("extract shard 0: 2 of 2 samples in ") for line in printed), printed
     assert f"Resuming run {begun['run_id']}, which was failed." in printed
-    keys = {"key": {"like_": f"evalhouse-{run['run_id']}%"}, "type": {"any_": ["progress"]}}
+    keys = {"key": {"any_": ["progress-sample"]}, "flow_run_id": {"any_": [flow_run_id]}}
     progress = deployed.api.post("/artifacts/filter", {"artifacts": keys})
     assert max(artifact["data"] for artifact in progress) == 100.0
     tasks = deployed.api.post("/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run_id]}}})

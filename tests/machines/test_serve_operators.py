@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from serve_house import ServeHouse, open_serve_house
 
-from evalhouse.flows.server.api import PrefectApi
-
 NIGHTLY, YEARLY = "0 3 * * *", "0 0 1 1 *"
 
 
@@ -21,13 +19,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeHouse]:
         yield house
 
 
-def open_api(house: ServeHouse) -> PrefectApi:
-    assert house.auth is not None
-    return PrefectApi({"PREFECT_API_URL": house.api_url, "PREFECT_API_AUTH_STRING": house.auth})
-
-
 def read(house: ServeHouse, suite: str) -> dict[str, Any]:
-    found: dict[str, Any] = open_api(house).get(f"/deployments/name/evaluate-suite/{suite}")
+    found: dict[str, Any] = house.api.get(f"/deployments/name/evaluate-suite/{suite}")
     return found
 
 
@@ -39,7 +32,7 @@ def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> N
     names = ("paused", "off", "moved", "plain", "dropped")
     suites = {name: house.write_suite(name, cron=NIGHTLY, kb_name=name) for name in names}
     house.serve(*suites.values())
-    api = open_api(house)
+    api = house.api
     api.post(f"/deployments/{read(house, 'paused')['id']}/pause_deployment", {})
     row = read(house, "off")
     api.patch(f"/deployments/{row['id']}/schedules/{row['schedules'][0]['id']}", {"active": False})
@@ -59,7 +52,7 @@ def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> N
     assert list_schedules(house, "off") == [(NIGHTLY, False)]
     assert list_schedules(house, "moved") == [("30 5 * * *", True)]
     assert list_schedules(house, "plain") == [(NIGHTLY, True)]
-    automations = open_api(house).get(f"/automations/related-to/prefect.deployment.{read(house, 'moved')['id']}")
+    automations = house.api.get(f"/automations/related-to/prefect.deployment.{read(house, 'moved')['id']}")
     assert {automation["name"]: automation["enabled"] for automation in automations} == {
         "moved: moved was updated": False, "moved: its process is silent": True,
     }  # fmt: skip

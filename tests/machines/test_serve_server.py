@@ -113,14 +113,16 @@ def test_the_file_for_work_pools_deploys_its_schedule_and_its_trigger(house: Ser
     assert found.keys() == {one["name"] for one in yaml.safe_load(path.read_text(encoding="utf-8"))["deployments"]}
     assert found["evaluate"]["entrypoint"] == "evalhouse.flows.evaluation.evaluate_run"
     assert not any(deployment["pull_steps"] for deployment in found.values())
+    assert found["recovery"]["entrypoint"] == "evalhouse.flows.suite.recover_suite"
     for deployment in found.values():
-        if deployment["name"] != "evaluate":
+        assert deployment["job_variables"] == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
+        if deployment["name"] in ("nightly", "handbook"):
             assert deployment["entrypoint"] == "evalhouse.flows.suite.evaluate_suite"
             assert deployment["global_concurrency_limit"]["limit"] == 1
     (schedule,) = found["nightly"]["schedules"]
     assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == ("0 3 * * *", "Europe/Berlin")
-    names = [one["name"] for one in house.post("/automations/filter", {})]
-    assert "handbook: handbook was updated" in names
+    names = {one["name"] for one in house.post("/automations/filter", {})}
+    assert {"handbook: handbook was updated", "a suite's process has crashed or is silent"} <= names
 
 
 def test_a_suite_without_a_trigger_runs_after_an_update_as_the_file_deploys_it(house: ServeHouse) -> None:
@@ -128,7 +130,7 @@ def test_a_suite_without_a_trigger_runs_after_an_update_as_the_file_deploys_it(h
     (written,) = [
         one
         for one in yaml.safe_load((ROOT / "flows" / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
-        if one.get("triggers")
+        if one["name"] == "handbook"
     ]
     suite = house.write_suite("handbook")
     house.announce("handbook", "v7")

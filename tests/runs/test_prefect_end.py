@@ -88,13 +88,12 @@ def test_the_end_says_what_moved_and_why_and_links_to_report_and_ui(place: Place
     first = evaluate(own, "It leaves at six in the morning.", "It costs 14 crowns.").document["run_id"]
     second = evaluate(own, "It leaves at six in the morning.", "It is <b>free</b> for dogs.").document["run_id"]
     pages = {run_id: read_flow_run(place, run_id)["pages"] for run_id in (first, second)}
-    key = f"evalhouse-{second.lower()}"
-    assert f"{key.replace(second.lower(), first.lower())}-moved" not in pages[first]
+    assert "moved-ferry" not in pages[first]
     report = place.folder / "reports" / f"{second}.html"
-    assert pages[second][f"{key}-report"]["data"] == f"[{second}.html]({report.as_uri()})"
+    assert pages[second]["report-ferry"]["data"] == f"[{second}.html]({report.as_uri()})"
     assert "<!doctype html>" in report.read_text(encoding="utf-8").lower()[:200]
-    assert f"(http://house:4210/runs/{second})" in pages[second][f"{key}-ui"]["data"]
-    moved = pages[second][f"{key}-moved"]["data"]
+    assert f"(http://house:4210/runs/{second})" in pages[second]["ui-ferry"]["data"]
+    moved = pages[second]["moved-ferry"]["data"]
     assert f"## Against run `{first}` of " in moved
     assert "| factual\\_f1 | 0.500 | -0.500 | 2 samples |" in moved
     assert "q2, " in moved

@@ -16,7 +16,8 @@ from warehouse_runs import make_run
 from webhook import Webhook, serve_webhook
 
 from evalhouse.flows.preparing.request import BY_HAND, Trigger
-from evalhouse.flows.serving.notify import NotifyError, find_webhook, notify_of_break, notify_of_end
+from evalhouse.flows.serving.notify import NotifyError, find_webhook, notify_of_break, notify_of_crash, notify_of_end
+from evalhouse.tasks.judge.protocol import NEW_RUN
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
 from evalhouse.warehouse.store import Warehouse
@@ -135,6 +136,7 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         "testset": None,
         "n_samples": 2,
         "previous_run_id": "night-1",
+        "next": "evalhouse compare night-1 night-2",
         "metrics": {
             "factual_f1": {"mean": 0.5, "n_scored": 2, "n_unscored": 0, "change": -0.5, "n_shared": 2},
             "faithfulness": {"mean": 0.25, "n_scored": 1, "n_unscored": 1, "change": None, "n_shared": None},
@@ -196,6 +198,31 @@ def test_run_that_never_began_is_posted_as_failed(webhook: Webhook) -> None:
     assert len(webhook.posted) == 1
 
 
+@pytest.mark.parametrize("run", [make_run("r", suite="s", trigger="schedule", status="failed"), None])
+def test_a_crash_is_posted_with_what_happens_to_the_run(webhook: Webhook, run: RunRow | None) -> None:
+    notify_of_crash(make_notify("failed"), "s", run, "stopped by SIGTERM: it is resumed")
+    notify_of_crash(make_notify("completed", "gate_failed"), "s", run, "")
+    (body,) = webhook.bodies
+    assert (body["run_id"], body["status"], body["next"]) == (run and "r", "crashed", None)
+    named = " (run r)" if run else ""
+    assert body["text"] == f"❌ s crashed{named}, on schedule\nstopped by SIGTERM: it is resumed"
+
+
+@pytest.mark.parametrize(
+    ("problem", "command"),
+    [
+        ("the model 'gpt-9' does not exist" + f"; {NEW_RUN} model", "evalhouse run SUITE.toml --judge MODEL"),
+        ("the bot is away", "evalhouse resume r"),
+    ],
+)
+def test_the_next_command_is_one_that_helps(tmp_path: Path, webhook: Webhook, problem: str, command: str) -> None:
+    run = make_run("r", suite="s", status="failed", problem=problem)
+    notify_of_end(make_notify("failed"), make_warehouse(tmp_path), run, problem, None)
+    (body,) = webhook.bodies
+    assert body["next"] == command
+    assert body["text"].endswith(f"next: {command}")
+
+
 TEXT = (
     "⚠️ No result yet: no sample was judged.\ns incomplete (run r), started by hand\n<!channel> & co\n"
     "next: evalhouse resume r"
@@ -206,14 +233,8 @@ TEXT = (
     ("form", "shape"),
     [
         ("slack", {"text": TEXT.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}),
-        (
-            "dingtalk",
-            {"msgtype": "text", "text": {"content": TEXT}},
-        ),
-        (
-            "feishu",
-            {"msg_type": "text", "content": {"text": TEXT}},
-        ),
+        ("dingtalk", {"msgtype": "text", "text": {"content": TEXT}}),
+        ("feishu", {"msg_type": "text", "content": {"text": TEXT}}),
     ],
 )
 def test_chat_programs_get_their_own_message(
