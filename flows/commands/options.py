@@ -134,7 +134,7 @@ judge_options = join_options(
         "--judge",
         metavar="J",
         help="lexical, openai:MODEL, PROVIDER:MODEL (anthropic, google_genai, bedrock, azure, ollama, mistralai, …), "
-        "local:MODEL (a classifier), or module:factory; `J,classify=K` asks K in one step.",
+        "local:MODEL (a classifier), or module:factory; `J,classify=K` asks K in one step; jury:J,K,L vote.",
     ),
     click.option(
         "--embeddings",

@@ -14,6 +14,7 @@ from evalhouse.flows.results.baseline import describe_acceptance
 from evalhouse.flows.results.comparison import (
     corrected_table,
     describe_preferences,
+    lay_out_jury,
     print_components,
     print_preferences,
     read_noise_components,
@@ -53,6 +54,7 @@ from evalhouse.flows.results.run_facts import (
 )
 from evalhouse.flows.run.outcome import write_next
 from evalhouse.tasks.comparing import POWER
+from evalhouse.tasks.judge.protocol import JURY
 from evalhouse.tasks.reviews.export import CorrectedMean, list_corrected
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
 from evalhouse.warehouse.rows.gates import list_acceptances
@@ -164,6 +166,13 @@ def show(
 
         run_ids = list(dict.fromkeys(str(row["noise_run_id"]) for row in noise))
         shifts = describe_shifts(find_shifts(warehouse.fetch("noise/differences", {"run_id": run_ids}), run_ids))
+    jury: list[dict[str, Any]] = []
+    outsiders: list[str] = []
+    if JURY in run_row.judge:
+        from evalhouse.tasks.comparing.jury import list_outsiders, measure_jury  # noqa: PLC0415  # few runs have one
+
+        measured = measure_jury(warehouse, run_row)
+        jury, outsiders = [asdict(step) for step in measured], list_outsiders(measured)
     document = {
         "run": _describe_run(run_row),
         "metrics": scores,
@@ -176,7 +185,8 @@ def show(
         "responses": read_response_counts(warehouse, run_row),
         "costs": warehouse.fetch_rows("runs/costs", **of_run),
         "replies": replies,
-        "votes": warehouse.fetch_rows("runs/votes", **of_run) if run_row.config.get("votes", 1) > 1 else [],
+        "votes": warehouse.fetch_rows("runs/votes", **of_run) if run_row.takes_votes else [],
+        "jury": jury,
         "noise": noise,
         "warnings": [
             *describe_languages(warehouse, run_row.run_id),
@@ -184,6 +194,7 @@ def show(
             *describe_strange(warehouse, run_row.run_id),
             *describe_dropped(warehouse, run_row.run_id),
             *shifts,
+            *outsiders,
         ],
         "corrected": [asdict(row) for row in corrected],
         "sampling": explain_sampling(warehouse, run_row),
@@ -291,6 +302,8 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
     names = ["step", "n_items", "n_flipped", "flip_rate", "n_votes", "n_against", "against_rate"]
     columns = ["step", "#judged", "#flipped", "#flip rate", "#votes", "#against", "#share against"]
     print_section("Votes", columns, [[row[name] for name in names] for row in document["votes"]])
+    for title, (columns, rows) in lay_out_jury(document["jury"]).items():
+        print_section(title, columns, rows)
     names = ["metric", "n_samples", "n_changed", "mean_difference", "sd_difference"]
     columns = ["metric", "#judged twice", "#otherwise", "#mean difference", "#deviation"]
     rows = [[row[name] for name in names] for row in document["noise"] if row["n_changed"]]

@@ -390,7 +390,10 @@ def make_prompts(settings: RunSettings, judges: Judges) -> Prompts:
     prompts = load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None)
 
     def read_prompt(name: str) -> Prompt:
-        judge = judges.find(find_task(find_asking_steps(name)[0])) if judges.of_tasks else judges.default
+        task = find_task(find_asking_steps(name)[0])
+        if task in judges.juries:
+            return prompts[name]  # the jury's models read it
+        judge = judges.find(task)
         kind = judge.name.partition(":")[0]
         if FORM_JOIN in kind:
             from evalhouse.tasks.asking.pairs import find_form  # noqa: PLC0415  # few judges have a form
@@ -472,11 +475,14 @@ def make_live_run(
         def copy_asker(judge: Judge) -> "Asker":
             limit, price = make_limit(settings, judge, beside=list(askers.values())), find_price(prices, judge.model)
             window = settings.context_window or find_window(judge)
-            return replace(asker, judge=judge, limit=limit, price=price, window=window, of_tasks={})
+            return replace(asker, judge=judge, limit=limit, price=price, window=window, of_tasks={}, juries={})
 
         for judge in judges.all[1:]:
             askers[id(judge)] = copy_asker(judge)
         asker.of_tasks = {task: askers[id(judge)] for task, judge in judges.of_tasks.items()}
+        if judges.juries:
+            askers[id(judges.default)] = replace(asker, of_tasks={})  # a juror asks for itself alone
+        asker.juries = {task: [askers[id(judge)] for judge in jury] for task, jury in judges.juries.items()}
         embedder: Embedder | None = HashingEmbedder() if compares else None
         if embedding_model is not None:
             max_tokens = min(MAX_TOKENS, settings.tpm or MAX_TOKENS)

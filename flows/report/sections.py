@@ -5,7 +5,7 @@ The report shows them, and so does the run's page of `evalhouse ui`.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, Final, Literal
 
@@ -19,6 +19,7 @@ from evalhouse.flows.report.charts import (
 )
 from evalhouse.flows.results.comparison import (
     describe_preferences,
+    lay_out_jury,
     lay_out_left_out,
     lay_out_position,
     lay_out_result,
@@ -60,9 +61,11 @@ from evalhouse.flows.results.run_facts import (
     sort_first,
 )
 from evalhouse.tasks.comparing.causes import FINE
+from evalhouse.tasks.comparing.jury import list_outsiders, measure_jury
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonError, ComparisonSettings, MetricComparison
 from evalhouse.tasks.comparing.slices import MAX_SLICES, compare_slices, describe_fallen
+from evalhouse.tasks.judge.protocol import JURY
 from evalhouse.warehouse.metric_files import SIGNS, MetricFile, load_metrics
 from evalhouse.warehouse.rows.pages import Row, RunSummary
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -369,6 +372,7 @@ def describe_run(
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
         "preferences": preferred,
         "flips": [{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
+        "jury": show_jury(warehouse, run),
         "head": build_head(
             counted,
             metrics=metrics,
@@ -387,6 +391,18 @@ def describe_run(
     if preferences:
         described["head"] = replace(described["head"], result=f"{write_result(preferences)}.")
     return described
+
+
+def show_jury(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
+    """Return the tables of a jury's agreement and its warnings; None for a run without one."""
+    if JURY not in run.judge:
+        return None
+    steps = measure_jury(warehouse, run)
+    tables = [
+        {"title": title, "columns": columns, "rows": [[*map(write_value, row)] for row in rows]}
+        for title, (columns, rows) in lay_out_jury([asdict(step) for step in steps]).items()
+    ]
+    return {"tables": tables, "warnings": list_outsiders(steps)}
 
 
 def draw_charts(

@@ -416,6 +416,25 @@ def corrected_pair_table(pairs: Sequence[CorrectedPair]) -> Table:
     return make_table(columns, cells, title="Means corrected by people's labels")
 
 
+def lay_out_jury(steps: Sequence[Row]) -> dict[str, tuple[list[str], list[list[object]]]]:
+    """Return by title the columns and rows of two tables: how far a jury's judges agree, and who stands alone."""
+    agreement: list[list[object]] = []
+    alone: list[list[object]] = []
+    for step in steps:
+        alpha = step["alpha"]
+        interval = write_interval(alpha["ci_low"], alpha["ci_high"])
+        counts = [step["n_items"], step["n_split"], step["n_ties"]]
+        agreement.append([step["step"], *counts, step["agreeing"]["value"], alpha["value"], interval])
+        for juror in step["jurors"]:
+            share = juror["share_alone"]
+            interval = write_interval(share["ci_low"], share["ci_high"])
+            what = "stands alone too often" if juror["stands_out"] else ""
+            alone.append([step["step"], juror["judge"], juror["n"], juror["n_alone"], share["value"], interval, what])
+    columns = ["step", "#judged", "#not unanimous", "#ties", "#two agree", "#α", "95 % interval"]
+    of_judges = ["step", "judge", "#verdicts", "#against all others", "#share of those", "95 % interval", "verdict"]
+    return {"The jury": (columns, agreement), "Its judges": (of_judges, alone)}
+
+
 _REASONS: Final = {
     "no_base_answer": "the base has no answer",
     "no_candidate_answer": "the candidate has no answer",

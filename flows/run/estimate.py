@@ -85,7 +85,7 @@ class NoiseEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The requests of a run, by step and in all.
+    """The requests of a run, by step, by judge and in all.
 
     In `steps` `cached_tokens` counts the prompt tokens that equal the beginning of an earlier request. `stand_in` is a
     note if no embedding model compares meaning, `cold` one if no stored reply is found.
@@ -94,6 +94,7 @@ class Estimate:
     n_samples: int
     judge: str
     steps: Mapping[str, Usage]
+    by_judge: Mapping[str, Usage]
     embeddings: str | None = None
     stand_in: str | None = None
     budget_usd: float | None = None
@@ -108,14 +109,6 @@ class Estimate:
     def find_judge(self, step: str) -> str:
         """Return the model that is asked in a step: its judge, or the embeddings."""
         return self.embeddings or "" if step == "similarity" else find_judge(self.judge, step)
-
-    @property
-    def by_judge(self) -> dict[str, Usage]:
-        """The requests to each judge, and to the embeddings."""
-        sums: dict[str, Usage] = {}
-        for step, usage in self.steps.items():
-            sums[self.find_judge(step)] = sums.get(self.find_judge(step), Usage()) + usage
-        return sums
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as JSON: `cost_usd` is the sum without a provider's cache, `cached_usd` with one."""
@@ -174,7 +167,7 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
     `fill_in` gives samples answers from elsewhere and leaves out samples without one.
     """
 
-    async def take_steps(live_run: "LiveRun", record: DryRecord) -> dict[str, Usage]:
+    async def take_steps(live_run: "LiveRun", record: DryRecord) -> DryRecord:
         for notice in describe_columns(staged, settings, live_run.metrics, live_run.rubrics):
             print_notice(notice)
         picked = None
@@ -191,20 +184,21 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
             found = staged.staging.read_between(first, first + _SAMPLES_AT_ONCE - 1)
             samples = fill_in([sample for sample in found if picked is None or sample.ordinal in picked])
             await asyncio.gather(*(take_asking_steps(live_run, make_work(sample)) for sample in samples))
-        return record.by_step
+        return record
 
     refuse_budget_of_answers(settings)
     plan = make_plan(settings)
     staged = stage_of(settings)
     check_history(settings, staged)
     try:
-        by_step = ask_dry(settings, plan, take_steps)
+        counted = ask_dry(settings, plan, take_steps)
     finally:
         staged.staging.discard()
     estimate = Estimate(
         n_samples=count_judged(settings, staged),
         judge=settings.judge,
-        steps=dict(sorted(by_step.items())),
+        steps=dict(sorted(counted.by_step.items())),
+        by_judge=counted.by_judge,
         embeddings=settings.embeddings if "similarity" in list_calls(plan.steps) else None,
         stand_in=explain_surface(
             settings.embeddings, [metric.name for metric in plan.metrics], settings.metric_settings

@@ -17,12 +17,14 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from evalhouse.flows.report.charts import draw_amounts
 from evalhouse.flows.report.page import collect_verdicts, pack
+from evalhouse.flows.report.sections import show_jury
 from evalhouse.flows.results.output import write_share
 from evalhouse.flows.results.run_facts import FIRST, sort_first
 from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render, use_cached
 from evalhouse.tasks.comparing.agreement import MEASURES, describe_agreement
 from evalhouse.tasks.comparing.intervals import find_share_interval
 from evalhouse.tasks.comparing.noise import Noise, find_floor, has_noise, pool_noise, sum_squares
+from evalhouse.tasks.judge.protocol import JURY
 from evalhouse.tasks.reviews.export import read_asked
 from evalhouse.tasks.reviews.labels import ReviewError, list_choices, take_label
 from evalhouse.warehouse.queries import read_query
@@ -105,7 +107,7 @@ def _describe_judge(warehouse: Warehouse, series: str) -> dict[str, Any]:
             moves.append({**row, **shares, "move": move, "is_clear": is_clear})
     # How often votes differed, by step of the newest run and as charts over all runs.
     votes: dict[str, Any] | None = None
-    voted = [row["run_id"] for row in runs if row["votes"] > 1]
+    voted = [row["run_id"] for row in runs if row["votes"] > 1 or JURY in row["judge"]]
     rows = warehouse.fetch("judge/votes", {"run_id": voted}).to_dicts() if voted else []
     if rows:
         by_step: dict[str, list[Row]] = {}
@@ -114,6 +116,7 @@ def _describe_judge(warehouse: Warehouse, series: str) -> dict[str, Any]:
         newest = rows[-1]["run_id"]
         votes = {
             "run_id": newest,
+            "jury": show_jury(warehouse, find_run(warehouse, newest)),
             "steps": [
                 {**row, "flipped": write_share(row["flip_rate"]), "against": write_share(row["against_rate"])}
                 for row in rows

@@ -185,7 +185,7 @@ class _Received:
 class Asker:
     """Asks one judge for one run. Copies made with `dataclasses.replace` share counts, budget and stop sign.
 
-    `of_tasks` has, by task, the copies that ask for steps with a separate judge.
+    `of_tasks` has, by task, the copies that ask for steps with a separate judge, `juries` those of a step's jury.
     `window` is how many tokens the model's context window holds, None where it is unknown; `spent_usd` is what the
     run had spent before it was resumed; the budget is for all of it. With `batch_queue` requests go
     by batch, at the `batch_price`.
@@ -202,6 +202,7 @@ class Asker:
     counts: Usage = field(default_factory=Usage)
     stop_sign: StopSign = field(default_factory=StopSign)
     of_tasks: Mapping[str, "Asker"] = field(default_factory=dict)
+    juries: Mapping[str, Sequence["Asker"]] = field(default_factory=dict)
     activity: Activity = field(default_factory=Activity)
     batch_queue: "BatchQueue | None" = None
     batch_price: Price | None = None
@@ -230,7 +231,8 @@ class Asker:
     @property
     def all(self) -> "list[Asker]":
         """This asker and the askers of steps, each once."""
-        return list({id(asker): asker for asker in (self, *self.of_tasks.values())}.values())
+        jurors = (asker for jury in self.juries.values() for asker in jury)
+        return list({id(asker): asker for asker in (self, *self.of_tasks.values(), *jurors)}.values())
 
     def stop(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
         """Send nothing more: all who ask or wait get this error, requests in flight have `drain_s` seconds left."""

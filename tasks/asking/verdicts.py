@@ -37,6 +37,7 @@ from evalhouse.tasks.judge.protocol import (
     is_fixed,
     plain_data,
 )
+from evalhouse.warehouse.steps import find_task
 
 if TYPE_CHECKING:
     from evalhouse.tasks.asking.asker import Asker
@@ -181,7 +182,8 @@ async def ask_in_parts(
 
 
 async def ask_verdicts(asker: "Asker", inquiry: Inquiry, *, vote: int | None = None) -> Poll:
-    """Return the verdicts that came, with the failure that left others missing; `vote` is the number of one vote.
+    """Return the verdicts that came, with the failure that left others missing; `vote` is the number of one vote, 0 of
+    a juror's.
 
     The first request asks for all ids, later ones name the missing ids, half as many once a reply was cut off.
     The run's attempts are shared among them, so a judge that never gives one verdict is not asked more often than one
@@ -189,7 +191,10 @@ async def ask_verdicts(asker: "Asker", inquiry: Inquiry, *, vote: int | None = N
     each time has one vote, and so has one that is asked pair by pair.
     """
     judge, ids = asker.find(inquiry.step).judge.name, list(inquiry.allowed)
-    if vote is None and FORM_JOIN in judge:
+    jury = asker.juries.get(find_task(inquiry.step), ()) if asker.juries else ()
+    if vote is None and jury:
+        return await _ask_by_vote(asker, inquiry, jury)
+    if not vote and FORM_JOIN in judge:
         from evalhouse.tasks.asking.pairs import find_form  # noqa: PLC0415  # few judges are asked by pairs
 
         if (form := find_form(judge)) is not None:
@@ -296,10 +301,15 @@ async def _ask_by_pairs(asker: "Asker", inquiry: Inquiry, form: "Form") -> Poll:
     )
 
 
-async def _ask_by_vote(asker: "Asker", inquiry: Inquiry) -> Poll:
-    """Return what the majority of votes decides. Some may fail, as long as the others are a majority of all."""
-    numbers = range(1, inquiry.votes + 1)
-    polls = await gather_all([ask_verdicts(asker, inquiry, vote=number) for number in numbers])
+async def _ask_by_vote(asker: "Asker", inquiry: Inquiry, jury: Sequence["Asker"] = ()) -> Poll:
+    """Return what the majority of votes decides. Some may fail, as long as the others are a majority of all.
+
+    The judges of a jury have one vote each, by the requests that they get without a jury too.
+    """
+    n_votes = len(jury) or inquiry.votes
+    numbers = range(1, n_votes + 1)
+    asked = [(juror, 0) for juror in jury] or [(asker, number) for number in numbers]
+    polls = await gather_all([ask_verdicts(voter, inquiry, vote=vote) for voter, vote in asked])
     judged: dict[str, JudgedItem] = {}
     for item_id in inquiry.allowed:
         cast = [
@@ -307,7 +317,7 @@ async def _ask_by_vote(asker: "Asker", inquiry: Inquiry) -> Poll:
             for number, poll in zip(numbers, polls, strict=True)
             if (item := poll.judged.get(item_id)) is not None
         ]
-        elected = elect(cast, asked=inquiry.votes)
+        elected = elect(cast, asked=n_votes, labels=tuple(inquiry.allowed[item_id]))
         if elected is not None:
             judged[item_id] = elected
     open_ids = [item_id for item_id in inquiry.allowed if item_id not in judged]
@@ -318,7 +328,7 @@ async def _ask_by_vote(asker: "Asker", inquiry: Inquiry) -> Poll:
     # Where money or room is the reason, more of it would bring the votes.
     decisive = (failure for failure in failures if isinstance(failure, BudgetExhausted | TooLong))
     kind: type[JudgeFailed] = next((type(failure) for failure in decisive), JudgeFailed)
-    failure = kind(f"no majority of {inquiry.votes} votes on {', '.join(open_ids)}{why}")
+    failure = kind(f"no majority of {n_votes} votes on {', '.join(open_ids)}{why}")
     return Poll(judged=judged, failure=failure)
 
 
@@ -344,13 +354,14 @@ def gather_all(asked: Sequence[Awaitable[T]]) -> "asyncio.Task[list[T]]":
     return gathered
 
 
-def elect(cast: Sequence[Vote], *, asked: int) -> JudgedItem | None:
+def elect(cast: Sequence[Vote], *, asked: int, labels: Sequence[str] = ()) -> JudgedItem | None:
     """Return the verdict of the majority of `asked` votes, with reason and call of the vote that is nearest to it.
 
     `cast` are the votes that came; None when they leave it open. Counted are marks: a label is one mark; that a
     statement is supported is one, whether by contexts alone or together, and so is each context that supports it alone,
-    and each that does so with others. A mark holds when more than half of all votes set it, and does not when more than
-    half leave it out; a vote that failed could have done either, so it counts as undecided.
+    and each that does so with others. A mark holds when more than half of all votes set it, and does not when at least
+    half leave it out; a vote that failed could have done either, so it counts as undecided. So an even number of votes
+    that tie give the stricter verdict: no support, or the last of `labels`, of which the first says yes.
 
     Supporting contexts are counted one by one, so that the majority may be a set that no single vote named. Where most
     votes find support and no majority names a context, the verdict of the nearest of them counts.
@@ -362,11 +373,16 @@ def elect(cast: Sequence[Vote], *, asked: int) -> JudgedItem | None:
         marks.append(frozenset(supports if verdict.label is None else (verdict.label,)))
     counts = Counter(mark for of_vote in marks for mark in of_vote)
     half = asked / 2
-    settled = all(count > half or len(cast) - count > half for count in counts.values())
+    settled = all(count > half or len(cast) - count >= half for count in counts.values())
     elected = frozenset(mark for mark, count in counts.items() if count > half)
-    is_label = any(vote.verdict.label is not None for vote in cast)
-    if len(cast) <= half or not settled or (is_label and not elected):
+    if len(cast) <= half or not settled:
         return None
+    is_label = any(vote.verdict.label is not None for vote in cast)
+    is_tie = any(count == half for mark, count in counts.items() if is_label or mark == _SUPPORTED)
+    if is_label and not elected:
+        if not is_tie:
+            return None
+        elected = frozenset(labels[-1:])
     # That there is support at all comes first, then the number of marks that differ.
     distances = [(bool(of_vote) != bool(elected), len(of_vote ^ elected)) for of_vote in marks]
     votes = tuple(replace(vote, agrees=of_vote == elected) for vote, of_vote in zip(cast, marks, strict=True))
@@ -384,6 +400,8 @@ def elect(cast: Sequence[Vote], *, asked: int) -> JudgedItem | None:
         else:
             reason = f"by a majority that it is supported, and by none for a context; {_NEAREST} {verdict.reason}"
             verdict = replace(verdict, reason=reason)
+    if is_tie:
+        verdict = replace(verdict, reason=f"by a tie, in which the stricter verdict counts: {verdict.reason}")
     return JudgedItem(verdict=verdict, call_id=nearest.call_id, votes=votes)
 
 

@@ -502,6 +502,10 @@ LOCAL: Final = "local"
 """The beginning of a classifier's name, before the colon."""
 LOCAL_TASKS: Final = frozenset(("classify", "attribute", "rank"))
 """The steps that a classifier of document-claim support can judge."""
+JURY: Final = "jury"
+"""The beginning of a jury's name, before the colon; its judges follow, with commas between them."""
+VOTED_TASKS: Final = tuple(dict.fromkeys(step.task for step in STEPS.values() if "votes" in step.settings))
+"""The steps whose verdicts can be put to the vote. A jury's first judge answers for it in all other steps."""
 FORM_JOIN: Final = "+"
 """The sign in a judge's name behind the form in which it is asked by pairs."""
 # The name of a judge may hold `=`, but only behind its colon.
@@ -552,6 +556,16 @@ def parse_judges(given: str | Mapping[str, object]) -> JudgeNames:
         if task in judges:
             raise ValueError(f"the step {task!r} has two judges, {judges[task]!r} and {name!r}; name one")
         judges[task] = name.strip()
+        jurors = list_jurors(judges[task])
+        is_jury = judges[task].partition(":")[0] == JURY
+        if is_jury and (len(set(jurors)) < max(2, len(jurors)) or not all(jurors)):
+            raise ValueError(
+                f"{name!r} is not a jury, which has two or more different judges; write {JURY}:openai:A,anthropic:B,…"
+            )
+        if len(jurors) > 1 and task not in (DEFAULT, *VOTED_TASKS):
+            raise ValueError(
+                f"the step {task!r} has one judge, and no jury: votes are counted in {', '.join(VOTED_TASKS)}"
+            )
     return JudgeNames(default=judges.pop(DEFAULT, None), of_tasks=judges)
 
 
@@ -560,20 +574,33 @@ def is_fixed(name: str) -> bool:
     return name == LEXICAL or name.startswith(f"{LOCAL}:")
 
 
+def list_jurors(name: str) -> list[str]:
+    """Return the judges of a jury in their order; of another judge its name alone."""
+    kind, _, judges = name.partition(":")
+    return [juror.strip() for juror in judges.split(",")] if kind == JURY else [name]
+
+
 def find_judge(text: str, call: str) -> str:
-    """Return the judge that a stored text names for a call, as `llm_calls` has its step."""
+    """Return the judge that a stored text names for a call, as `llm_calls` has its step: a jury where it votes."""
     judges = dict(_split(text))
     asking = PLANS[call].joins[0] if call in PLANS else call
     task = asking if asking in TASKS else find_task(asking)
-    return judges.get(task, judges.get(DEFAULT, text))
+    name = judges.get(task, judges.get(DEFAULT, text))
+    return name if task in VOTED_TASKS else list_jurors(name)[0]
 
 
 def list_judges(text: str) -> list[str]:
-    """Return the names of all judges in a stored text, each once."""
-    return list(dict.fromkeys(name for _, name in _split(text)))
+    """Return the names of all judges in a stored text, each once, those of a jury singly."""
+    return list(dict.fromkeys(juror for _, name in _split(text) for juror in list_jurors(name)))
 
 
-def _split(text: str) -> Iterator[tuple[str, str]]:
+def _split(text: str) -> list[tuple[str, str]]:
+    named: list[tuple[str, str]] = []
     for item in text.split(","):
         match = _ITEM.fullmatch(item.strip())
-        yield (match[1].strip(), match[2].strip()) if match else (DEFAULT, item.strip())
+        if match is None and named and named[-1][1].partition(":")[0] == JURY:
+            task, jury = named.pop()
+            named.append((task, f"{jury},{item.strip()}"))
+        else:
+            named.append((match[1].strip(), match[2].strip()) if match else (DEFAULT, item.strip()))
+    return named

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 from evalhouse.tasks.judge.protocol import (
@@ -19,6 +20,7 @@ from evalhouse.tasks.judge.protocol import (
     Judge,
     find_judge,
     list_judges,
+    list_jurors,
 )
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import name_setting
@@ -33,11 +35,13 @@ _EMBEDDINGS_ALLOWED = "allowed: hashing, openai:MODEL, or module:factory (any La
 class Judges:
     """The judges of a run: `default` answers for every step that has none in `of_tasks`, by task.
 
-    `wrapped` are the original judges, if these were changed.
+    `juries` has the judges of steps that several vote in, by task; the first of them is in `of_tasks` too. `wrapped`
+    are the original judges, if these were changed.
     """
 
     default: Judge
     of_tasks: Mapping[str, Judge] = field(default_factory=dict)
+    juries: Mapping[str, Sequence[Judge]] = field(default_factory=dict)
     wrapped: Sequence[Judge] = ()
 
     def find(self, task: str) -> Judge:
@@ -47,7 +51,8 @@ class Judges:
     @property
     def all(self) -> list[Judge]:
         """Each judge once, the default first."""
-        return list({id(judge): judge for judge in (self.default, *self.of_tasks.values())}.values())
+        jurors = (judge for jury in self.juries.values() for judge in jury)
+        return list({id(judge): judge for judge in (self.default, *self.of_tasks.values(), *jurors)}.values())
 
     @property
     def made(self) -> Sequence[Judge]:
@@ -65,6 +70,7 @@ class Judges:
         return Judges(
             default=wrapped[id(self.default)],
             of_tasks={task: wrapped[id(judge)] for task, judge in self.of_tasks.items()},
+            juries={task: [wrapped[id(judge)] for judge in jury] for task, jury in self.juries.items()},
             wrapped=self.made,
         )
 
@@ -139,16 +145,20 @@ def make_judges(settings: RunSettings, plan: Plan) -> Judges:
             )
     default = find_judge(settings.judge, DEFAULT)
     if named and default not in named.values():
-        default = next(iter(named.values()))
-    made = {name: make_judge(name_judge(settings, name)) for name in {default, *named.values()}}
+        default = list_jurors(next(iter(named.values())))[0]
+    jurors = {task: list_jurors(name) for task, name in named.items()}
+    made = {name: make_judge(name_judge(settings, name)) for name in {default, *chain(*jurors.values())}}
     judges = Judges(
-        default=made[default], of_tasks={task: made[name] for task, name in named.items() if name != default}
+        default=made[default],
+        of_tasks={task: made[names[0]] for task, names in jurors.items() if names[0] != default},
+        juries={task: [made[name] for name in names] for task, names in jurors.items() if len(names) > 1},
     )
     for name in taken.intersection(PLANS):
-        if not _is_able(judges.find(name), name):
+        if not all(_is_able(judge, name) for judge in judges.juries.get(name, [judges.find(name)])):
             raise FatalJudgeError(f"the judge {named[name]!r} takes one step at a time; leave plan {name!r} out")
     for judge in judges.all if plan.steps else ():
-        unable = [task for task in tasks if judges.find(task) is judge and not _is_able(judge, task)]
+        asked = [task for task in tasks if judge in judges.juries.get(task, [judges.find(task)])]
+        unable = [task for task in asked if not _is_able(judge, task)]
         if not unable:
             continue
         resting = [metric.name for metric in plan.metrics if set(list_tasks(add_earlier(metric.needs))) & set(unable)]

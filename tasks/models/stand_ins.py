@@ -54,7 +54,8 @@ class NoRecord:
 
 @dataclass(kw_only=True)
 class DryRecord(NoRecord):
-    """A record that finds recorded replies and keeps nothing, but counts calls by step and keeps each reply in memory.
+    """A record that finds recorded replies and keeps nothing, but counts calls by step and by judge, and keeps each
+    reply in memory.
 
     `prices` are the judges', by name: embeddings share no beginnings, so that a provider's cache saves nothing of them.
     """
@@ -62,6 +63,7 @@ class DryRecord(NoRecord):
     finder: ReplyFinder | None
     prices: Mapping[str, Price | None] = field(default_factory=dict)
     by_step: dict[str, Usage] = field(default_factory=dict)
+    by_judge: dict[str, Usage] = field(default_factory=dict)
     counted: dict[str, StoredReply] = field(default_factory=dict)
 
     @property
@@ -82,24 +84,23 @@ class DryRecord(NoRecord):
             self.counted[call.request_hash] = StoredReply(call_id=call.request_hash, reply=call.reply)
             if call.reused_call_id is not None:
                 return call.request_hash  # a part of a call that is counted as a whole
-        usage = self.by_step.get(call.step, Usage())
-        if call.status == "cached":
-            self.by_step[call.step] = usage + Usage(reused=1)
-            return call.request_hash
-        saved_usd = 0.0
+        counted, saved_usd = Usage(reused=1), 0.0
         price = self.prices.get(call.judge)
         if price is not None and call.cached_tokens:
             whole, reduced = (price.cost_usd(call.cached_tokens, 0, n_cached) for n_cached in (0, call.cached_tokens))
             saved_usd = (whole or 0.0) - (reduced or 0.0)
-        self.by_step[call.step] = usage + Usage(
-            requests=1,
-            prompt_tokens=call.prompt_tokens or 0,
-            cached_tokens=call.cached_tokens or 0,
-            completion_tokens=call.completion_tokens or 0,
-            spent_usd=(call.cost_usd or 0.0) + saved_usd,
-            saved_usd=saved_usd,
-            unpriced=call.cost_usd is None,
-        )
+        if call.status != "cached":
+            counted = Usage(
+                requests=1,
+                prompt_tokens=call.prompt_tokens or 0,
+                cached_tokens=call.cached_tokens or 0,
+                completion_tokens=call.completion_tokens or 0,
+                spent_usd=(call.cost_usd or 0.0) + saved_usd,
+                saved_usd=saved_usd,
+                unpriced=call.cost_usd is None,
+            )
+        for sums, name in ((self.by_step, call.step), (self.by_judge, call.judge)):
+            sums[name] = sums.get(name, Usage()) + counted
         return call.request_hash
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from evalhouse.tasks.judge.protocol import LEXICAL, find_judge, is_fixed, parse_judges
+from evalhouse.tasks.judge.protocol import LEXICAL, VOTED_TASKS, find_judge, is_fixed, list_jurors, parse_judges
 from evalhouse.tasks.settings.suite import (
     TRACES,
     Notify,
@@ -29,7 +29,6 @@ from evalhouse.tasks.settings.suite import (
 )
 from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.sample_data import SAMPLE
-from evalhouse.warehouse.steps import STEPS
 
 # --- how an answer cites
 #
@@ -114,7 +113,6 @@ def find_deadline(written: str, now: datetime) -> datetime:
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TOP: Final = "the top of the file, above the first table"
 LIMITS: Final = "[limits]"
-_VOTING: Final = tuple(dict.fromkeys(step.task for step in STEPS.values() if "votes" in step.settings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,7 +366,9 @@ class RunSettings(BaseModel):
     def check_votes(cls, votes: int, info: ValidationInfo) -> int:
         if votes % 2 == 0:
             raise PydanticCustomError("even_votes", "an even number of votes can tie; give an odd one")
-        judges = {find_judge(info.data.get("judge", ""), task) for task in _VOTING}
+        judges = {find_judge(info.data.get("judge", ""), task) for task in VOTED_TASKS}
+        if votes > 1 and any(len(list_jurors(judge)) > 1 for judge in judges):
+            raise PydanticCustomError("votes_of_jury", "each judge of a jury has one vote; leave votes out")
         if votes > 1 and all(map(is_fixed, judges)):
             who = "the lexical judge" if judges == {LEXICAL} else " and ".join(sorted(judges))
             raise PydanticCustomError(

@@ -349,7 +349,7 @@ comment on column votes.run_id is 'Run.';
 comment on column votes.sample_id is 'Sample.';
 comment on column votes.step is 'Step that was voted on: classify, attribute or rank.';
 comment on column votes.item_id is 'Statement or context.';
-comment on column votes.vote is 'Number of the vote, from 1.';
+comment on column votes.vote is 'Number of the vote, from 1; in a jury the place of the judge, which its call names.';
 comment on column votes.verdict is 'What the vote says: a label, or in attribute the ranks of the contexts that support the statement alone (1,3) or together (1+3), or none.';
 comment on column votes.agrees is 'Whether the majority has the same verdict.';
 comment on column votes.reason is 'The judge''s reason, as in the table of the step.';

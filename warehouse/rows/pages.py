@@ -53,7 +53,7 @@ def fetch_summary(warehouse: Warehouse, run: RunRow) -> RunSummary:
         metrics=fetch_derived(warehouse, "scores", [run_id]).join(changes, on="metric", how="left").to_dicts(),
         history=history.to_dicts(),
         costs=fetch_derived(warehouse, "costs", [run_id]).sort("step").to_dicts(),
-        flips=warehouse.fetch_rows("report/flips", run_id=run_id) if int(run.config.get("votes", 1)) > 1 else [],
+        flips=warehouse.fetch_rows("report/flips", run_id=run_id) if run.takes_votes else [],
         unscored=warehouse.fetch_rows("report/unscored", run_id=run_id),
         gate=warehouse.fetch_rows("report/gate", run_id=run_id),
     )
@@ -164,7 +164,7 @@ def _fetch_slice(
         measures=read("measures", run_id=run_id),
         failures=read("failures", run_id=run_id),
         calls=read("calls", run_id=run_id) if with_calls else [],
-        votes=read("votes", run_id=run_id) if int(run.config.get("votes", 1)) > 1 else [],
+        votes=read("votes", run_id=run_id) if run.takes_votes else [],
         base_answers=read("base_answers", base=base.run_id) if base else [],
         of_both=RunPair(warehouse, base, run).fetch_verdicts(list(places["sample_id"])) if base else {},
     )

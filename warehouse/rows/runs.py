@@ -67,6 +67,11 @@ class RunRow:
         return str(self.config.get("plan", SEPARATE))
 
     @property
+    def takes_votes(self) -> bool:
+        """True if verdicts were decided by several votes, of one judge or of a jury."""
+        return int(self.config.get("votes", 1)) > 1 or "jury:" in self.judge
+
+    @property
     def is_part_of_run(self) -> bool:
         """True for a run that asks or judges samples of its parent again."""
         return self.kind in ("noise", "repeats", "replay")
