@@ -417,7 +417,7 @@ def corrected_pair_table(pairs: Sequence[CorrectedPair]) -> Table:
 
 
 def lay_out_jury(steps: Sequence[Row]) -> dict[str, tuple[list[str], list[list[object]]]]:
-    """Return by title the columns and rows of two tables: how far a jury's judges agree, and who stands alone."""
+    """Return by title the columns and rows of two tables: how far a jury's judges agree, and who is alone."""
     agreement: list[list[object]] = []
     alone: list[list[object]] = []
     for step in steps:
@@ -428,7 +428,7 @@ def lay_out_jury(steps: Sequence[Row]) -> dict[str, tuple[list[str], list[list[o
         for juror in step["jurors"]:
             share = juror["share_alone"]
             interval = write_interval(share["ci_low"], share["ci_high"])
-            what = "stands alone too often" if juror["stands_out"] else ""
+            what = "is alone too often" if juror["is_outlier"] else ""
             alone.append([step["step"], juror["judge"], juror["n"], juror["n_alone"], share["value"], interval, what])
     columns = ["step", "#judged", "#not unanimous", "#ties", "#two agree", "#α", "95 % interval"]
     of_judges = ["step", "judge", "#verdicts", "#against all others", "#share of those", "95 % interval", "verdict"]

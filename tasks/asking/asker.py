@@ -185,7 +185,7 @@ class _Received:
 class Asker:
     """Asks one judge for one run. Copies made with `dataclasses.replace` share counts, budget and stop sign.
 
-    `of_tasks` has, by task, the copies that ask for steps with a separate judge, `juries` those of a step's jury.
+    `of_tasks` has, by task, the copies that ask for steps with a separate judge, `juries` the copies of a step's jury.
     `window` is how many tokens the model's context window holds, None where it is unknown; `spent_usd` is what the
     run had spent before it was resumed; the budget is for all of it. With `batch_queue` requests go
     by batch, at the `batch_price`.

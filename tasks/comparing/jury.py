@@ -1,4 +1,4 @@
-"""The agreement of a jury's judges with each other, by step, and the judges that stand alone.
+"""The agreement of a jury's judges with each other, by step, and the judges that are alone.
 
 Each verdict counts as a yes or a no: a label that says yes, or support by any context. Intervals come from drawing
 whole samples, as the verdicts of one sample are not independent.
@@ -26,7 +26,7 @@ MIN_ALONE: Final = 10
 class Juror:
     """One judge of a jury in a step: `n_alone` of its `n` verdicts are against all other judges.
 
-    `share_alone` is its share of all verdicts on which one judge stood alone. `stands_out` if that is significantly
+    `share_alone` is its share of all verdicts on which one judge was alone. `is_outlier` if that is significantly
     more than an equal share: of juries of equal judges at most 5 % have such a one in a step.
     """
 
@@ -34,7 +34,7 @@ class Juror:
     n: int
     n_alone: int
     share_alone: Measure
-    stands_out: bool
+    is_outlier: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +96,17 @@ def measure_step(step: str, judges: Sequence[str], samples: Sequence[str], cast:
     jurors = []
     for column, judge in enumerate(judges):
         share = groups.measure(partial(share_alone, column))
-        stands_out = False
+        is_outlier = False
         if alone.sum() >= MIN_ALONE and groups.n > 1:
             # The lower end of an interval that is wider than 95 %, as there are n judges to be named (Bonferroni).
-            stands_out = bool(np.nanquantile(share.draws, find_tails(groups.n)[0] / n) > 1 / n)
+            is_outlier = bool(np.nanquantile(share.draws, find_tails(groups.n)[0] / n) > 1 / n)
         jurors.append(
             Juror(
                 judge=judge,
                 n=int((~np.isnan(cast[:, column])).sum()),
                 n_alone=int(alone[:, column].sum()),
                 share_alone=share.measure,
-                stands_out=stands_out,
+                is_outlier=is_outlier,
             )
         )
     return JuryStep(
@@ -121,15 +121,15 @@ def measure_step(step: str, judges: Sequence[str], samples: Sequence[str], cast:
 
 
 def list_outsiders(steps: Sequence[JuryStep]) -> list[str]:
-    """Name the judges that stand alone too often, a sentence each without a full stop."""
+    """Name the judges that are alone too often, a sentence each without a full stop."""
     found: dict[str, list[str]] = {}
     for step in steps:
         n = sum(juror.n_alone for juror in step.jurors)
         for juror in step.jurors:
-            if juror.stands_out:
+            if juror.is_outlier:
                 found.setdefault(juror.judge, []).append(f"{juror.n_alone:,} of {n:,} in {step.step}")
     return [
-        f"{judge} stands alone too often in the jury: of the verdicts that one judge gave against all others it gave "
+        f"{judge} is alone too often in the jury: of the verdicts that one judge gave against all others it gave "
         f"{', '.join(where)}; read some of them, and leave it out if it is wrong there"
         for judge, where in found.items()
     ]

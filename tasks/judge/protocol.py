@@ -590,7 +590,7 @@ def find_judge(text: str, call: str) -> str:
 
 
 def list_judges(text: str) -> list[str]:
-    """Return the names of all judges in a stored text, each once, those of a jury singly."""
+    """Return the names of all judges in a stored text, each once, the judges of a jury singly."""
     return list(dict.fromkeys(juror for _, name in _split(text) for juror in list_jurors(name)))
 
 

@@ -269,7 +269,7 @@ def make_estimate(cost_usd: float | None, cached_usd: float | None) -> Estimate:
         requests=7, reused=8, prompt_tokens=9000, cached_tokens=6000, completion_tokens=10, spent_usd=cost_usd or 0.0,
         saved_usd=(cost_usd or 0.0) - (cached_usd or 0.0), unpriced=int(cost_usd is None),
     )  # fmt: skip
-    return Estimate(n_samples=3, judge="openai:mine", steps={"rank": usage})
+    return Estimate(n_samples=3, judge="openai:mine", steps={"rank": usage}, by_judge={"openai:mine": usage})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A jury: several judges vote on each verdict, ties count as the stricter one, and who stands alone is named."""
+"""A jury: several judges vote on each verdict, ties count as the stricter one, and who is alone is named."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_what_is_no_jury_is_refused(text: str, problem: str) -> None:
         parse_judges(text)
 
 
-def cast(*said: str | frozenset[str]) -> list[Vote]:
+def cast(*given: str | frozenset[str]) -> list[Vote]:
     verdicts = [
         Verdict(reason=f"reason {n}", label=one) if isinstance(one, str) else Verdict(reason="", contexts=tuple(one))
-        for n, one in enumerate(said, 1)
+        for n, one in enumerate(given, 1)
     ]
     return [Vote(number=n, verdict=verdict, call_id=f"call {n}") for n, verdict in enumerate(verdicts, 1)]
 
@@ -63,7 +63,7 @@ C1, NONE = frozenset({"C1"}), frozenset[str]()
 
 
 @pytest.mark.parametrize(
-    ("said", "labels", "verdict", "is_tie"),
+    ("given", "labels", "verdict", "is_tie"),
     [
         (("TP", "FP"), ("TP", "FP"), "FP", True),
         (("FN", "TP"), ("TP", "FN"), "FN", True),
@@ -75,14 +75,14 @@ C1, NONE = frozenset({"C1"}), frozenset[str]()
     ],
 )
 def test_a_tie_counts_as_the_stricter_verdict_and_is_named(
-    said: tuple[Any, ...], labels: tuple[str, ...], verdict: object, is_tie: bool
+    given: tuple[Any, ...], labels: tuple[str, ...], verdict: object, is_tie: bool
 ) -> None:
-    elected = elect(cast(*said), asked=len(said), labels=labels)
+    elected = elect(cast(*given), asked=len(given), labels=labels)
     assert elected is not None
     assert (elected.verdict.label or elected.verdict.contexts) == verdict
     assert elected.verdict.reason.startswith("by a tie, in which the stricter verdict counts") == is_tie
     # One that did not vote could have settled it.
-    assert elect(cast(*said[:1]), asked=2, labels=labels) is None
+    assert elect(cast(*given[:1]), asked=2, labels=labels) is None
 
 
 def draw_votes(errors: list[float], n_samples: int, seed: int) -> tuple[list[str], np.ndarray[Any, Any]]:
@@ -94,14 +94,14 @@ def draw_votes(errors: list[float], n_samples: int, seed: int) -> tuple[list[str
     return [f"s{n // 4}" for n in range(4 * n_samples)], (truth ^ wrong).astype(np.float64)
 
 
-def test_a_judge_that_stands_alone_is_named_and_equal_judges_are_not() -> None:
+def test_a_judge_that_is_alone_is_named_and_equal_judges_are_not() -> None:
     judges = ["openai:a", "openai:b", "openai:c"]
     n_false, n_found = 0, 0
     for seed in range(60):
         equal = measure_step("classify", judges, *draw_votes([0.1, 0.1, 0.1], 60, seed), seed)
         worse = measure_step("classify", judges, *draw_votes([0.1, 0.1, 0.4], 60, seed), seed)
         n_false += bool(list_outsiders([equal]))
-        n_found += list_outsiders([worse])[:1] != [] and list_outsiders([worse])[0].startswith("openai:c stands alone")
+        n_found += list_outsiders([worse])[:1] != [] and list_outsiders([worse])[0].startswith("openai:c is alone")
     assert n_false <= 7, n_false  # of 60: at most 5 % are expected, and 8 or more then come in 1 case of 100
     assert n_found >= 57, n_found
 
@@ -113,7 +113,7 @@ def test_agreement_counts_ties_and_missing_votes() -> None:
     # Krippendorff's α by hand: 8 labels of 4 pairs, of which 1 pair differs; 5 yes, 3 no.
     assert measured.alpha.value == pytest.approx(1 - 7 * 2 / (2 * 5 * 3))
     assert [juror.n for juror in measured.jurors] == [5, 4]
-    assert [juror.stands_out for juror in measured.jurors] == [False, False]
+    assert [juror.is_outlier for juror in measured.jurors] == [False, False]
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def endpoint() -> Iterator[Endpoint]:
         yield running
 
 
-def test_each_judge_has_one_vote_and_its_requests_are_those_it_gets_alone(
+def test_each_judge_has_one_vote_and_gets_the_requests_it_gets_alone(
     tmp_path: Path, prefect_home: Path, endpoint: Endpoint
 ) -> None:
     place = place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=3)
@@ -133,7 +133,7 @@ def test_each_judge_has_one_vote_and_its_requests_are_those_it_gets_alone(
     dry = place.call(*run, "--judge", JURY, "--dry-run").document
     document = place.call(*run, "--judge", JURY).document
     run_id = document["run_id"]
-    # The first judge splits the texts; what the other one was asked alone is on record.
+    # The first judge splits the texts; what the other one was asked alone is stored.
     n_asked = endpoint.stats.requests[chat] - n_before
     assert {name: usage["requests"] for name, usage in dry["judges"].items()} == {
         "openai:judge": n_asked, "openai:other": 0, "lexical": 9,
