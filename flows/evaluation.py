@@ -183,19 +183,19 @@ async def take_to_end(live_run: LiveRun, kind: RunKind) -> None:
 async def judge_run(live_run: LiveRun) -> None:
     """Take an evaluation from its dataset to its scores."""
     async with within_flow_run(live_run):
-        await collect_shards(live_run)
-        await load(live_run.run_id)
-        await judge_shards(live_run)
+        responses = await collect_shards(live_run)
+        samples = await load(live_run.run_id, wait_for=responses)
+        verdicts = await judge_shards(live_run, samples)
         score = await pick_score_task(live_run)
-        await score(live_run.run_id)
-        await publish(live_run.run_id)
+        scores = await score(live_run.run_id, wait_for=verdicts)
+        await publish(live_run.run_id, wait_for=[scores])
 
 
 async def collect_responses(live_run: LiveRun) -> None:
     """Ask the target, and load its responses as samples."""
     async with within_flow_run(live_run):
-        await collect_shards(live_run)
-        await load(live_run.run_id)
+        responses = await collect_shards(live_run)
+        await load(live_run.run_id, wait_for=responses)
 
 
 @asynccontextmanager

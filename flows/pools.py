@@ -1,9 +1,10 @@
 """The samples of a run spread over the workers of a work pool.
 
 The run's own process, the coordinator, asks the judge nothing. It stages, loads and scores; in between it gives out
-parts, looks once a second at their flow runs and at the locks that their workers hold, and gives a part out again when
-its worker is lost. It keeps nothing of this: the warehouse has which samples are judged, so that a run whose
-coordinator dies is resumed like any other, and includes the parts that are still being worked on.
+parts as child flow runs of the run, looks once a second at their states and at the locks that their workers hold, and
+gives a part out again when its worker is lost. Each change of a part is a line in the run's log, an event in Prefect
+and a row of `part_changes`. The warehouse has which samples are judged, so that a run whose coordinator dies is resumed
+like any other, and includes the parts that are still being worked on.
 
 A worker runs the flow `judge_part`, which Prefect imports by its name, so that only evalhouse has to be on the worker's
 machine: settings, samples and stored replies are in the warehouse. A flow run that starts costs seconds, so a part has
@@ -14,8 +15,9 @@ take over a minute. The next worker replaces verdicts of the dead one and uses i
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +25,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 import httpx
-from prefect import flow
+from prefect import Task, flow
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -32,12 +34,14 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
     FlowRunFilterTags,
 )
-from prefect.client.schemas.objects import FlowRun, State, StateType, WorkerStatus
+from prefect.client.schemas.objects import FlowRun, State, StateDetails, StateType, TaskRunResult, WorkerStatus
+from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pending
 from prefect.utilities.callables import parameter_schema
+from prefect.utilities.engine import collect_task_run_inputs
 
 from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.preparing.live_run import make_tools
@@ -50,19 +54,21 @@ from evalhouse.flows.shards import count_turns, judge_shard, take_turns
 from evalhouse.tasks.asking.embeddings import repeat_embeddings
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.protocol import FatalJudgeError, RepeatedJudge, RunCancelled
-from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS, LiveRun, registered
+from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS, LiveRun, Stored, registered
 from evalhouse.tasks.settings.run import read_settings
 from evalhouse.warehouse.engine.locks import HeldLock, find_lock_file, hold, hold_file, list_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
-from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.rows.runs import find_run, now_utc
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Batch, Warehouse, build_frame
 
 MAX_ATTEMPTS: Final = 4
 STOPPED: Final = "Stopped"
 """The name of the state of a part that has failed in a way that no other worker could avoid."""
 Verdict = Literal["wait", "done", "lost", "stop"]
+Change = Literal["given out", "done", "lost", "stopped"]
+"""A change of a part, as in the table `part_changes`."""
 OUTAGES: Final = (httpx.HTTPError, PrefectException)
 # A process that has released a part's lock is about to report how it ended.
 _AFTER_HELD_S = 5.0
@@ -77,7 +83,7 @@ _PAGE = 200
 _AHEAD = 2
 _COUNT_S = 2.0
 _LOOK_S = 1.0
-_ROOM_S = 5.0
+_WORKERS_S = 5.0
 # How long a part may wait without a worker before a person is informed.
 _UNTAKEN_S = 30.0
 # How long a server may be down before the run is given up; it can be resumed then.
@@ -112,6 +118,7 @@ class PartState:
     (by the monotonic clock), and whether the worker that has taken it gives signs of life."""
 
     part: Part
+    worker: str | None = None
     state_type: str = ""
     state_name: str = ""
     held: bool = False
@@ -139,9 +146,14 @@ class PartState:
         return "lost" if time.monotonic() - self.since >= patience_s else "wait"
 
 
-def cut_parts(run_id: str, numbers: Sequence[int], *, shard_size: int, part_size: int, n_samples: int) -> list[Part]:
-    """Return parts of neighbouring shards, as many as fit a part; shards are numbered from 0, in order."""
-    max_shards = max(1, part_size // shard_size)
+def cut_parts(
+    run_id: str, numbers: Sequence[int], *, shard_size: int, part_size: int, n_samples: int, n_workers: int = 0
+) -> list[Part]:
+    """Return parts of neighbouring shards, as many as fit a part; shards are numbered from 0, in order.
+
+    Parts of `part_size` samples are cut smaller where there are more workers than such parts.
+    """
+    max_shards = max(1, min(part_size // shard_size, -(-len(numbers) // max(1, n_workers))))
     groups: list[list[int]] = []
     for number in numbers:
         if groups and number == groups[-1][-1] + 1 and len(groups[-1]) < max_shards:
@@ -159,27 +171,35 @@ def list_shards(part: Part, shard_size: int) -> range:
     return range((part.first - 1) // shard_size, (part.last - 1) // shard_size + 1)
 
 
-async def judge_elsewhere(live_run: LiveRun, numbers: Sequence[int]) -> None:
-    """Let the workers of the run's work pool judge the shards of these numbers."""
+async def judge_elsewhere(live_run: LiveRun, numbers: Sequence[int], samples: Stored) -> list[State]:
+    """Let the workers of the run's work pool judge the shards of these numbers; return the states of their parts."""
     async with get_client() as client:
-        await _PoolRun(live_run, client).judge(numbers)
+        return await _PoolRun(live_run, client, await collect_task_run_inputs(samples)).judge(numbers)
 
 
 class _PoolRun:
     """One run over one pool, from its first part to its last."""
 
-    def __init__(self, live_run: LiveRun, client: PrefectClient) -> None:
+    def __init__(self, live_run: LiveRun, client: PrefectClient, earlier: Iterable[TaskRunResult]) -> None:
         assert live_run.settings.pool is not None
+        self._earlier = [*earlier]
         self._live_run, self._client, self._pool = live_run, client, live_run.settings.pool
         self._run_tag = tag_run(live_run.run_id)
         self._deployment_id: UUID | None = None
         self._waiting: list[Part] = []
         self._out: dict[UUID, PartState] = {}
-        self._room, self._workers, self._room_at = 0, frozenset[str](), float("-inf")
+        self._limit: int | None = None
+        self._workers, self._workers_at = frozenset[str](), float("-inf")
         self._has_warned = False
+        self._changes: list[dict[str, object]] = []
+        self._n_batches = 0
+        self._ended: list[State] = []
 
-    async def judge(self, numbers: Sequence[int]) -> None:
-        """Return when all samples have their verdicts; raises what stopped the run, with no part left running."""
+    async def judge(self, numbers: Sequence[int]) -> list[State]:
+        """Return the states of the parts when all samples have their verdicts.
+
+        Raises what stopped the run, with no part left running.
+        """
         live_run, size, missing = self._live_run, self._live_run.settings.shard_size, list(numbers)
         await self.register()
         async with _counting(live_run):
@@ -205,7 +225,7 @@ class _PoolRun:
                     )
                     missing = [number for number in numbers if number in unfinished]
                     if not missing:
-                        return
+                        return self._ended
                 raise FatalJudgeError(
                     f"{len(missing)} shards are without verdicts though their parts have ended well; were rows of run "
                     f"{live_run.run_id} deleted? `evalhouse resume {live_run.run_id}` judges them"
@@ -213,6 +233,9 @@ class _PoolRun:
             except BaseException:  # on any stop, Ctrl-C too, no part is left running
                 await self.cancel_all()
                 raise
+            finally:
+                with contextlib.suppress(WarehouseError):
+                    await self.write_changes()
 
     async def register(self) -> None:
         """Register the flow that judges parts with the pool; raises SettingsError if the server has no such pool."""
@@ -234,6 +257,7 @@ class _PoolRun:
             tags=[TAG],
             parameter_openapi_schema=parameter_schema(judge_part).model_dump(),
         )
+        await self.look_at_workers()
 
     async def judge_shards(self, numbers: Sequence[int], attempt: int) -> None:
         """Give out the shards that no part has, as workers have room, until all parts have ended."""
@@ -256,32 +280,21 @@ class _PoolRun:
             shard_size=settings.shard_size,
             part_size=settings.part_size,
             n_samples=live_run.progress.n_samples,
+            n_workers=len(self._workers) if self._limit is None else self._limit,
         )
         self._waiting = [replace(part, attempt=attempt) for part in parts]
         answered_at = time.monotonic()
         while self._waiting or self._out:
             try:
-                if time.monotonic() - self._room_at > _ROOM_S:
-                    workers = await self._client.read_workers_for_work_pool(self._pool)
-                    self._workers = frozenset(one.name for one in workers if one.status == WorkerStatus.ONLINE)
-                    # Parts at once: the pool's own limit and a few more if it has one, else a few for each worker.
-                    limit = (await self._client.read_work_pool(self._pool)).concurrency_limit
-                    self._room = _AHEAD + (limit if limit is not None else _AHEAD * len(self._workers))
-                    self._room_at = time.monotonic()
-                while self._waiting and len(self._out) < self._room:
-                    part = self._waiting[0]
-                    assert self._deployment_id is not None
-                    flow_run = await self._client.create_flow_run_from_deployment(
-                        self._deployment_id,
-                        parameters={**order, "first": part.first, "last": part.last, "attempt": part.attempt},
-                        name=f"{part.run_id} samples {part.first} to {part.last}",
-                        tags=[TAG, self._run_tag],
-                        # The same key twice makes one flow run.
-                        idempotency_key=f"{part.run_id}/{live_run.session}/{part.first}-{part.last}/{part.attempt}",
-                    )
+                if time.monotonic() - self._workers_at > _WORKERS_S:
+                    await self.look_at_workers()
+                # Parts at once: the pool's own limit and a few more if it has one, else a few for each worker.
+                room = _AHEAD + (self._limit if self._limit is not None else _AHEAD * len(self._workers))
+                while self._waiting and len(self._out) < room:
+                    await self.give_out(self._waiting[0], order)
                     self._waiting.pop(0)
-                    self._out[flow_run.id] = PartState(part=part)
                 await self.look()
+                await self.write_changes()
                 answered_at = time.monotonic()
             except (*OUTAGES, WarehouseBusy) as error:
                 if time.monotonic() - answered_at > _OUTAGE_S:
@@ -291,6 +304,71 @@ class _PoolRun:
                     ) from None
             if self._waiting or self._out:
                 await live_run.asker.stop_sign.sleep(_LOOK_S)
+
+    async def look_at_workers(self) -> None:
+        """Read which workers the pool has, and its limit of flow runs at once."""
+        workers = await self._client.read_workers_for_work_pool(self._pool)
+        self._workers = frozenset(worker.name for worker in workers if worker.status == WorkerStatus.ONLINE)
+        self._limit = (await self._client.read_work_pool(self._pool)).concurrency_limit
+        self._workers_at = time.monotonic()
+
+    async def give_out(self, part: Part, order: Mapping[str, Any]) -> None:
+        """Queue a part for a worker, as a child of the run's flow run; twice the same part makes one flow run."""
+        assert self._deployment_id is not None
+        key = f"{part.run_id}/{self._live_run.session}/{part.first}-{part.last}/{part.attempt}"
+        name = f"samples {part.first} to {part.last}"
+        # Prefect shows a child flow run in the place of a task run of its parent.
+        task_run = await self._client.create_task_run(
+            Task(judge_part.fn, name=judge_part.name),
+            flow_run_id=UUID(str(self._live_run.flow_run_id)),
+            dynamic_key=key,
+            task_inputs={"wait_for": self._earlier},
+            name=name,
+            state=Pending(),
+        )
+        flow_run = await self._client.create_flow_run_from_deployment(
+            self._deployment_id,
+            parameters={**order, "first": part.first, "last": part.last, "attempt": part.attempt},
+            name=f"{part.run_id} {name}",
+            tags=[TAG, self._run_tag],
+            idempotency_key=key,
+            parent_task_run_id=task_run.id,
+        )
+        self._out[flow_run.id] = PartState(part=part)
+        self.note(flow_run.id, "given out")
+
+    def note(self, flow_run_id: UUID, change: Change, reason: str | None = None) -> None:
+        """Log a change of a part, emit it as an event of its flow run, and keep it to be written."""
+        part, worker = self._out[flow_run_id].part, self._out[flow_run_id].worker
+        values = {"attempt": part.attempt, "change": change, "worker": worker, "reason": reason}
+        get_run_logger().log(
+            logging.WARNING if change in ("lost", "stopped") else logging.INFO,
+            "Samples %d to %d %s%s%s%s.",
+            part.first,
+            part.last,
+            change,
+            f" again, attempt {part.attempt}" if change == "given out" and part.attempt > 1 else "",
+            f" by worker {worker}" if worker else "",
+            f": {reason}" if reason else "",
+        )
+        emit_event(
+            f"evalhouse.part.{change.replace(' ', '-')}",
+            resource={"prefect.resource.id": f"prefect.flow-run.{flow_run_id}"},
+            payload={"run_id": part.run_id, "first": part.first, "last": part.last, **values},
+        )
+        ordinals = {"first_ordinal": part.first, "last_ordinal": part.last}
+        row = {"run_id": part.run_id, **ordinals, **values, "flow_run_id": str(flow_run_id), "changed_at": now_utc()}
+        self._changes.append(row)
+
+    async def write_changes(self) -> None:
+        """Write the changes of parts that have been noted since the last time."""
+        if self._changes:
+            run_id, rows = self._live_run.run_id, build_frame("part_changes", self._changes)
+            key = f"{run_id}/parts/{self._live_run.session}/{self._n_batches}"
+            batch = Batch(key=key, run_id=run_id, tables={"part_changes": rows})
+            await asyncio.to_thread(self._live_run.warehouse.append, batch)
+            self._changes.clear()
+            self._n_batches += 1
 
     async def look(self) -> None:
         """Read the state of all parts, and act on it."""
@@ -304,12 +382,15 @@ class _PoolRun:
                 out.since = time.monotonic()
             out.state_type, out.state_name, out.held = state_type, (state.name if state else None) or "", is_held
             out.was_held = out.was_held or is_held
-            out.worker_lives = flow_run is not None and flow_run.labels.get("prefect.worker.name") in self._workers
+            if flow_run is not None and "prefect.worker.name" in flow_run.labels:
+                out.worker = str(flow_run.labels["prefect.worker.name"])
+            out.worker_lives = out.worker in self._workers
             message = (state.message if state else None) or "no reason given"
             match out.decide():
                 case "done":
-                    del self._out[flow_run_id]
+                    self.end(flow_run_id)
                 case "stop":
+                    self.note(flow_run_id, "stopped", message)
                     raise FatalJudgeError(message)
                 case "lost":
                     await self.give_again(flow_run_id, flow_run, out.part, message)
@@ -323,6 +404,13 @@ class _PoolRun:
                 f"prefect worker start --pool {self._pool} --type process --limit 2"
             )
 
+    def end(self, flow_run_id: UUID) -> None:
+        """Note that a part is done; a task that reads its verdicts waits for its state."""
+        self.note(flow_run_id, "done")
+        del self._out[flow_run_id]
+        # In Prefect's graph a child flow run has its own id, in the place of that of its task run.
+        self._ended.append(Completed(data=Stored(), state_details=StateDetails(task_run_id=flow_run_id)))
+
     async def give_again(self, flow_run_id: UUID, flow_run: FlowRun | None, part: Part, message: str) -> None:
         """Give the samples of a lost part to another worker, unless it was done and only its end is unreported."""
         live_run, size = self._live_run, self._live_run.settings.shard_size
@@ -331,12 +419,13 @@ class _PoolRun:
             list_unfinished_shards, live_run.warehouse, live_run.run_id, size, failures
         )
         if set(unfinished).isdisjoint(list_shards(part, size)):
-            del self._out[flow_run_id]
+            self.end(flow_run_id)
             return
         if flow_run is not None and flow_run.state is not None and not flow_run.state.is_final():
             crashed = "The part's lock is free: its process or machine is gone. The part was given to another worker."
             await self._client.set_flow_run_state(flow_run_id, Crashed(message=crashed), force=True)
             message = "its process is gone"
+        self.note(flow_run_id, "lost", message)
         del self._out[flow_run_id]
         if part.attempt >= MAX_ATTEMPTS:
             raise FatalJudgeError(

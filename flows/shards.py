@@ -5,17 +5,22 @@
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from uuid import UUID, uuid4
 
 from prefect import Task
+from prefect.client.schemas.objects import RunInput, State, TaskRunResult
+from prefect.task_engine import run_task_async
 
 from evalhouse.tasks.load import collect
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleStep, SampleWork, limit_time, write
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleStep, SampleWork, Stored, limit_time, write
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
-from evalhouse.warehouse.steps import find_step, list_tasks
+from evalhouse.warehouse.steps import find_step, list_earlier_tasks, list_tasks
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,22 +53,26 @@ def load_step(name: str) -> StepTask:
     return StepTask(task=getattr(module, name), take=getattr(module, coroutine))
 
 
-async def collect_shards(live_run: LiveRun) -> None:
+async def collect_shards(live_run: LiveRun) -> list[Stored]:
     """Ask the target about all shards, a few at a time, so that one slow question delays no other shard."""
     collection = live_run.collection
     if collection is None:
-        return
+        return []
     collection.listen(live_run.asker.stop_sign)
-    await take_turns(
+    responses = await take_turns(
         collection.numbers,
         lambda number: limit_time(collect, live_run)(live_run.run_id, number),
         at_once=count_turns(collection.concurrency, live_run),
     )
     await collection.finish()
+    return responses
 
 
-async def judge_shards(live_run: LiveRun) -> None:
-    """Judge all shards, a few at a time: enough to keep the endpoint full while the last of one shard is answered."""
+async def judge_shards(live_run: LiveRun, samples: Stored) -> Sequence[Stored | State]:
+    """Judge all shards, a few at a time: enough to keep the endpoint full while the last of one shard is answered.
+
+    Returns what a task that reads the verdicts waits for.
+    """
     size = live_run.settings.shard_size
     if live_run.resumed:
         numbers = await asyncio.to_thread(list_unfinished_shards, live_run.warehouse, live_run.run_id, size)
@@ -72,28 +81,30 @@ async def judge_shards(live_run: LiveRun) -> None:
     else:
         numbers = list(range(-(-live_run.progress.n_samples // size)))
     if live_run.judge_elsewhere is not None:
-        await live_run.judge_elsewhere(numbers)
-        return
+        return await live_run.judge_elsewhere(numbers, samples)
     at_once = min(count_turns(live_run.settings.concurrency, live_run), len(numbers)) or 1
     if live_run.batch_queues:
         at_once = len(numbers) or 1  # all requests of the run make one round of batches
     elif live_run.across_machines:
         live_run.share_limits(at_once)
-    await take_turns(numbers, lambda number: judge_shard(live_run, number), at_once=at_once)
+    return await take_turns(numbers, lambda number: judge_shard(live_run, number, after=[samples]), at_once=at_once)
 
 
-async def take_turns(numbers: Sequence[int], do: Callable[[int], Awaitable[None]], *, at_once: int) -> None:
+async def take_turns(numbers: Sequence[int], do: Callable[[int], Awaitable[Stored]], *, at_once: int) -> list[Stored]:
     """Do something with every shard, a few at once; raises the first error when all have ended."""
     turns = asyncio.Semaphore(at_once)
 
-    async def do_in_turn(number: int) -> None:
+    async def do_in_turn(number: int) -> Stored:
         async with turns:
-            await do(number)
+            return await do(number)
 
     results = await asyncio.gather(*(do_in_turn(number) for number in numbers), return_exceptions=True)
+    stored = []
     for result in results:
         if isinstance(result, BaseException):
             raise result
+        stored.append(result)
+    return stored
 
 
 def count_turns(concurrency: int, live_run: LiveRun) -> int:
@@ -101,13 +112,28 @@ def count_turns(concurrency: int, live_run: LiveRun) -> int:
     return 1 + -(-2 * concurrency // live_run.settings.shard_size)
 
 
-async def judge_shard(live_run: LiveRun, number: int) -> None:
+async def judge_shard(live_run: LiveRun, number: int, *, after: Sequence[Stored] = ()) -> Stored:
     """Run all steps of one shard side by side, and write the finished samples even when a step stops the run.
 
-    These are the steps that the run's metrics need, by `warehouse/steps.toml`. A stop of the run cancels steps that
-    Prefect is about to try again.
+    These are the steps that the run's metrics need, by `warehouse/steps.toml`. A step that needs another one's verdicts
+    gets them sample by sample: Prefect's graph has an edge between the two, and the second does not wait for the end of
+    the first. Other steps come `after` the task that stored the samples. A stop of the run cancels steps that Prefect
+    is about to try again.
     """
     live_run.asker.raise_if_stopped()
+    ids, begun = {name: uuid4() for name in live_run.tasks}, dict[str, asyncio.Future[Any]]()
+
+    def call(
+        called: Task[[str, int], Coroutine[Any, Any, T]],
+        earlier: Collection[str],
+        task_run_id: UUID | None = None,
+        wait_for: Sequence[Stored] | None = None,
+    ) -> Coroutine[Any, Any, T]:
+        """Call the task for this shard; Prefect's graph has an edge from the task runs of the `earlier` steps."""
+        dependencies: dict[str, set[RunInput]] = {"shard": {TaskRunResult(id=ids[name]) for name in earlier}}
+        parameters = {"run_id": live_run.run_id, "shard": number}
+        return run_task_async(called, task_run_id, None, parameters, wait_for, "result", dependencies)
+
     size, shared = live_run.settings.shard_size, live_run.shared_limits
     async with shared.hold(live_run.asker.raise_if_stopped) if shared is not None else nullcontext():
         with live_run.asker.activity.moving():
@@ -120,18 +146,19 @@ async def judge_shard(live_run: LiveRun, number: int) -> None:
                 for work in live_run.shards[number].works:
                     work.release_waiting(error)
 
-        begun = {
-            name: asyncio.ensure_future(limit_time(load_step(name).task, live_run)(live_run.run_id, number))
-            for name in live_run.tasks
-        }
+        for name in live_run.tasks:
+            earlier = list_earlier_tasks(name, live_run.asking).intersection(live_run.tasks)
+            step_task = limit_time(load_step(name).task, live_run)
+            begun[name] = asyncio.ensure_future(call(step_task, earlier, ids[name], None if earlier else after))
         if "extract" in begun:
             begun["extract"].add_done_callback(release_waiting)
         ended = await asyncio.gather(*begun.values(), return_exceptions=True)
-    await write(live_run.run_id, number)
+    stored = await call(write, ids)
     live_run.asker.raise_if_stopped()  # with the reason of the stop, where a step was cancelled by it
     for error in ended:
         if isinstance(error, BaseException):
             raise error
+    return stored
 
 
 async def take_asking_steps(live_run: LiveRun, work: SampleWork) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from prefect import task
 
 from evalhouse.prompts import Prompt
-from evalhouse.tasks.pipeline.live_run import UNCACHED, LiveRun, find_live_run
+from evalhouse.tasks.pipeline.live_run import UNCACHED, LiveRun, Stored, find_live_run
 from evalhouse.warehouse.rows.samples import Staging, renew_samples, take_in_samples
 from evalhouse.warehouse.steps import list_prompts
 from evalhouse.warehouse.store import Batch, build_frame
@@ -22,27 +22,28 @@ if TYPE_CHECKING:
 
 
 @task(name="collect", task_run_name="collect shard {shard}", **UNCACHED)
-async def collect(run_id: str, shard: int) -> None:
+async def collect(run_id: str, shard: int) -> Stored:
     """Ask the target about the samples of a shard."""
     live_run = find_live_run(run_id)
     if live_run.collection is not None:
         await live_run.collection.collect(live_run.asker.stop_sign, shard, size=live_run.settings.shard_size)
+    return Stored()
 
 
 @task(name="load", task_run_name="load {run_id}", **UNCACHED)
-async def load(run_id: str) -> int:
-    """Take the samples of a run and its prompts into the warehouse, and return how many samples there are."""
+async def load(run_id: str) -> Stored:
+    """Take the samples of a run and its prompts into the warehouse."""
     live_run = find_live_run(run_id)
     if live_run.collection is None and live_run.staged is not None:
         live_run.progress.n_samples = await asyncio.to_thread(load_staged, live_run, live_run.staged.staging)
-        return live_run.progress.n_samples
+        return Stored()
     if live_run.collection is not None:
         await asyncio.to_thread(load_responses, live_run, live_run.collection)
     in_conversation = bool(await asyncio.to_thread(live_run.warehouse.fetch_rows, "samples/talked", run_id=run_id))
     prompts = make_prompt_batch(live_run, in_conversation=in_conversation)
     if prompts is not None:
         await asyncio.to_thread(live_run.warehouse.append, prompts)
-    return live_run.progress.n_samples
+    return Stored()
 
 
 def load_staged(live_run: LiveRun, staging: Staging) -> int:

@@ -11,7 +11,7 @@ from prefect.artifacts import acreate_table_artifact
 from prefect.assets import Asset, AssetProperties, add_asset_metadata, materialize
 from prefect.tasks import Task
 
-from evalhouse.tasks.pipeline.live_run import UNCACHED, LiveRun, find_live_run
+from evalhouse.tasks.pipeline.live_run import UNCACHED, LiveRun, Stored, find_live_run
 from evalhouse.tasks.settings.suite import name_scores
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.samples import score_run
@@ -55,13 +55,14 @@ def _keep_allowed(key: str) -> str:
 
 
 @task(name="score", task_run_name="score {run_id}", **UNCACHED)
-async def score(run_id: str) -> None:
+async def score(run_id: str) -> Stored:
     """Score all samples of a run from the verdicts in the warehouse."""
     await asyncio.to_thread(score_verdicts, find_live_run(run_id))
+    return Stored()
 
 
 @materialize("evalhouse://suite/scores", by="evalhouse", name="score", task_run_name="score {run_id}", **UNCACHED)
-async def score_suite(run_id: str) -> None:
+async def score_suite(run_id: str) -> Stored:
     """Score a run of a suite, and add its means to the event of the asset."""
     live_run = find_live_run(run_id)
     await asyncio.to_thread(score_verdicts, live_run)
@@ -77,9 +78,10 @@ async def score_suite(run_id: str) -> None:
         "coverage": {row["metric"]: row["n_scored"] / max(1, n_samples[row["metric"]]) for row in means},
     }
     add_asset_metadata(make_scores_asset(str(live_run.settings.suite)), metadata)
+    return Stored()
 
 
-async def pick_score_task(live_run: LiveRun) -> "Task[[str], Coroutine[Any, Any, None]]":
+async def pick_score_task(live_run: LiveRun) -> "Task[[str], Coroutine[Any, Any, Stored]]":
     """Return `score_suite` with the assets of the run's suite for an evaluation of one, else `score`.
 
     A noise run and a run of repeats are of the suite as well, and score only a few of its samples.

@@ -155,6 +155,13 @@ def list_tasks(names: Collection[str]) -> tuple[str, ...]:
     return tuple(task for task in TASKS if task in needed)
 
 
+def list_earlier_tasks(task: str, names: Collection[str]) -> frozenset[str]:
+    """Return the tasks whose verdicts a task needs for those of these steps that it takes."""
+    taken = [find_step(name) for name in names if find_step(name).task == task]
+    joined = [find_step(name) for step in taken for name in step.joins]
+    return frozenset(find_step(name).task for step in (*taken, *joined) for name in step.after)
+
+
 def list_calls(names: Iterable[str]) -> frozenset[str]:
     """Return the requests that these steps send, as `llm_calls` names them."""
     return frozenset(call for name in names for call in find_step(name).calls)

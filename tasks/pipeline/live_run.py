@@ -219,6 +219,13 @@ def make_work(sample: StoredSample) -> SampleWork:
     return SampleWork(sample=sample, extractions={"answer": loop.create_future(), "ground_truth": loop.create_future()})
 
 
+class Stored:
+    """The result of a task whose rows are in the warehouse.
+
+    A task that reads these rows gets it by `wait_for`, from which Prefect draws an edge of the flow run's graph.
+    """
+
+
 @dataclass(kw_only=True)
 class Progress:
     """The progress of a run, which a display reads now and then. `what` is its word for the samples."""
@@ -259,7 +266,7 @@ class LiveRun:
     rubrics: tuple[Prompt, ...] = ()
     staged: "StagedDataset | None" = None
     collection: "Collection | None" = None
-    judge_elsewhere: Callable[[Sequence[int]], Awaitable[None]] | None = None
+    judge_elsewhere: Callable[[Sequence[int], "Stored"], Awaitable[Sequence[State]]] | None = None
     watch: Callable[["LiveRun"], AbstractContextManager[None]] = field(default=lambda _: nullcontext())
     across_machines: bool = False
     shared_limits: "SharedLimits | None" = None
@@ -477,7 +484,7 @@ async def take_shard(run_id: str, number: int, take: SampleStep, *, gives_statem
 
 
 @task(name="write", task_run_name="write shard {shard}", **UNCACHED)
-async def write(run_id: str, shard: int) -> None:
+async def write(run_id: str, shard: int) -> Stored:
     """Write the verdicts of a shard's finished samples into the warehouse."""
     live_run = find_live_run(run_id)
     works = [work for work in live_run.shards[shard].works if len(work.done) == len(live_run.tasks)]
@@ -485,6 +492,7 @@ async def write(run_id: str, shard: int) -> None:
     batch = replace(live_run.shards[shard], works=works).to_batch(run_id, key=key, replaces=live_run.resumed)
     await asyncio.to_thread(live_run.warehouse.append, batch)
     live_run.shards.pop(shard, None)
+    return Stored()
 
 
 FLOW_OPTIONS: Final[dict[str, Any]] = {"persist_result": False}

@@ -111,6 +111,9 @@ class PoolHouse:
     def _api(self) -> PrefectApi:
         return PrefectApi(self.server)
 
+    def get(self, path: str) -> Any:  # noqa: ANN401  # Prefect's JSON
+        return self._api.get(path)
+
     def post(self, path: str, body: object) -> Any:  # noqa: ANN401  # Prefect's JSON
         return self._api.post(path, body)
 

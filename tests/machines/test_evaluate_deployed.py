@@ -178,3 +178,24 @@ def test_refused_parameters_are_the_message_of_the_flow_run(deployed: Deployed) 
     assert failed["state_type"] == "FAILED"
     assert "missing.jsonl" in failed["state"]["message"]
     assert "Traceback" not in failed["state"]["message"]
+
+
+def test_graph_of_a_run_leads_from_its_samples_to_its_scores(deployed: Deployed) -> None:
+    ended = deployed.work(deployed.queue(judge="lexical", limit=2))
+    assert ended["state_type"] == "COMPLETED", ended["state"]
+    nodes = dict(deployed.api.get(f"/flow_runs/{ended['id']}/graph-v2")["nodes"])
+    labels = {node_id: node["label"].split()[0] for node_id, node in nodes.items()}
+    edges = {
+        (labels[parent["id"]], labels[node_id]) for node_id, node in nodes.items() for parent in node["parents"] or ()
+    }
+    steps = {"extract", "classify", "attribute", "rank", "similarity"}
+    after_extract = {"classify", "attribute", "rank"}
+    assert edges == {
+        *(("load", step) for step in steps - after_extract),
+        *(("extract", step) for step in after_extract),
+        *((step, "write") for step in steps),
+        ("write", "score"),
+        ("score", "publish"),
+    }
+    tasks = deployed.api.post("/task_runs/filter", {"flow_runs": {"id": {"any_": [ended["id"]]}}})
+    assert len({task["task_key"] for task in tasks}) == len(steps) + 4

@@ -33,9 +33,20 @@ def test_every_shard_is_in_one_part(numbers: set[int], shard_size: int, part_siz
     assert len({part.lock_name for part in parts}) == len(parts)
 
 
-def test_neighbours_go_together_and_gaps_divide() -> None:
-    parts = cut_parts("r1", [0, 1, 2, 3, 4, 7, 8], shard_size=10, part_size=30, n_samples=85)
-    assert [(part.first, part.last) for part in parts] == [(1, 30), (31, 50), (71, 85)]
+@pytest.mark.parametrize(
+    ("numbers", "n_workers", "ordinals"),
+    [
+        ([0, 1, 2, 3, 4, 7, 8], 1, [(1, 30), (31, 50), (71, 85)]),  # neighbours go together, and gaps divide
+        ([0, 1, 2, 3, 4, 7, 8], 4, [(1, 20), (21, 40), (41, 50), (71, 85)]),  # no worker is left without a part
+        ([0, 1], 40, [(1, 10), (11, 20)]),
+        (range(9), 0, [(1, 30), (31, 60), (61, 85)]),  # before any worker is known
+    ],
+)
+def test_parts_follow_the_shards_and_the_workers(
+    numbers: list[int], n_workers: int, ordinals: list[tuple[int, int]]
+) -> None:
+    parts = cut_parts("r1", numbers, shard_size=10, part_size=30, n_samples=85, n_workers=n_workers)
+    assert [(part.first, part.last) for part in parts] == ordinals
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,42 @@ def test_readers_see_whole_batches_and_never_fewer(pool_run: PoolRun) -> None:
         assert seen.last["n_judged"] == pool_run.size.n_samples
 
 
+def test_parts_are_child_flow_runs_between_load_and_score(pool_run: PoolRun) -> None:
+    (run,) = pool_run.house.query("select flow_run_id from runs")
+    nodes = dict(pool_run.house.get(f"/flow_runs/{run['flow_run_id']}/graph-v2")["nodes"])
+    parts = {one["id"] for one in pool_run.house.list_parts()}
+    assert {node_id for node_id, node in nodes.items() if node["kind"] == "flow-run"} == parts
+    for part_id in parts:
+        assert {nodes[one["id"]]["label"].split()[0] for one in nodes[part_id]["parents"]} == {"load"}
+    scores = next(node for node in nodes.values() if node["label"].startswith("score"))
+    ended = {part_id for part_id in parts if nodes[part_id]["state_type"] == "COMPLETED"}
+    assert {one["id"] for one in scores["parents"]} == ended
+
+
+def test_changes_of_parts_are_rows_log_lines_and_events(pool_run: PoolRun) -> None:
+    parts = {one["id"]: one for one in pool_run.house.list_parts()}
+    rows = pool_run.house.query("select * from part_changes order by changed_at")
+    assert {(row["flow_run_id"], row["change"]) for row in rows} == {
+        *((part_id, "given out") for part_id in parts),
+        *((part_id, "done" if one["state_type"] == "COMPLETED" else "lost") for part_id, one in parts.items()),
+    }
+    workers = {f"worker-{number}" for number in range(1, len(pool_run.house.workers) + 1)}
+    assert {row["worker"] for row in rows if row["change"] == "done"} <= workers
+    assert all((row["change"] == "lost") == (row["reason"] is not None) for row in rows)
+    (run,) = pool_run.house.query("select flow_run_id from runs")
+    names = {f"evalhouse.part.{row['change'].replace(' ', '-')}" for row in rows}
+    for row in rows:
+        filters = {"resource": {"id": [f"prefect.flow-run.{row['flow_run_id']}"]}, "event": {"name": sorted(names)}}
+        events = pool_run.house.post("/events/filter", {"filter": filters})["events"]
+        assert f"evalhouse.part.{row['change'].replace(' ', '-')}" in {event["event"] for event in events}
+        assert all(f"prefect.flow-run.{run['flow_run_id']}" in str(event["related"]) for event in events)
+    logs = pool_run.house.post("/logs/filter", {"logs": {"flow_run_id": {"any_": [run["flow_run_id"]]}}})
+    printed = [line["message"] for line in logs]
+    for row in rows:
+        start = f"Samples {row['first_ordinal']} to {row['last_ordinal']} {row['change']}"
+        assert any(line.startswith(start) for line in printed), (start, printed)
+
+
 @pytest.mark.parametrize("pool_run", [SLOW_LARGE], indirect=True)
 def test_a_lost_part_is_given_to_another_worker(pool_run: PoolRun) -> None:
     parts = pool_run.house.list_parts()

@@ -42,7 +42,7 @@ _STAY = {
     "runs": "*", "prompts": "*", "batches": "*", "migrations": "*", "kb_updates": "*", "noise": "*", "scores": "*",
     "gate_decisions": "*", "gate_checks": "*", "gate_acceptances": "*", "provider_batches": "*", "batch_requests": "*",
     "served_models": "*", "stored_scores": "*", "stored_causes": "*", "stored_costs": "*",
-    "testset_versions": "*", "review_picks": "*", "sample_picks": "*", "sample_signals": "*",
+    "testset_versions": "*", "review_picks": "*", "sample_picks": "*", "sample_signals": "*", "part_changes": "*",
     "forgotten": "*", "forgotten_items": "*", "forgotten_traces": "*",
     "citations": {"run_id", "sample_id", "statement_id", "call_id"},
     "samples": {"input_hash", "sample_id", "context_ids", "reference_context_ids"},

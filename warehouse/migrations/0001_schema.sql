@@ -994,6 +994,30 @@ comment on column spans.attributes is 'Attributes by their full names, as JSON.'
 comment on column spans.events is 'Events with their attributes, as JSON; NULL without any.';
 comment on column spans.received_at is 'When it was received, UTC.';
 
+-- One row per change of a part that a run has given to a work pool.
+create table part_changes (
+    run_id         varchar not null,
+    first_ordinal  bigint not null,
+    last_ordinal   bigint not null,
+    attempt        integer not null,
+    change         varchar not null,
+    worker         varchar,
+    reason         varchar,
+    flow_run_id    varchar not null,
+    changed_at     timestamp not null
+);
+
+comment on table part_changes is 'One row per change of a part that a run has given to a work pool.';
+comment on column part_changes.run_id is 'Run.';
+comment on column part_changes.first_ordinal is 'First sample of the part, by its place in the dataset, from 1.';
+comment on column part_changes.last_ordinal is 'Last sample of the part.';
+comment on column part_changes.attempt is 'Times that these samples have been given out, with this one.';
+comment on column part_changes.change is 'given out, done, lost (its worker died or failed), or stopped (no worker can do better).';
+comment on column part_changes.worker is 'Prefect worker that took the part; NULL before one did.';
+comment on column part_changes.reason is 'Reason of a loss or stop; NULL for the others.';
+comment on column part_changes.flow_run_id is 'Prefect flow run of the part.';
+comment on column part_changes.changed_at is 'When the run''s process saw the change, UTC.';
+
 -- One row per run with a budget of samples and sample of its dataset.
 create table sample_picks (
     run_id       varchar not null,
