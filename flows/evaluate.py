@@ -16,11 +16,12 @@ import asyncio
 import difflib
 import html
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -193,7 +194,8 @@ def evaluate(
     and are compared over time. `settings` are the fields of `evalhouse.tasks.settings.run.RunSettings` by name (judge,
     warehouse, language, label, tags, votes, …); missing ones come from the EVALHOUSE_* variables, then from the
     defaults. Raises SettingsError for settings that are refused and EvaluationError when nothing could be evaluated; a
-    run of which only some samples failed is returned, with status `incomplete`.
+    run of which only some samples failed is returned, with status `incomplete`. Within a flow of Prefect the run is a
+    child flow run of the one that calls this.
     """
     from evalhouse.flows.errors import SettingsError
     from evalhouse.flows.preparing.request import resolve_settings, split_list
@@ -212,7 +214,14 @@ def evaluate(
         close = [match for setting in unknown for match in difflib.get_close_matches(setting, known, n=1)]
         advice = f"did you mean {list_names(close)}?" if close else f"known: {', '.join(known)}"
         raise SettingsError(f"evaluate() has no setting {list_names(unknown)}; {advice}")
-    line = ProgressLine()
+    line, parent_id, variables = ProgressLine(), None, {}
+    if "prefect" in sys.modules:
+        from prefect.client.orchestration import get_client
+        from prefect.runtime import flow_run
+
+        if (parent_id := flow_run.id) is not None:
+            with get_client(sync_client=True) as client:  # the caller may have a server for its process alone
+                variables["PREFECT_API_URL"] = str(client.api_url).rstrip("/")
 
     def listen(message: Mapping[str, Any]) -> None:
         if "progress" in message:
@@ -234,7 +243,7 @@ def evaluate(
         resolved = resolve_settings({**settings, "dataset": dataset, "metrics": chosen}).settings
         request = {"settings": resolved.model_dump_json(), "source": source, "with_progress": line.is_watched}
         try:
-            message = run_apart(request, listen)
+            message = run_apart({**request, "parent_flow_run_id": parent_id}, listen, variables)
         except RunnerGone as gone:
             raise EvaluationError(str(gone)) from None
         finally:
@@ -281,27 +290,36 @@ def _answer_call(request: dict[str, Any], send: "Callable[[dict[str, Any]], None
             with watch(live_run), repeating(report) if request["with_progress"] else nullcontext():
                 yield
 
-        outcome = start_run(RunRequest(settings=settings, source=samples), watch=watch_both)
+        run_request, parent_id = RunRequest(settings=settings, source=samples), request["parent_flow_run_id"]
+        outcome = start_run(run_request, watch=watch_both, parent_flow_run_id=parent_id)
     ended = {"run_id": outcome.run.run_id, "status": outcome.status, "problem": outcome.problem}
     return {"interrupted" if outcome.status == "cancelled" else "ended": ended}
 
 
-def start_run(request: "RunRequest", *, watch: "Watch | None" = None, finish: "Finish | None" = None) -> "RunOutcome":
+def start_run(
+    request: "RunRequest",
+    *,
+    watch: "Watch | None" = None,
+    finish: "Finish | None" = None,
+    parent_flow_run_id: str | None = None,
+) -> "RunOutcome":
     """Evaluate, collect or resume as the request states, for commands, suites and calls from Python.
 
     `watch` gives a context manager that is open while samples are judged; `finish` is called when the run has ended,
-    and returns why it is red in Prefect. Raises the errors of dataset, settings, warehouse, target and judge for all
+    and returns why it is red in Prefect; `parent_flow_run_id` is the flow run of a caller in another process. Raises
+    the errors of dataset, settings, warehouse, target and judge for all
     that can be refused beforehand.
     """
     from evalhouse.flows.run.open_run import open_run
     from evalhouse.flows.run.outcome import explain_incomplete
 
-    with open_run(request, load_flow, watch=watch, finish=finish or explain_incomplete) as opened:
+    load = partial(load_flow, parent_flow_run_id)
+    with open_run(request, load, watch=watch, finish=finish or explain_incomplete) as opened:
         return asyncio.run(opened.run_to_end())
 
 
-def load_flow() -> "RunFlow":
+def load_flow(parent_flow_run_id: str | None = None) -> "RunFlow":
     """Return what takes a live run to its end as a separate flow run; imports Prefect."""
     from evalhouse.flows.evaluation import call_as_flow
 
-    return call_as_flow
+    return partial(call_as_flow, parent_flow_run_id=parent_flow_run_id)

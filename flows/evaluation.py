@@ -9,8 +9,9 @@ parameters name the run from the moment it is stored.
 """
 
 import asyncio
+import inspect
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -23,21 +24,24 @@ from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 import httpx
-from prefect import flow, tags
+from prefect import Flow, Task, flow
+from prefect import tags as prefect_tags
 from prefect.artifacts import acreate_link_artifact, acreate_progress_artifact, aupdate_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
 from prefect.exceptions import PrefectException
+from prefect.flow_engine import run_flow_async
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Completed, Crashed, Failed
-from pydantic import BaseModel, ConfigDict, Field
+from prefect.states import Cancelled, Completed, Crashed, Failed, Pending
+from prefect.utilities.callables import get_call_parameters
+from pydantic import Field
 
 from evalhouse.flows.errors import explain
-from evalhouse.flows.preparing.request import Resolved, RunRequest, Trigger, find_unfinished, resolve_settings
-from evalhouse.flows.run.open_run import RunFlow, open_run
-from evalhouse.flows.run.outcome import STORED, explain_incomplete
+from evalhouse.flows.preparing.request import RunRequest, Trigger, find_unfinished, resolve_settings
+from evalhouse.flows.run.open_run import open_run
+from evalhouse.flows.run.outcome import STORED, RunResult, explain_incomplete, make_result
 from evalhouse.flows.server.interrupts import take_signals_back, wait_for_warehouse
 from evalhouse.flows.shards import collect_shards, judge_shards
 from evalhouse.tasks.load import load
@@ -57,89 +61,93 @@ Metric = Annotated[str, Field(json_schema_extra={"enum": sorted(load_metrics())}
 """A built-in metric; a form offers these as choices."""
 
 
-class EvaluateParameters(BaseModel):
-    """The parameters of the flow `evaluate`, for a form in Prefect's UI, a deployment and a call from Python.
-
-    They are the settings of a run that make sense without a suite, by their names. Missing ones come from the
-    `EVALHOUSE_*` variables of the process that runs the flow, then from the defaults, as for `evalhouse run`. Unknown
-    keys are refused. Prefect stores parameters in plain text, so none of them takes a secret: keys are in the
-    environment of that process.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    dataset: str = Field(
-        default="sample",
-        description="a file or table that the worker can read, or `sample`, the dataset that ships with evalhouse",
-    )
-    judge: str | None = Field(
-        default=None,
-        description="lexical, openai:MODEL, PROVIDER:MODEL, local:MODEL, or module:factory; `J,classify=K` asks K in "
-        "one step",
-        examples=["lexical", "openai:gpt-4.1-mini"],
-    )
-    metrics: tuple[Metric, ...] = Field(default=(), description="what is scored; none given: the usual metrics")
-    own_metrics: tuple[str, ...] = Field(default=(), description="metrics of your own to be scored, from metric_files")
-    embeddings: str | None = Field(default=None, description="hashing, openai:MODEL, or module:factory")
-    language: Literal["en", "zh"] | None = Field(default=None, description="language of the prompts")
-    limit: int | None = Field(default=None, ge=1, description="judge only the first N samples")
-    label: str | None = Field(default=None, description="a name for the run")
-    href: str | None = Field(default=None, description="a link to what was evaluated: a commit, a build")
-    tags: tuple[str, ...] = Field(default=(), description="tags of the run and of its flow and task runs")
-    plan: Literal["separate", "fused"] | None = Field(
-        default=None, description="whether classify, attribute and rank ask by themselves or in one request"
-    )
-    votes: int | None = Field(default=None, ge=1, le=99, description="votes on each verdict, an odd number")
-    reasoning_effort: Effort | None = Field(default=None, description="how long a model thinks before it replies")
-    contexts_role: Literal["authoritative", "supplementary"] | None = Field(
-        default=None, description="whether contexts hold the truth or add to it"
-    )
-    noise_share: float | None = Field(
-        default=None, ge=0, le=1, description="share of unchanged samples that are judged again to measure noise"
-    )
-    budget_usd: float | None = Field(default=None, gt=0, description="dollars that the run may spend")
-    concurrency: int | None = Field(default=None, ge=1, le=4096, description="requests in flight at once")
-    rpm: int | None = Field(default=None, ge=1, description="requests per minute")
-    tpm: int | None = Field(default=None, ge=1, description="tokens per minute")
-    timeout_s: float | None = Field(default=None, gt=0, description="seconds one request may take")
-    run_timeout_s: float | None = Field(default=None, gt=0, description="seconds the run may take; it can be resumed")
-    task_timeout_s: float | None = Field(default=None, gt=0, description="seconds one step may take for a shard")
-    attempts: int | None = Field(default=None, ge=1, le=50, description="times one question is asked at most")
-    fresh: bool | None = Field(default=None, description="ask again although a reply is stored")
-    batch: bool | None = Field(default=None, description="send requests through the provider's batch API")
-    pool: str | None = Field(default=None, description="Prefect work pool whose workers judge the samples")
-    mapping: dict[str, str] = Field(
-        default={}, description="columns of the dataset by the name of the field they are for"
-    )
-    prompts: str | None = Field(default=None, description="folder whose prompt files override ours")
-    metric_files: str | None = Field(default=None, description="folder with metric SQL files of your own")
-    prices: str | None = Field(default=None, description="file with prices of your own")
-    warehouse: str | None = Field(
-        default=None, description="URL of the warehouse, in which a password has no place, or path of a DuckDB file"
-    )
-    run_id: str | None = Field(
-        default=None, description="a run to resume, which keeps its settings; none given: a new run"
-    )
-
-    def resolve(self) -> Resolved:
-        """Return the settings by these parameters, the environment and the defaults; raises SettingsError."""
-        given: dict[str, Any] = self.model_dump(exclude_none=True, exclude={"run_id", "own_metrics"})
-        return resolve_settings({**given, "metrics": (*self.metrics, *self.own_metrics)})
-
-
-_DEFAULTS = EvaluateParameters()
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 @flow(name="evaluate", **FLOW_OPTIONS)
-async def evaluate_run(parameters: EvaluateParameters = _DEFAULTS) -> "State[Any] | None":
+async def evaluate_run(
+    *,
+    dataset: str = "sample",
+    judge: str | None = None,
+    metrics: tuple[Metric, ...] = (),
+    own_metrics: tuple[str, ...] = (),
+    embeddings: str | None = None,
+    language: Literal["en", "zh"] | None = None,
+    limit: PositiveInt | None = None,
+    label: str | None = None,
+    href: str | None = None,
+    tags: tuple[str, ...] = (),
+    plan: Literal["separate", "fused"] | None = None,
+    votes: Annotated[int, Field(ge=1, le=99)] | None = None,
+    reasoning_effort: Effort | None = None,
+    contexts_role: Literal["authoritative", "supplementary"] | None = None,
+    noise_share: Annotated[float, Field(ge=0, le=1)] | None = None,
+    budget_usd: PositiveFloat | None = None,
+    concurrency: Annotated[int, Field(ge=1, le=4096)] | None = None,
+    rpm: PositiveInt | None = None,
+    tpm: PositiveInt | None = None,
+    timeout_s: PositiveFloat | None = None,
+    run_timeout_s: PositiveFloat | None = None,
+    task_timeout_s: PositiveFloat | None = None,
+    attempts: Annotated[int, Field(ge=1, le=50)] | None = None,
+    fresh: bool | None = None,
+    batch: bool | None = None,
+    pool: str | None = None,
+    mapping: dict[str, str] | None = None,
+    prompts: str | None = None,
+    metric_files: str | None = None,
+    prices: str | None = None,
+    warehouse: str | None = None,
+    run_id: str | None = None,
+) -> "State[RunResult] | None":
     """Collect responses where there is a target, load, judge shard by shard, score the verdicts, publish the scores.
 
-    A flow run that is tried again resumes its run, and so does one with the id of a run.
+    Returns a RunResult to a flow that calls it. The parameters are the settings of a run that make sense without a
+    suite, by their names. Missing ones come from the `EVALHOUSE_*` variables of the process that runs the flow, then
+    from the defaults, as for `evalhouse run`. Prefect stores parameters in plain text, so none of them takes a secret:
+    keys are in the environment of that process. A flow run that is tried again resumes its run, and so does one with
+    the id of a run.
+
+    Args:
+        dataset: a file or table that the worker can read, or `sample`, the dataset that ships with evalhouse
+        judge: lexical, openai:MODEL, PROVIDER:MODEL, local:MODEL, or module:factory; `J,classify=K` asks K in one step
+        metrics: what is scored; none given: the usual metrics
+        own_metrics: metrics of your own to be scored, from metric_files
+        embeddings: hashing, openai:MODEL, or module:factory
+        language: language of the prompts
+        limit: judge only the first N samples
+        label: a name for the run
+        href: a link to what was evaluated: a commit, a build
+        tags: tags of the run and of its flow and task runs
+        plan: whether classify, attribute and rank ask by themselves or in one request
+        votes: votes on each verdict, an odd number
+        reasoning_effort: how long a model thinks before it replies
+        contexts_role: whether contexts hold the truth or add to it
+        noise_share: share of unchanged samples that are judged again to measure noise
+        budget_usd: dollars that the run may spend
+        concurrency: requests in flight at once
+        rpm: requests per minute
+        tpm: tokens per minute
+        timeout_s: seconds one request may take
+        run_timeout_s: seconds the run may take; it can be resumed
+        task_timeout_s: seconds one step may take for a shard
+        attempts: times one question is asked at most
+        fresh: ask again although a reply is stored
+        batch: send requests through the provider's batch API
+        pool: Prefect work pool whose workers judge the samples
+        mapping: columns of the dataset by the name of the field they are for
+        prompts: folder whose prompt files override ours
+        metric_files: folder with metric SQL files of your own
+        prices: file with prices of your own
+        warehouse: URL of the warehouse, in which a password has no place, or path of a DuckDB file
+        run_id: a run to resume, which keeps its settings; none given: a new run
     """
-    if is_open(parameters.run_id):  # by a command, a suite or a call from Python
-        await judge_run(find_live_run(str(parameters.run_id)))
+    if run_id is not None and is_open(run_id):  # by a command, a suite or a call from Python
+        await judge_run(find_live_run(run_id))
         return None
-    return await run_within_flow(parameters, take_to_end)
+    given = {name: value for name, value in flow_run.parameters.items() if value not in (None, (), [], {})}
+    return await run_within_flow(given)
 
 
 @flow(name="collect", **FLOW_OPTIONS)
@@ -148,26 +156,48 @@ async def collect_run(run_id: str) -> None:
     await collect_responses(find_live_run(run_id))
 
 
-async def call_as_flow(live_run: LiveRun, kind: RunKind) -> None:
-    """Take a live run to its end in a separate flow run, with the run's name, tags and time limit."""
+async def call_as_flow(live_run: LiveRun, kind: RunKind, *, parent_flow_run_id: str | None = None) -> None:
+    """Take a live run to its end in a separate flow run, with the run's name, tags and time limit.
+
+    `parent_flow_run_id` is a flow run of another process, which waits for this one: it shows this one as its child.
+    """
     settings, run_id = live_run.settings, live_run.run_id
+    called: Flow[..., Any] = collect_run if kind == "collection" else evaluate_run
+    values: dict[str, Any] = {"run_id": run_id}
+    if called is evaluate_run:
+        # The parameters that Prefect shows: the settings without the defaults.
+        built_in = load_metrics()
+        for name in inspect.signature(evaluate_run.fn).parameters.keys() & RunSettings.model_fields.keys():
+            value = getattr(settings, name)
+            if name in ("dataset", "judge") or value != RunSettings.model_fields[name].get_default():
+                values[name] = value
+        values["metrics"] = tuple(name for name in settings.metrics if name in built_in)
+        values["own_metrics"] = tuple(name for name in settings.metrics if name not in built_in)
     options: dict[str, Any] = {"flow_run_name": f"{settings.suite} {run_id}" if settings.suite else run_id}
     if settings.run_timeout_s is not None:
         options["timeout_seconds"] = settings.run_timeout_s + _TIDYING_S
-    if kind == "collection":
-        with tags(*settings.prefect_tags):
-            await collect_run.with_options(**options)(run_id)
-        return
-    # The parameters that Prefect shows: the settings without the defaults.
-    built_in, values = load_metrics(), {}
-    for name in EvaluateParameters.model_fields.keys() & RunSettings.model_fields.keys():
-        value = getattr(settings, name)
-        if name in ("dataset", "judge") or value != RunSettings.model_fields[name].get_default():
-            values[name] = value
-    values["metrics"] = tuple(name for name in settings.metrics if name in built_in)
-    values["own_metrics"] = tuple(name for name in settings.metrics if name not in built_in)
-    with tags(*settings.prefect_tags):
-        await evaluate_run.with_options(**options)(EvaluateParameters(**values, run_id=run_id))
+    with prefect_tags(*settings.prefect_tags):
+        if parent_flow_run_id is None:
+            await called.with_options(**options)(**values)
+            return
+        parameters = get_call_parameters(called.fn, (), values)
+        async with get_client() as client:
+            # Prefect shows a child flow run in the place of a task run of its parent.
+            task_run = await client.create_task_run(
+                Task(called.fn, name=called.name),
+                flow_run_id=UUID(parent_flow_run_id),
+                dynamic_key=run_id,
+                name=called.name,
+                state=Pending(),
+            )
+            child = await client.create_flow_run(
+                called,
+                parameters=called.serialize_parameters(parameters),
+                parent_task_run_id=task_run.id,
+                tags=settings.prefect_tags,
+                state=Pending(),
+            )
+        await run_flow_async(called.with_options(**options), child, parameters)
 
 
 async def take_to_end(live_run: LiveRun, kind: RunKind) -> None:
@@ -213,7 +243,7 @@ async def within_flow_run(live_run: LiveRun) -> AsyncIterator[None]:
     # Of each task run that has tags Prefect asks the server for limits by that name, which our own has none of.
     task_tags: AbstractContextManager[object] = TagsContext(current_tags=set())
     if live_run.across_machines:
-        progress, task_tags = publish_progress(live_run), tags(*live_run.settings.prefect_tags)
+        progress, task_tags = publish_progress(live_run), prefect_tags(*live_run.settings.prefect_tags)
     limit_s = live_run.settings.run_timeout_s
     limit = asyncio.timeout(limit_s)
     try:
@@ -226,8 +256,8 @@ async def within_flow_run(live_run: LiveRun) -> AsyncIterator[None]:
         raise
 
 
-async def run_within_flow(parameters: EvaluateParameters, run_flow: RunFlow) -> "State[Any]":
-    """Evaluate by these parameters in the flow run that calls this, and return the state that it ends in.
+async def run_within_flow(given: Mapping[str, Any]) -> "State[RunResult]":
+    """Evaluate by the parameters that were given to the flow run that calls this; return the state that it ends in.
 
     A flow run that has begun a run resumes it, and so does one that names a run; others begin a new run.
     """
@@ -241,24 +271,25 @@ async def run_within_flow(parameters: EvaluateParameters, run_flow: RunFlow) -> 
             _update_flow_run(
                 name=live_run.run_id,
                 tags=sorted({*flow_run.tags, *live_run.settings.prefect_tags}),
-                parameters={"parameters": {**written, "run_id": live_run.run_id}},
+                parameters={**written, "run_id": live_run.run_id},
             )
         yield
 
-    written = parameters.model_dump(mode="json", exclude_unset=True, exclude={"run_id"})
+    written = {name: value for name, value in given.items() if name != "run_id"}
+    values, metrics = dict(written), (*given.get("metrics", ()), *given.get("own_metrics", ()))
+    values.pop("own_metrics", None)
     try:
-        settings = parameters.resolve().settings
+        settings = resolve_settings({**values, "metrics": metrics}).settings
         warehouse, begun = Warehouse(settings.warehouse), None
-        if parameters.run_id is not None:
-            begun = find_run(warehouse, parameters.run_id)
+        if (run_id := given.get("run_id")) is not None:
+            begun = find_run(warehouse, run_id)
         elif warehouse.location.lake is not None or warehouse.location.path.exists():
             runs = list_runs(warehouse, kinds=("evaluation", "collection"))
             begun = next((run for run in runs if run.flow_run_id == str(flow_run.id)), None)
         if begun is not None and begun.status == "completed":
-            return Completed(
-                name="NothingNew",
-                message=f"Run {begun.run_id} has completed. For another run leave the parameter run_id empty.",
-            )
+            advice = "start the deployment again" if run_id is None else "leave the parameter run_id empty"
+            message = f"Run {begun.run_id} has completed. For another run {advice}."
+            return Completed(name="NothingNew", message=message, data=make_result(warehouse, begun))
         with wait_for_warehouse():
             if begun is not None:
                 request = find_unfinished(begun.run_id, warehouse_url=settings.warehouse)
@@ -267,7 +298,7 @@ async def run_within_flow(parameters: EvaluateParameters, run_flow: RunFlow) -> 
                 request = RunRequest(settings=settings, trigger=Trigger(flow_run_id=str(flow_run.id)))
             # The state that the flow returns has the reason why a run is not a success, so `finish` returns none.
             with open_run(
-                request, lambda: run_flow, watch=name_after_run, finish=lambda _: None, in_flow=True
+                request, lambda: take_to_end, watch=name_after_run, finish=lambda _: None, in_flow=True
             ) as opened:
                 outcome = await opened.run_to_end()
     except Exception as error:  # the flow run ends with the message of an error that has one for a person
@@ -277,8 +308,9 @@ async def run_within_flow(parameters: EvaluateParameters, run_flow: RunFlow) -> 
         return Failed(message=message)
     run = outcome.run
     if outcome.status == "completed":
-        _update_flow_run(parameters={"parameters": written})
-        return Completed(message=f"Run {run.run_id} completed: {run.n_samples} samples, judged by {run.judge}.")
+        _update_flow_run(parameters=written)
+        message = f"Run {run.run_id} completed: {run.n_samples} samples, judged by {run.judge}."
+        return Completed(message=message, data=make_result(warehouse, run))
     if outcome.status == "cancelled":
         with get_client(sync_client=True) as client:
             state = client.read_flow_run(UUID(str(flow_run.id))).state

@@ -49,7 +49,7 @@ class RunnerGone(Exception):
 class Runner:
     """A child that runs evaluations one after the other, with Prefect's settings as they were when it was started."""
 
-    def __init__(self, key: Mapping[str, str]) -> None:
+    def __init__(self, key: Mapping[str, str], variables: Mapping[str, str]) -> None:
         self.key = key
         self.n_runs = 0
         self._rest = b""  # of a line that has not come whole
@@ -58,7 +58,7 @@ class Runner:
             [sys.executable, "-c", _BOOTSTRAP],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join(sys.path)},
             start_new_session=True,
         )
 
@@ -123,15 +123,15 @@ class Runner:
         self._process.stdout.close()
 
 
-def run_apart(request: Message, listen: Send) -> Message:
+def run_apart(request: Message, listen: Send, variables: Mapping[str, str]) -> Message:
     """Have an evaluation run by a child that waits for one, or by a new one; return how it ended. Raises RunnerGone.
 
-    The child takes the caller's variables, folder and import path of this moment.
+    The child takes the caller's variables, with these in place of its own, folder and import path of this moment.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(sys.path)}
     request = {**request, "environment": environment, "folder": os.getcwd(), "path": sys.path}
     while True:
-        key = load_user_settings()
+        key = {**load_user_settings(), **variables}
         with _lock:
             runner = next((waiting for waiting in _idle if waiting.key == key), None)
             if runner is not None:
@@ -139,7 +139,7 @@ def run_apart(request: Message, listen: Send) -> Message:
         if runner is not None and not runner.is_alive:
             runner.end()
             continue
-        runner = runner or Runner(key)
+        runner = runner or Runner(key, variables)
         try:
             return runner.run(request, listen)
         except RunnerGone as gone:

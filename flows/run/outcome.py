@@ -270,6 +270,31 @@ class RepeatsOutcome:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """The result that a flow run returns to the flow that calls it.
+
+    `means` has the mean of each metric, None where no sample was scored; `gate` is the outcome of the suite's gate,
+    None without one.
+    """
+
+    run_id: str
+    status: RunStatus
+    means: Mapping[str, float | None]
+    gate: str | None = None
+
+
+def make_result(warehouse: "Warehouse", run: RunRow, gate: Mapping[str, Any] | None = None) -> RunResult:
+    """Return the result of a run that has ended."""
+    means = warehouse.fetch_rows("runs/means", run_id=run.run_id, metrics=[*run.metrics])
+    return RunResult(
+        run_id=run.run_id,
+        status=run.status,
+        means={row["metric"]: row["mean"] for row in means},
+        gate=None if gate is None else gate["outcome"],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SuiteOutcome:
     """The end of a suite's run. `gate` is the document of `evalhouse gate --json`; None without a gate."""
 

@@ -87,7 +87,7 @@ class Deployed:
     def queue(self, **parameters: object) -> str:
         """A flow run with these parameters; returns its id."""
         given = {"warehouse": str(self.place.folder / "own.duckdb"), **parameters}
-        body = {"parameters": {"parameters": given}, "state": {"type": "SCHEDULED"}}
+        body = {"parameters": given, "state": {"type": "SCHEDULED"}}
         return str(self.api.post(f"/deployments/{self.row['id']}/create_flow_run", body)["id"])
 
     def work(self, flow_run_id: str, key: str = KEY) -> dict[str, Any]:
@@ -127,13 +127,13 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> It
 
 
 def test_the_form_offers_closed_sets_as_choices_and_has_no_field_for_a_secret(deployed: Deployed) -> None:
-    (schema,) = deployed.row["parameter_openapi_schema"]["definitions"].values()
-    fields = schema["properties"]
+    fields = deployed.row["parameter_openapi_schema"]["properties"]
     assert fields["language"]["anyOf"][0]["enum"] == ["en", "zh"]
+    assert fields["limit"]["anyOf"][0]["minimum"] == 1
     assert fields["plan"]["anyOf"][0]["enum"] == ["separate", "fused"]
     assert "faithfulness" in fields["metrics"]["items"]["enum"]
     assert all(field["description"] for field in fields.values())
-    assert schema["additionalProperties"] is False
+    assert deployed.row["enforce_parameter_schema"] is True  # so that unknown parameters are refused
     assert not [name for name in fields if "key" in name or "secret" in name or "webhook" in name]
 
 
@@ -145,7 +145,7 @@ def test_retried_flow_run_resumes_its_run(deployed: Deployed) -> None:
     (begun,) = deployed.query("from runs")
     assert (begun["status"], begun["flow_run_id"]) == ("failed", flow_run_id)
     assert failed["name"] == begun["run_id"]
-    assert failed["parameters"]["parameters"]["run_id"] == begun["run_id"]
+    assert failed["parameters"]["run_id"] == begun["run_id"]
 
     deployed.retry(flow_run_id)
     ended = deployed.work(flow_run_id)
@@ -154,7 +154,7 @@ def test_retried_flow_run_resumes_its_run(deployed: Deployed) -> None:
     assert (run["run_id"], run["status"], run["metrics"]) == (begun["run_id"], "completed", ["faithfulness"])
     assert run["run_id"] in ended["state"]["message"]
     # A copy of a completed flow run starts a new run.
-    assert "run_id" not in ended["parameters"]["parameters"]
+    assert "run_id" not in ended["parameters"]
     assert {"judge: openai:gpt-4.1-mini", "dataset: sample", "blue", "evalhouse"} <= set(ended["tags"])
 
     logs = deployed.api.post("/logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run_id]}}})
