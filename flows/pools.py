@@ -16,12 +16,15 @@ take over a minute. The next worker replaces verdicts of the dead one and uses i
 import asyncio
 import contextlib
 import logging
+import shlex
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import httpx
@@ -48,7 +51,7 @@ from evalhouse.flows.preparing.live_run import make_tools
 from evalhouse.flows.preparing.request import find_code_version
 from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.server.api import TAG, tag_run
-from evalhouse.flows.server.environment import find_api_url
+from evalhouse.flows.server.environment import LOOPBACK, find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.shards import count_turns, judge_shard, take_turns
 from evalhouse.tasks.asking.embeddings import repeat_embeddings
@@ -240,13 +243,19 @@ class _PoolRun:
     async def register(self) -> None:
         """Register the flow that judges parts with the pool; raises SettingsError if the server has no such pool."""
         try:
-            await self._client.read_work_pool(self._pool)
+            pool = await self._client.read_work_pool(self._pool)
         except ObjectNotFound:
             names = ", ".join(sorted(pool.name for pool in await self._client.read_work_pools())) or "none"
             raise SettingsError(
                 f"the Prefect server has no work pool {self._pool!r} (it has: {names}); make it and start workers on "
                 f"your machines: prefect worker start --pool {self._pool} --type process --limit 2"
             ) from None
+        # Without a command Prefect's process worker first starts two processes that look for code to fetch.
+        command = pool.base_job_template.get("variables", {}).get("properties", {}).get("command", {})
+        is_here = urlsplit(str(self._client.api_url)).hostname in LOOPBACK
+        job_variables = None
+        if pool.type == "process" and is_here and command.get("default") is None:
+            job_variables = {"command": f"{shlex.quote(sys.executable)} -m prefect.engine"}
         # Registering again replaces the deployment of another version of evalhouse.
         self._deployment_id = await self._client.create_deployment(
             flow_id=await self._client.create_flow(judge_part),
@@ -254,6 +263,7 @@ class _PoolRun:
             description="Judges parts of evaluation runs. Registered by `evalhouse run --pool`.",
             entrypoint=f"{judge_part.fn.__module__}.{judge_part.fn.__name__}",
             work_pool_name=self._pool,
+            job_variables=job_variables,
             tags=[TAG],
             parameter_openapi_schema=parameter_schema(judge_part).model_dump(),
         )
