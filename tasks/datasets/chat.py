@@ -2,12 +2,16 @@
 
 The lists of OpenAI (`role`, `content` as text or in parts, `tool_calls`, results of tools), of ragas (`type`: human,
 ai, tool), LangChain's (`lc`, `kwargs`), ShareGPT's (`from`, `value`) and plain ones (`role` and `text`, or `question`
-and `answer` in one object) are all read into `Message`.
+and `answer` in one object) are all read into `Message`, and so are the parts of Anthropic, Bedrock, Gemini and
+OpenTelemetry, in which calls of tools and their results are beside the text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+import orjson
 
 from evalhouse.tasks.datasets.thoughts import find_thoughts, is_thought, join_thoughts, split_thoughts
 from evalhouse.tasks.datasets.values import Say, is_empty, open_context, open_list, open_value, read_contexts, read_ids
@@ -24,14 +28,20 @@ _ROLES: Final[Mapping[str, Speaker]] = {
     "system": "system", "developer": "system",
 }  # fmt: skip
 _ROLE_KEYS: Final = ("role", "type", "speaker", "from")
-_TEXT_KEYS: Final = ("content", "text", "message", "value")
+_TEXT_KEYS: Final = ("content", "parts", "contents", "blocks", "text", "message", "value", "refusal")
 # LangChain writes its messages' classes where others have roles.
 _CLASS_ENDS: Final = ("messagechunk", "message")
 _CONTEXTS: Final = ("contexts", "retrieved_contexts", "retrieval_context", "context", "documents")
 _TRUTHS: Final = ("ground_truth", "reference", "expected_output")
 _QUESTIONS: Final = ("question", "user_input", "input", "query", "user")
 _ANSWERS: Final = ("answer", "response", "output", "actual_output", "assistant")
-_TEXT_PARTS: Final = ("text", "input_text", "output_text")
+_TEXT_PARTS: Final = ("text", "input_text", "output_text", None)
+# Parts that are a call of a tool, or its result: by their type, or by the member that holds it.
+_CALL_PARTS: Final = ("tool_use", "tool_call", "function_call", "toolUse", "functionCall")
+_RESULT_PARTS: Final = (
+    "tool_result", "tool_call_response", "toolResult", "function_response", "functionResponse",
+)  # fmt: skip
+_RESULTS: Final = ("response", "result", "content", "output")
 _DOCUMENT_LISTS: Final = ("documents", "contexts", "results", "source_documents")
 # An object with a text is a document if it also states where the text comes from, or how well it fits.
 _DOCUMENT_MARKS: Final = ("page_content", "id", "source", "url", "title", "doc_id", "document_id", "score", "metadata")
@@ -72,13 +82,22 @@ def open_messages(value: object) -> list[object] | None:
     return value if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value) else None
 
 
-def _unpack(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message of LangChain without the object that it is serialised into; any other unchanged."""
+def _unpack(item: object) -> Mapping[str, Any]:
+    """Return a message of LangChain without the object that it is serialised into; any other unchanged.
+
+    A pair of a role and a text is a message too, as is the one inside a choice of a model, or alone in an object.
+    """
+    if isinstance(item, list | tuple):
+        is_pair = len(item) == 2 and all(isinstance(part, str) for part in item)
+        return {"role": item[0], "content": item[1]} if is_pair else {}
+    if not isinstance(item, Mapping):
+        return {}
     if isinstance(item.get("kwargs"), Mapping) and "lc" in item:
         return {"type": str((item.get("id") or [""])[-1]), **item["kwargs"]}
     if isinstance(item.get("data"), Mapping) and "type" in item:  # as `messages_to_dict` writes them
         return {**item["data"], "type": item["type"]}
-    return item
+    inner = _unpack(item.get("message")) if _find_role(item) is None else {}
+    return inner if _find_role(inner) is not None else item
 
 
 def _find_role(item: Mapping[str, Any]) -> Speaker | None:
@@ -94,7 +113,19 @@ def _find_role(item: Mapping[str, Any]) -> Speaker | None:
 
 def has_roles(items: Sequence[object]) -> bool:
     """Return True if any of these objects is a message with a known role."""
-    return any(_find_role(_unpack(item)) is not None for item in items if isinstance(item, Mapping))
+    return any(_find_role(_unpack(item)) is not None for item in items)
+
+
+def read_known(items: Iterable[object]) -> list[Message]:
+    """Return the messages among recorded items; what is not one is left out."""
+    messages: list[Message] = []
+    for item in items:
+        unpacked = _unpack(item)
+        role = _find_role(unpacked)
+        if role is not None:
+            with suppress(UnreadableConversation):
+                messages += _read_message(unpacked, role)
+    return messages
 
 
 def read_messages(items: Sequence[object]) -> list[Message]:
@@ -115,7 +146,7 @@ def _read_item(packed: object) -> list[Message]:
     item = _unpack(packed)
     role = _find_role(item)
     if role is not None:
-        return [_read_message(item, role)]
+        return _read_message(item, role)
     question = next((key for key in _QUESTIONS if isinstance(item.get(key), str)), None)
     if question is None:
         known = ", ".join(dict.fromkeys(_ROLES))
@@ -141,12 +172,15 @@ def _pick(item: Mapping[str, Any], names: Sequence[str]) -> object:
     return next((item[name] for name in names if item.get(name) is not None), None)
 
 
-def _read_message(item: Mapping[str, Any], role: Speaker) -> Message:
-    """Return a message of a role; calls of tools are beside its content, in it, or where LangChain's classes keep
-    them."""
-    content = _pick(item, _TEXT_KEYS)
+def _read_message(item: Mapping[str, Any], role: Speaker) -> list[Message]:
+    """Return a message of a role, after the results of tools that are parts of it.
+
+    Calls of tools are beside its content, in it, or where LangChain's classes keep them.
+    """
+    content = next((item[key] for key in _TEXT_KEYS if item.get(key) not in (None, "")), item.get("content"))
     texts: list[str] = []
     parts: list[object] = []
+    results: list[Message] = []
     calls: object = item.get("tool_calls") or item.get("tools_called")
     kwargs = item.get("additional_kwargs")
     if not calls and isinstance(kwargs, Mapping):
@@ -159,17 +193,31 @@ def _read_message(item: Mapping[str, Any], role: Speaker) -> Message:
         inner = content.get("tool_calls")
         calls_inside = list(inner) if isinstance(inner, list) else []
     elif isinstance(content, list):
-        for part in content:
-            kind = part.get("type") if isinstance(part, Mapping) else None
+        for item_of_content in content:
+            part = item_of_content
+            if isinstance(part, Mapping):
+                part = part.get("message_content", part)  # as OpenInference nests one
             if isinstance(part, str):
                 texts.append(part)
-            elif kind in _TEXT_PARTS and isinstance(part.get("text"), str):
-                texts.append(part["text"])
+            elif isinstance(part, Mapping):
+                kind = part.get("type", part.get("block_type"))
+                kind = next((name for name in (*_CALL_PARTS, *_RESULT_PARTS) if name in part), kind)
+                held = part.get(str(kind))
+                text = part.get("text", part.get("refusal", part.get("content")))
+                if kind in _CALL_PARTS:
+                    calls_inside.append(held if isinstance(held, Mapping) else part)
+                elif kind in _RESULT_PARTS:
+                    result = held if isinstance(held, Mapping) else part
+                    results += _read_message({**result, "content": _pick(result, _RESULTS)}, "tool")
+                elif kind in (*_TEXT_PARTS, "refusal") and isinstance(text, str) and not is_thought(part):
+                    texts.append(text)
+                else:
+                    parts.append(part)
             else:
-                (calls_inside if kind == "tool_use" else parts).append(part)
+                parts.append(part)
     elif isinstance(content, str):
         texts = [content]
-    elif content is not None:
+    elif content is not None and role != "tool":
         came = f"its text is {name_kind(content)}, not text: {quote_value(content)}"
         raise UnreadableConversation(came)
     text = "\n".join(texts)
@@ -181,20 +229,10 @@ def _read_message(item: Mapping[str, Any], role: Speaker) -> Message:
         parts.append({"type": "reasoning", "text": thoughts})
     contexts = _pick(item, _CONTEXTS)
     if role == "tool":
-        # The result of a tool counts as contexts if it is documents and nothing else; an artifact takes precedence.
-        contexts = None
-        for returned in (open_value(text), item.get("artifact")):
-            inner = returned if isinstance(returned, Mapping) else {}
-            listed = next((inner[name] for name in _DOCUMENT_LISTS if isinstance(inner.get(name), list)), returned)
-            if not isinstance(listed, list) or not listed or not all(isinstance(value, Mapping) for value in listed):
-                continue
-            # LangChain serialises a document with its class.
-            documents = [value["kwargs"] if isinstance(value.get("kwargs"), Mapping) else value for value in listed]
-            bodies = [context.text for context in map(open_context, documents) if context is not None]
-            has_marks = all(any(mark in document for mark in _DOCUMENT_MARKS) for document in documents)
-            if has_marks and all(isinstance(body, str) and body.strip() for body in bodies):
-                contexts = documents
-    return Message(
+        contexts = find_returned(content, text, item.get("artifact"))
+        if not text and content is not None and not parts:
+            text = orjson.dumps(content, default=str).decode()
+    message = Message(
         role=role,
         text=text,
         contexts=contexts,
@@ -204,6 +242,31 @@ def _read_message(item: Mapping[str, Any], role: Speaker) -> Message:
         parts=parts,
         rest={name: item[name] for name in ("name", "tool_call_id") if item.get(name) is not None},
     )
+    is_empty_carrier = results and not (text or message.tool_calls or parts)
+    return results if is_empty_carrier else [*results, message]
+
+
+def find_returned(*values: object) -> list[object] | None:
+    """Return the documents that a tool returned; None for anything that may not be documents.
+
+    They are a list, or in one under a usual name. Of several values the last one with documents counts.
+    """
+    found: list[object] | None = None
+    for value in values:
+        returned = open_value(value)
+        if isinstance(returned, list) and len(returned) == 1 and isinstance(returned[0], Mapping):
+            returned = returned[0].get("json", returned)  # a part of Bedrock's
+        inner = returned if isinstance(returned, Mapping) else {}
+        listed = next((inner[name] for name in _DOCUMENT_LISTS if isinstance(inner.get(name), list)), returned)
+        if not isinstance(listed, list) or not listed or not all(isinstance(item, Mapping) for item in listed):
+            continue
+        # LangChain serialises a document with its class.
+        documents = [item["kwargs"] if isinstance(item.get("kwargs"), Mapping) else item for item in listed]
+        bodies = [context.text for context in map(open_context, documents) if context is not None]
+        has_marks = all(any(mark in document for mark in _DOCUMENT_MARKS) for document in documents)
+        if has_marks and all(isinstance(body, str) and body.strip() for body in bodies):
+            found = documents
+    return found
 
 
 # --- earlier turns

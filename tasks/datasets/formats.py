@@ -350,10 +350,10 @@ def _build_value(event: str, value: object, events: Iterator[JsonEvent]) -> obje
     return float(value) if isinstance(value, Decimal) else value
 
 
-def _parse_json(file: DataFile) -> Iterator[JsonEvent]:
-    """Yield the events of a JSON text, fed line by line so that a mistake has a line number."""
+def _parse_json(file: DataFile, *, many: bool = False) -> Iterator[JsonEvent]:
+    """Yield the events of a JSON value, or of many after each other, fed by lines so that a mistake has its number."""
     events = ijson.sendable_list()
-    parser = ijson.basic_parse_coro(events)
+    parser = ijson.basic_parse_coro(events, multiple_values=many)
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, offset, chunk = 1, 0, b""
     with open_text(file) as opened:
@@ -395,8 +395,12 @@ def _read_document(file: DataFile) -> list[object]:
     try:
         document = parse_json(text)
     except ValueError as error:
-        deque(_parse_json(file), maxlen=0)  # raises with the line of the mistake
-        raise ReadingStopped(None, "broken_json", f"broken JSON: {error}") from error
+        # Objects printed over several lines one after the other, as jq and OpenTelemetry's console exporter write them.
+        events = _parse_json(file, many=True)  # raises with the line of a mistake
+        values = [_build_value(event, value, events) for event, value in events]
+        if len(values) < 2:
+            raise ReadingStopped(None, "broken_json", f"broken JSON: {error}") from error
+        return values
     if file.part and isinstance(document, dict):
         place = ColumnPath(file.part).find(document)
         if not isinstance(place, list):
@@ -570,11 +574,13 @@ def _open_named(name: str, encoding: str | None) -> DatasetSource:
         with suppress(EOFError, zlib.error, gzip.BadGzipFile), file.open() as opened:
             found = find_mark(opened.read(1024))
             file = replace(file, encoding=None if found == "utf-8" else found)
-    if ending == ".json" and not part:
-        # Some tools write one object a line under this ending.
+    if ending in (".json", ".jsonl", ".ndjson") and not part:
+        # Some tools write one object a line under the first ending, or each over several lines under the others.
         with suppress(ValueError, OSError, EOFError, zlib.error):  # the reader of JSON reports what is wrong
             line, _, following = _read_start(file).partition(b"\n")
-            if following.lstrip().startswith(b"{") and isinstance(orjson.loads(line), dict):
+            if line.strip() == b"{":
+                form = FORMATS[".json"]
+            elif following.lstrip().startswith(b"{") and isinstance(orjson.loads(line), dict):
                 form = FORMATS[".jsonl"]
 
     def read(complain: Complain) -> Iterator[RawRow]:

@@ -1,12 +1,14 @@
 """Spans and log records of OpenTelemetry.
 
 They come as OTLP in JSON or protobuf, or as rows of SDKs and of Phoenix, and become `Recorded` spans and `Logged`
-events. `read_span` reads a recorded span by the conventions of GenAI, OpenInference, OpenLLMetry (traceloop) and
-Langfuse's SDKs; an application may mix them, so of each field the first attribute that is there counts. Events of the
-GenAI conventions, which hold prompts and completions apart from the spans, are joined to them once a trace is whole.
+events. `read_span` reads a recorded span by the conventions of GenAI, OpenInference, OpenLLMetry (traceloop), MLflow,
+promptflow and Langfuse's SDKs; an application may mix them, so of each field the first attribute that is there counts.
+Events of the GenAI conventions, which hold prompts and completions apart from the spans, are joined to them once a
+trace is whole.
 """
 
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -21,15 +23,11 @@ from evalhouse.tasks.datasets.spans import (
     Span,
     Tree,
     count_tokens,
-    find_documents,
-    find_message,
-    find_turns,
     list_messages,
-    list_tool_calls,
-    make_call,
     nest,
     read_count,
     read_documents,
+    read_exchange,
     read_list,
     read_name,
     read_retrieved,
@@ -37,7 +35,7 @@ from evalhouse.tasks.datasets.spans import (
     read_tree,
     refine_kind,
 )
-from evalhouse.tasks.datasets.values import is_absent, open_value
+from evalhouse.tasks.datasets.values import is_absent, open_cell, open_text, open_value
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -58,34 +56,50 @@ _KINDS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "llm.request.type": {"chat": "llm", "completion": "llm", "embedding": "embedding", "rerank": "reranker"},
     "traceloop.span.kind": {"workflow": "chain", "agent": "chain", "task": "chain", "tool": "tool"},
     _LANGFUSE: LANGFUSE_KINDS,
+    "mlflow.spanType": {
+        "llm": "llm", "chat_model": "llm", "retriever": "retriever", "reranker": "reranker", "tool": "tool",
+        "embedding": "embedding", "chain": "chain", "agent": "chain", "workflow": "chain", "task": "chain",
+    },
+    "span_type": {
+        "llm": "llm", "retrieval": "retriever", "embedding": "embedding", "function": "chain", "flow": "chain",
+    },
 }  # fmt: skip
 _INPUTS: Final = (
     "input.value", "traceloop.entity.input", "gen_ai.retrieval.query.text", "reranker.query", "gen_ai.task.input",
     "langfuse.trace.input", "langfuse.observation.input", "gen_ai.tool.call.arguments", "tool.parameters",
-    "spring.ai.chat.client.user.text",
+    "spring.ai.chat.client.user.text", "mlflow.spanInputs", "promptflow.function.inputs", "promptflow.retrieval.query",
 )  # fmt: skip
 _OUTPUTS: Final = (
     "output.value", "traceloop.entity.output", "gen_ai.task.output", "langfuse.trace.output",
-    "langfuse.observation.output", "gen_ai.tool.call.result",
+    "langfuse.observation.output", "gen_ai.tool.call.result", "mlflow.spanOutputs", "promptflow.function.output",
 )  # fmt: skip
 _ASKED: Final = ("gen_ai.input.messages", "llm.input_messages", "gen_ai.prompt")
 _REPLIED: Final = ("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
-_DOCUMENTS: Final = ("retrieval.documents", "reranker.output_documents", "gen_ai.retrieval.documents")
+_DOCUMENTS: Final = (
+    "retrieval.documents", "reranker.output_documents", "gen_ai.retrieval.documents", "promptflow.retrieval.documents",
+)  # fmt: skip
 _SESSIONS: Final = (
     "session.id", "gen_ai.conversation.id", "traceloop.association.properties.session_id",
     "traceloop.association.properties.conversation_id", "traceloop.association.properties.thread_id",
     "langfuse.session.id",
 )  # fmt: skip
-_PROMPT_TOKENS: Final = ("llm.token_count.prompt", "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-_REPLY_TOKENS: Final = ("llm.token_count.completion", "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+_PROMPT_TOKENS: Final = (
+    "llm.token_count.prompt", "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.usage.prompt_tokens",
+)  # fmt: skip
+_REPLY_TOKENS: Final = (
+    "llm.token_count.completion", "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens",
+    "llm.usage.completion_tokens",
+)  # fmt: skip
 _MODELS: Final = (
     "llm.model_name", "gen_ai.response.model", "gen_ai.request.model", "langfuse.observation.model.name",
+    "mlflow.llm.model", "llm.response.model",
 )  # fmt: skip
 _USAGE: Final = "langfuse.observation.usage_details"
 _TOOLS: Final = ("tool.name", "gen_ai.tool.name", "traceloop.entity.name")
 # Conventions before 1.37 put messages into events.
 _ASKED_EVENTS: Final[Mapping[str, str]] = {
     "gen_ai.user.message": "user", "gen_ai.system.message": "system", "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
 }  # fmt: skip
 _STATUSES: Final[Mapping[object, str]] = {
     1: "ok", 2: ERROR, "STATUS_CODE_OK": "ok", "STATUS_CODE_ERROR": ERROR, "OK": "ok", "ERROR": ERROR,
@@ -162,52 +176,64 @@ def _look_up(tree: Tree, name: str) -> Any:  # noqa: ANN401  # any value of an a
     return value
 
 
+def _open_parts(value: object) -> object:
+    """Return the parts of a message that an event holds as text; any other text unchanged."""
+    opened = open_cell(value)
+    return opened if isinstance(opened, list) and all(isinstance(part, Mapping) for part in opened) else value
+
+
 def read_span(recorded: Recorded) -> Span:
     """Return a recorded span, read by the conventions of its attributes."""
-    attributes = recorded.attributes
+    # MLflow and promptflow write all values in JSON, texts too.
+    attributes = {
+        name: open_text(value) if name.startswith("mlflow.") else value for name, value in recorded.attributes.items()
+    }
+    events = [(str(event.get("name")), read_tree(event.get("attributes"))) for event in recorded.events]
+    for event_name, of_event in events:
+        if "payload" in of_event:
+            attributes.setdefault(event_name, open_text(of_event["payload"]))
     tree = nest(attributes)
-    # The messages that a model was sent and its replies, from attributes or events of the span.
-    asked = next((found for name in _ASKED if (found := list_messages(_look_up(tree, name)))), [])
-    replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name)))), [])
-    for event in () if asked or replied else recorded.events:
-        event_name, of_event = event.get("name"), read_tree(event.get("attributes"))
-        body = of_event.get("content", of_event.get("gen_ai.event.content"))
-        if isinstance(event_name, str) and event_name in _ASKED_EVENTS:
-            asked = [*asked, {"role": _ASKED_EVENTS[event_name], "content": body}]
-        elif event_name == "gen_ai.choice":
-            replied = [*replied, {"content": body, **read_tree(of_event.get("message"))}]
-        else:
-            # Spring AI lists the texts of all messages, with an empty one for each that has none.
-            sent = list_messages(_pick(of_event, ("gen_ai.input.messages", "gen_ai.prompt")))
-            received = list_messages(_pick(of_event, ("gen_ai.output.messages", "gen_ai.completion")))
-            asked = asked or [message for message in sent if message != ""]
-            replied = replied or [message for message in received if message != ""]
-    # Some conventions leave out the role of a reply.
-    replied = [{"role": "assistant", **reply} if isinstance(reply, Mapping) else reply for reply in replied]
     kinds = (kinds.get(str(attributes.get(name, "")).lower()) for name, kinds in _KINDS.items())
     kind: Kind = next((kind for kind in kinds if kind is not None), "other")
     if _LANGFUSE in attributes:
         kind = refine_kind(kind, recorded.name)
     given, made = _pick(attributes, _INPUTS), _pick(attributes, _OUTPUTS)
-    question, answer = find_message(given, "question"), find_message(made, "answer")
-    if kind == "llm" or question is None:
-        question = find_message(asked, "question") or question
-    if kind == "llm" or answer is None:
-        answer = find_message(replied, "answer") or answer
+    # The messages that a model was sent and its replies, from attributes or events of the span.
+    asked = next((found for name in _ASKED if (found := list_messages(_look_up(tree, name), "user"))), [])
+    replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name), "assistant"))), [])
+    has_messages = bool(asked or replied)
+    for event_name, of_event in () if has_messages else events:
+        body = open_cell(of_event.get("gen_ai.event.content"))
+        members = {**of_event, **body} if isinstance(body, Mapping) else {"content": body, **of_event}
+        content, message = _open_parts(members.get("content")), _open_parts(members.get("message"))
+        if event_name == "gen_ai.choice":
+            inner = open_cell(message)
+            inner = inner if isinstance(inner, Mapping) else {"content": message or content}
+            if kind == "tool":  # Strands records what a tool returned as its choice
+                made = made or message
+            elif not replied:  # further choices are not used
+                replied = list_messages([inner], "assistant")
+        elif event_name in _ASKED_EVENTS:
+            given = given or (content if kind == "tool" else None)
+            asked += list_messages([{**members, "role": _ASKED_EVENTS[event_name], "content": content}], "user")
+        else:
+            # Spring AI lists the texts of all messages, with an empty one for each that has none.
+            sent = list_messages(_pick(of_event, ("gen_ai.input.messages", "gen_ai.prompt")), "user")
+            received = list_messages(_pick(of_event, ("gen_ai.output.messages", "gen_ai.completion")), "assistant")
+            asked, replied = asked or sent, replied or received
+    name = ""
+    if kind == "tool":
+        # Langfuse has no name for the tool but the span's.
+        name = read_name(_pick(attributes, _TOOLS)) or (recorded.name if _LANGFUSE in attributes else "")
+        arguments = read_tree(given)
+        given = arguments.get("inputs", arguments.get("input_str", given)) if "kwargs" in arguments else given
     error = None
     if attributes.get("langfuse.observation.level") == "ERROR":
         error = read_name(attributes.get("langfuse.observation.status_message")) or _NO_REASON
     elif recorded.status == ERROR:
-        messages = [read_tree(event.get("attributes")).get("exception.message") for event in recorded.events]
+        messages = [of_event.get("exception.message") for _, of_event in events]
         words = recorded.message or next((text for text in messages if isinstance(text, str) and text), None)
         error = words or str(attributes.get("error.type") or _NO_REASON)
-    calls = tuple(list_tool_calls(replied))
-    if kind == "tool":
-        # Langfuse has no name for the tool but the span's.
-        name = read_name(_pick(attributes, _TOOLS)) or (read_name(recorded.name) if _LANGFUSE in attributes else None)
-        arguments = read_tree(given)
-        inner = arguments.get("input_str", arguments.get("inputs", given)) if "kwargs" in arguments else given
-        calls = (make_call(name, inner),) if name else ()
     has_tokens = kind in ("llm", "chain") or bool(replied)
     return Span(
         trace_id=recorded.trace_id,
@@ -218,12 +244,8 @@ def read_span(recorded: Recorded) -> Span:
         started_at=recorded.started_at,
         ended_at=recorded.ended_at,
         error=error,
-        question=question,
-        turns=find_turns(asked) or find_turns(given),
-        answer=answer,
         documents=_find_documents(tree, kind, made),
-        passed_on=find_documents(made) if kind == "chain" else None,
-        tool_calls=calls,
+        **read_exchange(kind, name, given, made, asked=asked, replied=replied),
         prompt_tokens=_count(attributes, _PROMPT_TOKENS, "input") if has_tokens else None,
         completion_tokens=_count(attributes, _REPLY_TOKENS, "output") if has_tokens else None,
         model=read_name(_pick(attributes, _MODELS)) if kind == "llm" else None,
@@ -234,6 +256,8 @@ def read_span(recorded: Recorded) -> Span:
 
 def _count(attributes: Tree, names: Iterable[str], side: Literal["input", "output"]) -> int | None:
     count = read_count(_pick(attributes, names))
+    if count is None:
+        count = read_count(read_tree(attributes.get("mlflow.chat.tokenUsage")).get(f"{side}_tokens"))
     return count_tokens(read_tree(attributes.get(_USAGE)), side) if count is None else count
 
 
@@ -256,7 +280,7 @@ def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...
 # --- events about spans
 
 _FROM_EVENTS: Final = (
-    "question", "turns", "answer", "tool_calls", "prompt_tokens", "completion_tokens", "model", "session",
+    "question", "turns", "answer", "returned", "tool_calls", "prompt_tokens", "completion_tokens", "model", "session",
 )  # fmt: skip
 
 
@@ -327,6 +351,14 @@ def _make_logged(
     )
 
 
+def _read_hex(value: object) -> str:
+    """Return an id in hex, in which OTLP writes it, also from the base64 of protobuf's own JSON; "" for none."""
+    text = str(value or "")
+    if _BASE64_ID.fullmatch(text):
+        return b64decode(text).hex()
+    return text.lower()
+
+
 def _check_ids(trace_id: str, span_id: str, needs: str) -> None:
     if not _TRACE_ID.fullmatch(trace_id) or not _SPAN_ID.fullmatch(span_id):
         raise ValueError(f"{needs} a traceId of 32 and a spanId of 16 hex digits; got {trace_id!r}, {span_id!r}")
@@ -336,6 +368,7 @@ def _check_ids(trace_id: str, span_id: str, needs: str) -> None:
 
 _TRACE_ID: Final = re.compile("[0-9a-fA-F]{32}")
 _SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
+_BASE64_ID: Final = re.compile("[0-9a-zA-Z+/]{22}==|[0-9a-zA-Z+/]{11}=")  # of 16 and 8 bytes
 _UNREADABLE: Final = (ValueError, AttributeError, TypeError, KeyError)
 
 
@@ -347,13 +380,13 @@ def read_otlp(message: Tree, blame: Blame) -> Iterator[Recorded]:
     for item, service in _list_items(message, "resourceSpans", ("scopeSpans", "instrumentationLibrarySpans"), "spans"):
         try:
             span = read_fields(item)
-            trace_id, span_id = str(span.get("traceId")), str(span.get("spanId"))
+            trace_id, span_id = _read_hex(span.get("traceId")), _read_hex(span.get("spanId"))
             _check_ids(trace_id, span_id, "a span needs")
             status = read_tree(span.get("status"))
             recorded = Recorded(
-                trace_id=trace_id.lower(),
-                span_id=span_id.lower(),
-                parent_id=str(span.get("parentSpanId") or "").lower() or None,
+                trace_id=trace_id,
+                span_id=span_id,
+                parent_id=_read_hex(span.get("parentSpanId")) or None,
                 name=str(span.get("name") or ""),
                 service=service,
                 started_at=read_time(span.get("startTimeUnixNano")),
@@ -378,8 +411,8 @@ def read_otlp_logs(message: Tree, blame: Blame) -> Iterator[Logged | Unplaced]:
         try:
             record = read_fields(item)
             logged = _make_logged(
-                str(record.get("traceId") or ""),
-                str(record.get("spanId") or ""),
+                _read_hex(record.get("traceId")),
+                _read_hex(record.get("spanId")),
                 named=record.get("eventName"),
                 service=service,
                 times=(record.get("timeUnixNano"), record.get("observedTimeUnixNano")),

@@ -1,18 +1,19 @@
 """A span as all formats are read: one step of a bot's work on one question, with its question and answer.
 
 The second half finds the text of a question or an answer, earlier turns, tool calls and documents in the objects that
-tracers record as a step's input and output. LangChain writes messages, or serialised objects of its classes;
-OpenTelemetry messages with parts; decorators the arguments of a function; OpenAI's clients the whole request and
-response. A question is the last that a person wrote: the messages before it are the conversation. Only what cannot be
-anything else is read as a text.
+tracers record as a step's input and output: messages, which `chat` reads, the arguments of a function from decorators,
+the whole request and response from clients. A question is the last that a person wrote: the messages before it are the
+conversation. Only what cannot be anything else is read as a text.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
+from evalhouse.tasks.datasets.chat import Message, has_roles, read_known
+from evalhouse.tasks.datasets.conversations import CutTurn, cut_turns
 from evalhouse.tasks.datasets.values import open_cell, open_context, open_value
 
 Kind = Literal["chain", "llm", "retriever", "reranker", "tool", "embedding", "other"]
@@ -37,7 +38,8 @@ class Span:
 
     `turns` are the messages before the question, where the span has them: objects with role and text. `documents` is
     None for what retrieves nothing, and empty for a retriever that found nothing. `passed_on` are the ones that a chain
-    returned with its answer.
+    returned with its answer, `returned` the ones that a tool found. `is_streamed`: an object is recorded as the answer.
+    `project` is the id of LangSmith's.
     """
 
     trace_id: str
@@ -52,13 +54,16 @@ class Span:
     turns: tuple[Tree, ...] = ()
     answer: str | None = None
     documents: tuple[Document, ...] | None = None
+    is_streamed: bool = False
     passed_on: tuple[Document, ...] | None = None
+    returned: tuple[Document, ...] | None = None
     tool_calls: tuple[Tree, ...] = ()
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     model: str | None = None
     session: str | None = None
     service: str | None = None
+    project: str | None = None
 
 
 LANGFUSE_KINDS: Final[Mapping[str, Kind]] = {
@@ -159,11 +164,9 @@ def nest(attributes: Tree) -> dict[str, Any]:
     return tree
 
 
-# --- questions, answers and turns
+# --- what a step was given and what it made
 
 Field = Literal["question", "answer"]
-_ASKING: Final = ("user", "human", "HumanMessage")
-_ANSWERING: Final = ("assistant", "ai", "model", "AIMessage", "AIMessageChunk")
 # Names around a value, the outermost first.
 _WRAPPERS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("inputs", "input", "messages", "new_message", "contents", "args", "kwargs", "params"),
@@ -172,140 +175,168 @@ _WRAPPERS: Final[Mapping[Field, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
-    "question": ("question", "user_input", "query", "prompt", "q", "text", "content"),
+    "question": ("question", "user_input", "query", "prompt", "q", "message", "text", "content"),
     "answer": ("answer", "response", "output_text", "text", "content", "final_output"),
 }
-# Beside the value in what LangChain's callbacks and decorators record: never the value.
-_BESIDE: Final = frozenset({"tags", "metadata", "config", "run_manager", "callbacks", "self", "session_id", "user_id"})
+# LangChain's callbacks record these with the value in one of them: an empty one is an empty value.
+_RECORDED: Final[Mapping[Field, str]] = {"question": "inputs", "answer": "outputs"}
+# Beside the value in what callbacks and decorators record: never the value.
+_BESIDE: Final = frozenset(
+    {
+        "tags", "metadata", "config", "run_manager", "callbacks", "self", "session_id", "user_id", "name", "run_type",
+        "model", "id",
+    }
+)  # fmt: skip
+_HISTORIES: Final = ("chat_history", "history", "message_history", "conversation_history", "previous_messages")
 _DEEPEST: Final = 12
+# An object as Python prints it: a stream in place of an answer, a document without its text.
+_STREAM: Final = re.compile(r"<(?:[\w.]+ object|(?:[^\n<>]|<locals>|<lambda>){0,300} at 0x[0-9a-fA-F]+)>")
+_PRINTED: Final = re.compile(rf"{_STREAM.pattern}|<\w+\([^\n<>]{{0,1000}}\)>")
+
+
+def read_exchange(
+    kind: Kind,
+    name: str,
+    given: object,
+    made: object,
+    *,
+    asked: Sequence[Message] = (),
+    replied: Sequence[Message] = (),
+) -> dict[str, Any]:
+    """Return the fields of a span that its input and output state, with the messages of a model beside them.
+
+    `name` is the tool's, "" for none. The messages of a model count before its input and output, and the ones of other
+    steps after them: what a person wrote comes before the prompt that was made of it.
+    """
+    asked, replied = asked or find_messages(given), replied or find_messages(made)
+    # A graph returns the messages that it was given, followed by its replies.
+    repeats_all = any(message.role == "user" for message in replied)
+    turn = read_last_turn(replied if repeats_all else [*asked, *replied])
+    question, answer = find_message(given, "question"), find_message(made, "answer")
+    if turn is not None:
+        is_first = kind == "llm"
+        question = (turn.question or question) if is_first else (question or turn.question or None)
+        answer = (turn.answer or answer) if is_first else (answer or turn.answer)
+    calls = [item for message in replied for item in message.tool_calls]
+    returned: object = None if turn is None or turn.contexts is None else turn.contexts
+    if kind == "tool":
+        calls = [{"name": name, "arguments": given}] if name else []
+        results = read_known([{"role": "tool", "content": open_cell(made)}])
+        tools = [message for message in replied if message.role == "tool"] or results
+        returned = next((message.contexts for message in tools if message.contexts is not None), None)
+    return {
+        "question": question,
+        "turns": find_history(given) or tuple(cast(list[Tree], turn.conversation) if turn is not None else ()),
+        "answer": answer,
+        "is_streamed": answer is None and isinstance(made, str) and _STREAM.search(made) is not None,
+        "tool_calls": tuple(call for item in calls if (call := name_call(item)) is not None),
+        "passed_on": find_documents(made) if kind == "chain" else None,
+        "returned": None if returned is None else read_documents(returned),
+    }
+
+
+def read_last_turn(messages: Sequence[Message]) -> CutTurn | None:
+    """Return the last turn of messages; replies alone are the turn of an empty question."""
+    if any(message.role == "user" for message in messages):
+        return cut_turns(messages)[-1]
+    return cut_turns([Message(role="user"), *messages])[-1] if messages else None
 
 
 def find_message(value: object, field: Field, depth: int = 0) -> str | None:
     """Return the question or the answer in a recorded value; None if there is not exactly one that it can be."""
     value = open_cell(value)
     if isinstance(value, str):
-        return value if value.strip() else None
+        return value if value.strip() and not _PRINTED.fullmatch(value.strip()) else None
     if depth > _DEEPEST:
         return None
+    if has_roles(value if isinstance(value, list | tuple) else [value]):
+        turn = read_last_turn(find_messages(value))
+        return None if turn is None else (turn.question if field == "question" else turn.answer) or None
     if isinstance(value, Mapping):
-        if _find_role(value) is not None:
-            return read_content(value) or None
         members = {key: item for key, item in value.items() if key not in _BESIDE and item not in (None, "", [], {})}
+        if _RECORDED[field] in value and "kwargs" in value:
+            return find_message(value[_RECORDED[field]], field, depth + 1)
         for key in (*_KEYS[field], *_WRAPPERS[field]):
             if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
                 return text
         return find_message(next(iter(members.values())), field, depth + 1) if len(members) == 1 else None
     if not isinstance(value, list | tuple):
         return None
-    roles = [_find_role(item) for item in value]
-    if any(role is not None for role in roles):
-        speaking = _ASKING if field == "question" else _ANSWERING
-        messages = [item for item, role in zip(value, roles, strict=True) if role in speaking]
-        return (read_content(messages[-1]) or None) if messages else None
     # Of several choices of a model the first is the one that is used.
     are_choices = field == "answer" and all(isinstance(item, Mapping) and "finish_reason" in item for item in value)
     return find_message(value[0], field, depth + 1) if len(value) == 1 or (value and are_choices) else None
 
 
-def find_turns(value: object, depth: int = 0) -> tuple[Tree, ...]:
-    """Return the turns of a person and the bot before the question, from a recorded list of messages, oldest first."""
+def find_messages(value: object, depth: int = 0) -> list[Message]:
+    """Return the messages in a recorded request, reply or state; [] for none."""
+    value = _unfold(open_cell(value))
+    if isinstance(value, Mapping) and not has_roles([value]):
+        names = (*_WRAPPERS["question"], *_WRAPPERS["answer"], "content")
+        inner = (find_messages(value[name], depth + 1) for name in names if depth <= _DEEPEST and value.get(name))
+        return next(filter(None, inner), [])
+    if isinstance(value, list | tuple) and len(value) == 1 and not has_roles(value):
+        return find_messages(value[0], depth + 1) if depth <= _DEEPEST else []
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if len(items) > 1 and all(isinstance(item, Mapping) and "finish_reason" in item for item in items):
+        items = items[:1]
+    return read_known(items)
+
+
+def list_messages(value: object, speaker: Literal["user", "assistant"]) -> list[Message]:
+    """Return the messages in an attribute that holds them. Messages without a role are the speaker's."""
+    items = _unfold(open_value(value))
+    messages = []
+    for item in items if isinstance(items, list | tuple) else [items]:
+        inner = item.get("message", item) if isinstance(item, Mapping) else {"content": item} if item else None
+        if isinstance(inner, Mapping):
+            messages.append({"role": speaker, **inner})
+    return find_messages(messages) if messages else []
+
+
+def find_history(value: object, depth: int = 0) -> tuple[Tree, ...]:
+    """Return the earlier turns beside a question, oldest first: a list of messages, or pairs of question and answer."""
     value = open_cell(value)
-    if isinstance(value, Mapping) and depth <= _DEEPEST:
-        inner = next((value[key] for key in _WRAPPERS["question"] if value.get(key)), None)
-        return find_turns(inner, depth + 1)
-    if not isinstance(value, list | tuple) or depth > _DEEPEST:
+    if not isinstance(value, Mapping) or depth > _DEEPEST:
         return ()
-    if len(value) == 1 and isinstance(value[0], list):  # LangChain's callbacks have a list for each prompt
-        return find_turns(value[0], depth + 1)
-    roles = [_find_role(item) for item in value]
-    last = max((place for place, role in enumerate(roles) if role in _ASKING), default=0)
-    messages = [(role, read_content(item)) for role, item in zip(roles[:last], value, strict=False)]
-    return tuple(
-        {"role": "user" if role in _ASKING else "assistant", "text": text}
-        for role, text in messages
-        if role in (*_ASKING, *_ANSWERING) and text.strip()
-    )
+    for name in _HISTORIES:
+        items = open_cell(value.get(name))
+        if isinstance(items, list | tuple) and items:
+            messages = read_known(items) or read_known(
+                message
+                for pair in items
+                if isinstance(pair, list | tuple) and len(pair) == 2
+                for message in zip(("user", "assistant"), pair, strict=True)
+            )
+            turn = cut_turns([*messages, Message(role="user", text="?")])[-1]
+            return tuple(cast(list[Tree], turn.conversation))
+    inner = (find_history(value.get(name), depth + 1) for name in ("inputs", "input", "kwargs"))
+    return next(filter(None, inner), ())
 
 
-def _find_role(item: object) -> str | None:
-    """Return the role of a message; None for what is not a message. `["human", "…"]` is one as well."""
-    if isinstance(item, list | tuple) and len(item) == 2 and item[0] in (*_ASKING, *_ANSWERING, "system"):
-        return str(item[0])
+_NESTED: Final = ("message.", "message_content.", "tool_call.")
+
+
+def _unfold(value: object, depth: int = 0) -> object:
+    """Return messages with OpenInference's dotted names as objects and its numbered members as lists."""
+    if depth > _DEEPEST:
+        return value
+    if isinstance(value, Mapping):
+        is_dotted = any(str(name).startswith(_NESTED) for name in value)
+        tree = {name: _unfold(member, depth + 1) for name, member in (nest(value) if is_dotted else value).items()}
+        is_list = bool(tree) and all(str(name).isdecimal() for name in tree)
+        return [tree[name] for name in sorted(tree, key=int)] if is_list else tree
+    return [_unfold(item, depth + 1) for item in value] if isinstance(value, list | tuple) else value
+
+
+def name_call(item: object) -> Tree | None:
+    """Return a call of a tool as `{"name", "arguments"}`, its arguments as an object; None for what names no tool."""
     if not isinstance(item, Mapping):
         return None
-    if item.get("lc") and isinstance(item.get("id"), list):  # a serialised object of LangChain
-        return str(item["id"][-1]) if str(item["id"][-1]).endswith(("Message", "MessageChunk")) else None
-    role = item.get("role") or item.get("message.role")
-    if isinstance(role, str):
-        return role
-    if {"content", "data"} & item.keys() and item.get("type") in (*_ASKING, *_ANSWERING, "system", "tool"):
-        return str(item["type"])
-    inner = item.get("message")
-    return _find_role(inner) if isinstance(inner, Mapping) and len(item) == 1 else None
-
-
-def read_content(item: object) -> str:
-    """Return the text of a message, or its text parts, joined; "" for none."""
-    if isinstance(item, list | tuple):
-        return str(item[1])
-    if not isinstance(item, Mapping):
-        return ""
-    for key in ("kwargs", "data", "message"):  # as LangChain dumps one, and as OpenInference nests one
-        if isinstance(item.get(key), Mapping):
-            return read_content(item[key])
-    keys = ("content", "message.content", "parts", "contents", "text")
-    content = open_cell(next((item[key] for key in keys if item.get(key) not in (None, "")), ""))
-    if isinstance(content, str):
-        return content
-    texts = []
-    for part in read_list(content) or []:
-        inner = part.get("message_content", part) if isinstance(part, Mapping) else part
-        if isinstance(inner, Mapping) and inner.get("type", "text") in ("text", "input_text", "output_text"):
-            inner = inner.get("text", inner.get("content"))
-        if isinstance(inner, str) and inner:
-            texts.append(inner)
-    return "\n".join(texts)
-
-
-def list_messages(value: Any) -> list[Any]:  # noqa: ANN401  # any value of an attribute
-    """Return messages as a list, each a tree."""
-    return [nest(item) if isinstance(item, Mapping) else item for item in read_list(value) or []]
-
-
-# --- tool calls
-
-
-def list_tool_calls(messages: Sequence[object]) -> Iterator[Tree]:
-    """Yield the tool calls in messages, each `{"name", "arguments"}`."""
-    for message in messages:
-        if not isinstance(message, Mapping):
-            continue
-        inner = message
-        for key in ("message", "kwargs"):
-            inner = inner[key] if isinstance(inner.get(key), Mapping) else inner
-        parts = read_list(inner.get("parts")) or []
-        called = [part for part in parts if isinstance(part, Mapping) and part.get("type") == "tool_call"]
-        for item in [*called, *(read_list(inner.get("tool_calls")) or [])]:
-            if not isinstance(item, Mapping):
-                continue
-            call = read_tree(item.get("tool_call", item))
-            function = read_tree(call.get("function", call))
-            arguments = function.get("arguments", function.get("args", function.get("input")))
-            if name := read_name(function.get("name")):
-                yield make_call(name, arguments)
-
-
-def read_calls(kind: Kind, name: str, given: object, made: object) -> tuple[Tree, ...]:
-    """Return the call that a tool's step is, or the calls that a model made."""
-    if kind == "tool":
-        return (make_call(name, given),) if name else ()
-    messages = read_list(made)
-    return tuple(list_tool_calls(messages if messages is not None else [read_tree(made)])) if kind == "llm" else ()
-
-
-def make_call(name: str, arguments: object) -> Tree:
-    """Return one call of a tool, with its arguments as an object."""
-    return {"name": name, "arguments": open_cell(arguments) or {}}
+    call = read_tree(item.get("tool_call", item))
+    function = read_tree(call.get("function", call))
+    arguments = next((function[key] for key in ("arguments", "args", "input") if function.get(key)), None)
+    name = read_name(function.get("name"))
+    return None if name is None else {"name": name, "arguments": open_value(arguments) or {}}
 
 
 # --- documents
@@ -350,7 +381,7 @@ def read_document(item: object) -> Document | None:
     if context is None:
         return None
     text, an_id = context.text if isinstance(context.text, str) else None, read_name(context.id)
-    if text is None and an_id is None:
+    if (text is None and an_id is None) or (text is not None and _PRINTED.fullmatch(text)):
         return None
     metadata = read_tree(context.rest.get("metadata"))
     scores = (context.rest.get("score"), context.rest.get("relevance_score"), metadata.get("score"))

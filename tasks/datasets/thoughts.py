@@ -1,17 +1,22 @@
-"""The thoughts of a bot, which are not its answer: reasoning models write them before they answer.
+"""The thoughts of a model, which are not its answer or reply: reasoning models write them first.
 
-Thoughts are in an answer between `<think>` and `</think>` or marks like these, in harmony's channels other than
-`final`, in parts of a content, or in a member beside the answer; `join_thoughts` puts the latter into the form of the
-former, so that an answer with its thoughts is one text. `split_thoughts` takes them out.
+Thoughts are between `<think>` and `</think>` or marks like these, in harmony's channels other than `final`, in parts of
+a content, or in a member beside the answer; `join_thoughts` puts the latter into the form of the former, so that an
+answer with its thoughts is one text. `split_thoughts` takes them out of a bot's answer, `split_reply` out of a judge's
+reply. They differ because the texts do:
 
-An answer may talk about such marks. So a mark within backticks does not count, an opening one begins its line or ends
-it, and a closing one without an opening ends its line or is directly followed by the answer.
+- An answer is prose that may talk about such marks: a mark within backticks does not count, an opening one begins its
+  line or ends it, and a closing one without an opening ends its line or is directly followed by the answer. There may
+  be several stretches.
+- A reply is JSON that may quote marks of the text under test, in any place: only thoughts before it count.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+import orjson
 
 # Opening and closing marks, the opening ones as patterns.
 _MARKS: Final = (
@@ -27,7 +32,6 @@ _MARKS: Final = (
     (r"<\|begin_of_thought\|>", "<|end_of_thought|>"),
     (r"<\|START_THINKING\|>", "<|END_THINKING|>"),
 )  # fmt: skip
-_CLOSINGS: Final = [re.compile(re.escape(closing), re.IGNORECASE) for _, closing in _MARKS]
 _ALONE: Final = "|".join(re.escape(closing) for _, closing in _MARKS if closing != "</details>")
 _BEGIN: Final = "|".join(f"(?P<mark{place}>{mark})" for place, (mark, _) in enumerate(_MARKS))
 _AFTER: Final = r"(?=\s*\n|\s*\Z|[\w\"'*#{\[(])"  # what follows the closing mark of thoughts
@@ -85,23 +89,73 @@ def join_thoughts(thoughts: str | None, text: str) -> str:
     return joined if is_marked else f"<think>\n{thoughts.strip()}\n</think>\n\n{text}"
 
 
+# What follows a closing mark alone before a reply, rather than the rest of a sentence that mentions it.
+_BEFORE_REPLY: Final = ("", "\n", "\r", "{", "[", "`")
+_MAX_CHARACTERS: Final = 100_000  # longer thoughts of a judge are cut
+
+
+def split_reply(text: str, apart: str | None = None) -> Spoken:
+    """Return a judge's reply without the thoughts before it; `apart` are thoughts that came in a separate field.
+
+    Chat templates that begin the thoughts themselves leave the closing mark alone in the reply, and a reply that breaks
+    off has the opening mark alone. Within the reply the same marks may be quoted; there they stay.
+    """
+
+    def is_json(part: str) -> bool:
+        try:
+            orjson.loads(part)
+        except orjson.JSONDecodeError:
+            return False
+        return True
+
+    within, reply = "", text
+    begin = _BEGINS.match(text.lstrip())
+    begun = text.lstrip()[begin.end() :] if begin else text.lstrip()
+    closing = _find_closing(begin) if begin else "</think>"
+    before, mark, after = begun.partition(closing)
+    if begin and not mark:
+        within, reply = begun, ""
+    elif mark and (begin or (after[:1] in _BEFORE_REPLY and not is_json(text))):
+        if closing in after and not is_json(after):
+            # A mark that the thoughts quote, or one more stretch of them.
+            before, _, after = begun.rpartition(closing)
+        if begin and _BEGINS.match(after.lstrip()):
+            before, after = before + after, ""
+        within, reply = before, after.strip()
+    thoughts = "\n\n".join(part for part in ((apart or "").strip(), within.strip()) if part)
+    return Spoken(text=reply, thoughts=thoughts[:_MAX_CHARACTERS] or None)
+
+
 def find_thoughts(members: object) -> str | None:
-    """Return the thoughts in an object beside an answer, or in the parts of its content; None without any."""
+    """Return the thoughts in an object beside an answer, or in the parts of its content; None without any.
+
+    Some servers give the same thoughts under two names.
+    """
     if not isinstance(members, Mapping):
         return None
+    for name in _MEMBERS:
+        if (thoughts := join_parts(members.get(name))).strip():
+            return thoughts
     content = members.get("content")
-    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
-    values = [members.get(name) for name in _MEMBERS] + [
-        next((part[key] for key in (*_MEMBERS, "text", "content") if isinstance(part.get(key), str)), None)
+    parts = [part for part in content if is_thought(part)] if isinstance(content, list) else []
+    texts = [
+        next((text for key in (*_MEMBERS, "text", "content") if (text := join_parts(part.get(key)))), "")
         for part in parts
-        if is_thought(part)
     ]
-    return "\n\n".join(value for value in values if isinstance(value, str) and value.strip()) or None
+    return "\n\n".join(text for text in texts if text.strip()) or None
+
+
+def join_parts(content: object) -> str:
+    """Return a text, or the joined texts of its parts, as some endpoints give it; "" for none."""
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        return "".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) else ""
 
 
 def is_thought(part: object) -> bool:
     """Return True for a part of a content that holds thoughts."""
-    return isinstance(part, Mapping) and part.get("type") in _PARTS
+    return isinstance(part, Mapping) and (part.get("type") in _PARTS or part.get("thought") is True)
 
 
 def read_parts(content: object) -> str | None:
@@ -151,13 +205,17 @@ def _cut_marks(text: str) -> Iterator[tuple[str, bool]]:
     yield text[start:], False
 
 
+def _find_closing(begin: re.Match[str]) -> str:
+    """Return the closing mark of an opening one."""
+    return next(closing for place, (_, closing) in enumerate(_MARKS) if begin[f"mark{place}"] is not None)
+
+
 def _find_end(text: str, begin: re.Match[str]) -> int:
     """Return where thoughts end: behind the closing mark that an answer follows, else behind the first one.
 
     Thoughts may quote the mark; a later stretch of thoughts has a separate one.
     """
-    place = next(place for place in range(len(_MARKS)) if begin[f"mark{place}"] is not None)
-    closing = _CLOSINGS[place]
+    closing = re.compile(re.escape(_find_closing(begin)), re.IGNORECASE)
     first = closing.search(text, begin.end())
     if first is None:
         return len(text)

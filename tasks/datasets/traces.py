@@ -125,11 +125,20 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class _Placed:
-    """A span, its depth in the trace, and whether a span around it is of its kind."""
+    """A span and the spans around it, the innermost first."""
 
     span: Span
-    depth: int
-    is_inner: bool
+    around: Sequence[Span]
+
+    @property
+    def depth(self) -> int:
+        """The number of spans around it."""
+        return len(self.around)
+
+    def is_first_with(self, name: str) -> bool:
+        """Return True if it has this field, and no span of its kind around it does."""
+        outer = (span for span in self.around if span.kind == self.span.kind)
+        return getattr(self.span, name) is not None and all(getattr(span, name) is None for span in outer)
 
 
 def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
@@ -144,7 +153,7 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
             around.append(outer)
             seen.add(outer.span_id)
             outer = by_id.get(outer.parent_id or "")
-        tree.append(_Placed(span=span, depth=len(around), is_inner=any(one.kind == span.kind for one in around)))
+        tree.append(_Placed(span=span, around=around))
     tree.sort(key=lambda item: (item.depth, item.span.started_at or 0.0))
     trace_id = spans[0].trace_id
     tops = [placed.span for placed in tree if placed.depth == 0]
@@ -161,24 +170,36 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     # Of spans equally far out the one that ended last has the answer that the others contributed to.
     answering = [item for item in tree if item.span.answer is not None and item.span.kind in _ANSWERING]
     answering.sort(key=lambda item: (item.depth, _ANSWERING.index(item.span.kind), -(item.span.ended_at or 0.0)))
+    streamed = [item.depth for item in tree if item.span.is_streamed and item.span.kind in _ANSWERING]
+    if streamed and not any(item.depth <= min(streamed) for item in answering):
+        # A stream is recorded as an object: its text is that of the last model. Steps in between cut texts.
+        answering = [item for item in answering if item.span.kind == "llm"]
+        answering.sort(key=lambda item: -(item.span.ended_at or 0.0))
     # What else is known about it is for the sample's metadata.
     placed = [item.span for item in tree]
-    models = [item.span for item in tree if item.span.kind == "llm" and not item.is_inner]
-    tools = [span.tool_calls for span in placed if span.kind == "tool"]
-    calls = [call for of_span in tools or [span.tool_calls for span in models] for call in of_span]
-    prompt_tokens = [span.prompt_tokens for span in models if span.prompt_tokens is not None]
-    reply_tokens = [span.completion_tokens for span in models if span.completion_tokens is not None]
+    models = [item for item in tree if item.span.kind == "llm"]
+    calls = [call for span in placed if span.kind == "tool" for call in span.tool_calls]
+    outermost = [item.span for item in models if not any(span.kind == "llm" for span in item.around)]
+    by_models = [call for span in outermost for call in span.tool_calls]
+    if not calls or sorted(call["name"] for call in calls) == sorted(call["name"] for call in by_models):
+        calls = by_models  # a tool's step may have its arguments as text
+    # An outer call of a model may have no tokens; else the outermost step with tokens counts.
+    counted = models if any(item.span.prompt_tokens is not None for item in models) else tree
+    prompt_tokens = [item.span.prompt_tokens or 0 for item in counted if item.is_first_with("prompt_tokens")]
+    reply_tokens = [item.span.completion_tokens or 0 for item in counted if item.is_first_with("completion_tokens")]
     started_at, ended_at = min(top.started_at or 0.0 for top in tops), max(top.ended_at or 0.0 for top in tops)
     metadata = {
         "conversation_id": next((span.session for span in placed if span.session), None),
         "service": next((span.service for span in placed if span.service), None),
         "trace_name": tops[0].name or None,
+        "project_id": tops[0].project,
+        "span_id": tops[0].span_id if re.fullmatch("[0-9a-f]{16}", tops[0].span_id) else None,  # of OpenTelemetry
         "asked_at": started_at or None,
         # Where no end was recorded, it equals the beginning.
         "latency_ms": round((ended_at - started_at) * 1000, 3) if started_at and ended_at > started_at else None,
         "prompt_tokens": sum(prompt_tokens) if prompt_tokens else None,
         "completion_tokens": sum(reply_tokens) if reply_tokens else None,
-        "models": sorted({span.model for span in models if span.model}) or None,
+        "models": sorted({str(item.span.model) for item in models if item.is_first_with("model")}) or None,
         "tool_calls": calls or None,
         "n_spans": len(placed),
     }
@@ -191,13 +212,16 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     if asking[0].span.turns:
         row["conversation"] = list(asking[0].span.turns)
     # What reached the model: the documents of the last reranker if there is one, else of all retrievers, each document
-    # once; without either, what the outermost chain returned with its answer.
-    with_documents = [item.span for item in tree if item.span.documents is not None and not item.is_inner]
+    # once; without either, what the outermost chain returned with its answer; else what tools returned.
+    with_documents = [item.span for item in tree if item.is_first_with("documents")]
     with_documents.sort(key=lambda span: span.started_at or 0.0)
     rerankers = [span for span in with_documents if span.kind == "reranker"]
     chosen = [span.documents or () for span in rerankers[-1:] or with_documents]
     if not chosen:
-        chosen = [item.span.passed_on for item in tree if item.span.passed_on is not None][:1]
+        chosen = [span.passed_on for span in placed if span.passed_on is not None][:1]
+    if not chosen:
+        tools_first = sorted(placed, key=lambda span: (span.kind != "tool", span.started_at or 0.0))
+        chosen = [span.returned for span in tools_first if span.returned is not None]
     documents: list[Document] = list({(item.id, item.text): item for listed in chosen for item in listed}.values())
     if chosen and all(document.text is not None for document in documents):
         row["contexts"] = [

@@ -20,14 +20,10 @@ from evalhouse.tasks.datasets.spans import (
     Span,
     Tree,
     count_tokens,
-    find_documents,
-    find_message,
-    find_turns,
-    make_call,
-    read_calls,
     read_count,
     read_document,
     read_documents,
+    read_exchange,
     read_list,
     read_name,
     read_retrieved,
@@ -102,10 +98,7 @@ def read_langfuse(row: Tree, blame: Blame) -> Iterator[Span]:
             # Tracers leave observations open when all is over; a trace with an answer is not running.
             ended_at=None if None in ends and not made else ended_at,
             error=failed[0].error if failed and not made else None,
-            question=find_message(given, "question"),
-            turns=find_turns(given),
-            answer=find_message(made, "answer"),
-            passed_on=find_documents(made),
+            **read_exchange("chain", "", given, made),
             session=read_name(row.get("session_id")),
             service=_find_service(read_tree(row.get("metadata"))),
         )
@@ -143,12 +136,11 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
             texts = [document for document in documents if document is not None and document.text is not None]
             kind = "retriever" if len(texts) == len(made) else kind
     kind = refine_kind(kind, name)
-    if kind != "tool":
-        calls = read_calls(kind, "", given, made)
-    elif given is None:
-        calls = recorded.tool_calls
-    else:  # an observation's name may hold more than the tool's
-        calls = (make_call(recorded.tool_calls[0]["name"] if recorded.tool_calls else name, given),)
+    # An observation's name may hold more than the tool's.
+    exchange = read_exchange(kind, recorded.tool_calls[0]["name"] if recorded.tool_calls else name, given, made)
+    stated = {field: value or getattr(recorded, field) for field, value in exchange.items()}
+    if kind == "tool" and given is None:
+        stated["tool_calls"] = recorded.tool_calls
     usage = read_tree(row.get("usage_details")) or read_tree(row.get("usage"))
     if not any(read_count(value) is not None for value in usage.values()):
         # In older answers of the API tokens are two other fields, in downloads two sums.
@@ -166,12 +158,8 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
         started_at=started_at,
         ended_at=started_at if row.get("type") == "EVENT" else ended_at,
         error=str(row.get("status_message") or _NO_REASON) if row.get("level") == "ERROR" else None,
-        question=find_message(given, "question") or recorded.question,
-        turns=find_turns(given) or recorded.turns,
-        answer=find_message(made, "answer") or recorded.answer,
+        **stated,
         documents=(recorded.documents or read_retrieved(made)) if is_retrieval else None,
-        passed_on=find_documents(made) if kind == "chain" else None,
-        tool_calls=calls,
         prompt_tokens=(recorded.prompt_tokens if prompt_tokens is None else prompt_tokens) if is_llm else None,
         completion_tokens=(
             (recorded.completion_tokens if completion_tokens is None else completion_tokens) if is_llm else None
@@ -219,10 +207,6 @@ def read_langsmith(row: Tree, blame: Blame) -> Iterator[Span]:
     kind = _RUNS.get(str(row.get("run_type") or ""), "other")
     given, made = read_tree(row.get("inputs")), read_tree(row.get("outputs"))
     name, error = str(row.get("name") or ""), read_name(row.get("error"))
-    # LangChain's callbacks write a reply into lists of lists under `generations`.
-    reply: object = made.get("generations", made.get("messages", made))
-    while isinstance(reply, list) and len(reply) == 1 and isinstance(reply[0], list):
-        reply = reply[0]
     # The run's column `session_id` is the project; a conversation is named in its metadata.
     metadata = {**read_tree(read_tree(row.get("extra")).get("metadata")), **read_tree(row.get("metadata"))}
     usage = read_tree(made.get("usage_metadata"))
@@ -236,16 +220,13 @@ def read_langsmith(row: Tree, blame: Blame) -> Iterator[Span]:
         started_at=read_time(row.get("start_time")),
         ended_at=None if row.get("status") == "pending" else read_time(row.get("end_time")),
         error=error or (_NO_REASON if row.get("status") == "error" else None),
-        question=find_message(given, "question"),
-        turns=find_turns(given),
-        answer=find_message(made, "answer"),
+        **read_exchange(kind, name, given.get("input", given) if kind == "tool" else given, made),
         documents=read_documents(made) if kind == "retriever" else None,
-        passed_on=find_documents(made) if kind == "chain" else None,
-        tool_calls=read_calls(kind, name, given.get("input", given), reply),
         prompt_tokens=read_count(row.get("prompt_tokens") or usage.get("input_tokens")) if is_llm else None,
         completion_tokens=read_count(row.get("completion_tokens") or usage.get("output_tokens")) if is_llm else None,
         model=read_name(metadata.get("ls_model_name")) if is_llm else None,
         session=next((named for key in _THREADS if (named := read_name(metadata.get(key)))), None),
+        project=read_name(row.get("session_id")),
     )
     for child in read_list(row.get("child_runs")) or []:
         if isinstance(child, Mapping):

@@ -18,6 +18,7 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 from langsmith.utils import tracing_is_enabled
 from openai.types import Batch
 
+from evalhouse.tasks.datasets.thoughts import find_thoughts, join_parts, split_reply
 from evalhouse.tasks.judge.logprobs import TOP_LOGPROBS, pack_logprobs
 from evalhouse.tasks.judge.protocol import (
     BatchLimits,
@@ -39,7 +40,7 @@ from evalhouse.tasks.judge.protocol import (
     parse_count,
     require_prompt,
 )
-from evalhouse.tasks.models.dialect import FORMS, Dialect, parse_text, parse_thoughts, split_thoughts, translate_error
+from evalhouse.tasks.models.dialect import FORMS, Dialect, translate_error
 from evalhouse.tasks.models.openai_api import Completion, Completions, parse_answer
 from evalhouse.tasks.models.providers import (
     OPENAI_VARIABLES,
@@ -206,10 +207,10 @@ class ChatModelJudge:
             metadata = message.response_metadata
             usage = getattr(message, "usage_metadata", None) or {}
             details = usage.get("input_token_details") or {}
-            apart = parse_thoughts(message.additional_kwargs)
+            apart = find_thoughts(message.additional_kwargs)
             if isinstance(message.content, list):
-                apart = apart or parse_thoughts({"content": message.content_blocks})  # in LangChain's own shape
-            spoken = split_thoughts(str(message.text), apart)
+                apart = apart or find_thoughts({"content": message.content_blocks})  # in LangChain's own shape
+            spoken = split_reply(str(message.text), apart)
             reply = ModelReply(
                 text=spoken.text,
                 thoughts=spoken.thoughts,
@@ -256,7 +257,7 @@ def _parse_completion(completion: Completion, *, sent: Mapping[str, object]) -> 
     body, choice = completion.body, completion.first
     message, usage = open_member(choice, "message"), open_member(body, "usage")
     details, model = open_member(usage, "prompt_tokens_details"), body.get("model")
-    spoken = split_thoughts(parse_text(message.get("content")), parse_thoughts(message))
+    spoken = split_reply(join_parts(message.get("content")), find_thoughts(message))
     reply = ModelReply(
         text=spoken.text,
         thoughts=spoken.thoughts,

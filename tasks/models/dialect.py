@@ -1,4 +1,4 @@
-"""The differences between chat endpoints: the options that each takes, where it puts a model's thoughts, its errors.
+"""The differences between chat endpoints: the options that each takes, and its errors.
 
 A request is written as OpenAI has it today. A refused option is left out from then on, or sent in another way where
 there is one: `max_tokens` for `max_completion_tokens`, fewer alternatives for log-probabilities, the system message at
@@ -135,75 +135,6 @@ class Dialect:
             self.dropped.append(UnsupportedParameter(option=option, instead=instead, words=words))
         named = f"{field_name} ({option})" if field_name else option
         return UnsupportedOption(f"{NOT_TAKEN}{named}: {words}", options=(option,))
-
-
-# --- thoughts
-
-_MARKS: Final = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]"))
-_CLOSING_ALONE: Final = "</think>"
-# The text that may follow it there, rather than the rest of a sentence that mentions it.
-_AFTER: Final = ("", "\n", "\r", "{", "[", "`")
-_FIELDS: Final = ("reasoning_content", "reasoning")
-_MAX_CHARACTERS: Final = 100_000  # longer thoughts are cut
-# The field that holds the text of a content block, by the block's type.
-_BLOCKS: Final = {"thinking": "thinking", "reasoning": "reasoning"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spoken:
-    """The text of a reply, and the model's thoughts that came with it or None."""
-
-    text: str
-    thoughts: str | None = None
-
-
-def split_thoughts(text: str, apart: str = "") -> Spoken:
-    """Return the text of a reply without the thoughts before it; `apart` are thoughts that came in a separate field.
-
-    Chat templates that begin the thoughts themselves leave the closing mark alone in the reply, and a reply that breaks
-    off has the opening mark alone. Within the reply the same marks may be quoted; there they stay.
-    """
-
-    def is_json(part: str) -> bool:
-        try:
-            orjson.loads(part)
-        except orjson.JSONDecodeError:
-            return False
-        return True
-
-    begun, within, reply = text.lstrip(), "", text
-    opening, closing = next((marks for marks in _MARKS if begun.startswith(marks[0])), ("", _CLOSING_ALONE))
-    before, mark, after = begun.partition(closing)
-    if opening and not mark:
-        within, reply = begun.removeprefix(opening), ""
-    elif mark and (opening or (after[:1] in _AFTER and not is_json(text))):
-        if closing in after and not is_json(after):
-            # A mark that the thoughts quote, or one more stretch of them.
-            before, _, after = begun.rpartition(closing)
-        if opening and after.lstrip().startswith(opening):
-            before, after = before + after, ""
-        within, reply = before.removeprefix(opening), after.strip()
-    thoughts = "\n\n".join(part for part in (apart.strip(), within.strip()) if part)
-    return Spoken(text=reply, thoughts=thoughts[:_MAX_CHARACTERS] or None)
-
-
-def parse_thoughts(message: Mapping[str, object]) -> str:
-    """Return the thoughts in a field of a message, or in its content blocks; "" for none."""
-    for name in _FIELDS:
-        if message.get(name) and (text := parse_text(message[name])):
-            return text
-    content = message.get("content")
-    blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
-    texts = [parse_text(block.get(_BLOCKS.get(str(block.get("type")), ""))) for block in blocks]
-    return "\n\n".join(text for text in texts if text)
-
-
-def parse_text(content: object) -> str:
-    """Return a text, or the joined texts of its parts, as some endpoints give it."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        return "".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) else ""
 
 
 # --- errors

@@ -21,9 +21,9 @@ from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.flows.results.run_facts import describe_dropped
 from evalhouse.tasks.asking.verdicts import read_statements
+from evalhouse.tasks.datasets.thoughts import Spoken, split_reply
 from evalhouse.tasks.judge.protocol import FatalJudgeError, Judge, JudgeFailed, UnsupportedParameter
 from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
-from evalhouse.tasks.models.dialect import Spoken, split_thoughts
 from evalhouse.warehouse.store import Warehouse
 
 GOOD_2 = ["It is red.", "Its number is 2."]
@@ -246,7 +246,7 @@ QUOTING = '{"statements": ["The tag </think>\\n ends it.", "{<think>}"]}'
     ],
 )  # fmt: skip
 def test_thoughts_are_parted_from_a_reply(content: str, text: str, thoughts: str | None) -> None:
-    spoken = split_thoughts(content)
+    spoken = split_reply(content)
     assert spoken == Spoken(text=text, thoughts=thoughts)
 
 
@@ -255,7 +255,7 @@ def test_thoughts_are_parted_from_a_reply(content: str, text: str, thoughts: str
 )
 def test_no_content_keeps_the_parting_busy(pump: str) -> None:
     started = time.process_time()
-    spoken = split_thoughts(pump * (10_000_000 // len(pump)))
+    spoken = split_reply(pump * (10_000_000 // len(pump)))
     assert time.process_time() - started < 0.5
     assert len(spoken.thoughts or "") <= 100_000
 

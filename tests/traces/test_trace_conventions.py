@@ -9,7 +9,7 @@ import pytest
 from trace_files import ANSWER, QUESTION, TEXTS
 
 from evalhouse.tasks.datasets.otel import Recorded, read_span
-from evalhouse.tasks.datasets.spans import Document, Span, find_message, find_turns, read_documents
+from evalhouse.tasks.datasets.spans import Document, Span, find_history, find_message, find_messages, read_documents
 from evalhouse.tasks.datasets.traces import make_row
 
 PARTS_IN = [
@@ -223,5 +223,6 @@ def test_values_nested_without_end_hold_no_text() -> None:
     for _ in range(50):
         value = {"input": value}
     assert find_message(value, "question") is None
-    assert find_turns(value) == ()
+    assert find_history(value) == ()
+    assert find_messages(value) == []
     assert read_documents({"documents": 7}) is None

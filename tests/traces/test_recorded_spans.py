@@ -1,0 +1,103 @@
+"""The spans that real instrumentors wrote (tests/benchmarks/record_spans.py) become samples in every dialect."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_files import make_request, pack_all, read_traces_of, write_lines
+
+from evalhouse.tasks.datasets import otel
+
+RECORDED = Path(__file__).with_name("recorded")
+GUIDE = Path(otel.__file__).parents[2] / "flows" / "guides" / "traces.md"
+QUESTION, ANSWER = "When does the night ferry leave?", "The night ferry leaves at 22:40."
+TEXTS = ["The night ferry leaves Quillon at 22:40.", "The day ferry leaves at noon."]
+HISTORY = [("user", "Is there a ferry to Quillon?"), ("assistant", "Yes, two a day.")]
+CALLS = [{"name": "find_times", "arguments": {"query": "night ferry"}}]
+# The samples of each bot: calls of the model, and which of ids, history, tool calls, session the spans have.
+CASES: dict[str, list[tuple[int, str]]] = {
+    "openinference_langchain": [(2, "ids history calls"), (1, "ids history session")],
+    "openinference_llama_index": [(1, "ids"), (1, "ids")],
+    "openinference_openai": [(1, "history calls asks"), (1, "ids history")],
+    "openllmetry_langchain": [(2, "ids history calls"), (1, "history session")],
+    "openllmetry_openai": [(1, "history calls asks"), (1, "ids history")],
+    "strands": [(2, "ids calls session")],
+    "strands_latest": [(2, "ids calls session")],
+    "pydantic_ai": [(2, "ids history calls session")],
+    "mlflow": [(1, "ids")],
+    "agent_framework": [(2, "ids history calls")],
+    "promptflow": [(1, "nothing")],
+    "google_adk": [(2, "ids calls session")],
+}
+
+
+def check(path: Path, expected: list[tuple[int, str]]) -> None:
+    samples, staged = read_traces_of(path, "otel")
+    assert len(samples) == len(expected), staged.notes
+    for sample, (n_calls, parts) in zip(samples, expected, strict=True):
+        has = set(parts.split())
+        metadata: dict[str, Any] = dict(sample.metadata)
+        assert sample.question == QUESTION
+        assert (sample.answer or "").strip() == ("" if "asks" in has else ANSWER)  # the trace ends with a call
+        assert sample.contexts == (None if has & {"asks", "nothing"} else TEXTS)
+        assert sample.context_ids == (["d1", "d2"] if "ids" in has else None)
+        history = [(turn.role, turn.text) for turn in sample.conversation or []]
+        assert history == (HISTORY if "history" in has else [])
+        assert metadata.get("tool_calls") == (CALLS if "calls" in has else None)
+        assert ("conversation_id" in metadata) is ("session" in has)
+        assert (metadata["prompt_tokens"], metadata["completion_tokens"]) == (61 * n_calls, 6 * n_calls)
+        assert metadata["models"] == ["ferry-1"]
+        assert metadata["service"] == "ferry-bot"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_spans_of_real_instrumentors_become_samples(name: str) -> None:
+    check(RECORDED / f"{name}.jsonl", CASES[name])
+
+
+def test_every_recording_is_read_and_names_its_versions() -> None:
+    names = sorted(path.stem for path in RECORDED.glob("*.jsonl"))
+    assert names == sorted(CASES)
+    assert sorted(json.loads((RECORDED / "versions.json").read_text(encoding="utf-8"))) == names
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_objects_over_several_lines_one_after_another_are_read(tmp_path: Path, ending: str) -> None:
+    lines = (RECORDED / "strands.jsonl").read_text(encoding="utf-8").splitlines()
+    path = tmp_path / f"console.{ending}"
+    path.write_text("\n".join(json.dumps(json.loads(line), indent=4) for line in lines), encoding="utf-8")
+    check(path, CASES["strands"])
+
+
+def test_ids_in_base64_are_read_as_those_in_hex(tmp_path: Path) -> None:
+    def encode(an_id: str | None) -> str:
+        return base64.b64encode(bytes.fromhex((an_id or "0x")[2:])).decode()
+
+    spans = []
+    for line in (RECORDED / "google_adk.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        spans.append(
+            {
+                "traceId": encode(row["context"]["trace_id"]),
+                "spanId": encode(row["context"]["span_id"]),
+                "parentSpanId": encode(row["parent_id"]),
+                "startTimeUnixNano": "1773489600000000000",
+                "endTimeUnixNano": "1773489601000000000",
+                "attributes": pack_all(row["attributes"]),
+            }
+        )
+    check(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), CASES["google_adk"])
+
+
+def test_guide_names_the_attributes_that_are_read() -> None:
+    source = Path(otel.__file__).read_text(encoding="utf-8")
+    read = set(re.findall(r'"((?:[a-z_]+\.)+[A-Za-z_.]+)"', source))
+    table = GUIDE.read_text(encoding="utf-8").split("**Which attribute of which tracer.**")[1].split("Tokens are")[0]
+    named = set(re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_.]+)`", table))
+    assert named
+    assert sorted(name for name in named if name not in read) == []
