@@ -32,6 +32,7 @@ COMMANDS = {
     "gate": ("gate", "gate", "Check a run against limits and a baseline."),
     "diagnose": ("explain", "diagnose", "Show which stage fails, for which samples, and what to try."),
     "report": ("show", "report", "Write one run as a self-contained HTML file."),
+    "publish": ("publish", "publish", "Send the scores of a run to the tool that has its traces."),
     "ui": ("serve", "ui", "Show all runs in a browser, live, until Ctrl-C."),
     "serve": ("serve", "serve", "Run suites on their schedules and after updates, until Ctrl-C."),
     "receive": ("serve", "receive", "Receive the traces of applications, until Ctrl-C."),
@@ -45,7 +46,7 @@ COMMANDS = {
 }
 SECTIONS = {
     "Evaluate": ("init", "run", "resume", "collect", "rescore"),
-    "Read results": ("runs", "show", "diagnose", "lineage", "report", "ui", "query"),
+    "Read results": ("runs", "show", "diagnose", "lineage", "report", "publish", "ui", "query"),
     "Compare": ("compare", "gate", "replay", "prefer"),
     "Every night": ("serve", "kb-updated", "receive"),
     "Questions and judges": ("testset", "review", "benchmark", "prompts"),

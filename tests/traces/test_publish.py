@@ -1,0 +1,206 @@
+"""`evalhouse publish`: scores of traces arrive where the traces are, in the form of each tool, with ids and reasons."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Place
+from receiving import TOKEN, serving
+from trace_files import TRACE, make_bot_trace, make_request, number_trace, write_lines
+from webhook import Webhook, serve_webhook
+
+from evalhouse.warehouse.store import Warehouse
+
+PROJECT = "9d1c7a52-0f1e-4b6e-8f0e-2d5f1f0c7a11"
+RUN_ID = "5b8efff7-9803-4103-a269-b633813fc60c"
+PAGE = "https://scores.example"
+INVENTED = "The captain sells tickets for nine crowns."
+VARIABLES: dict[str, dict[str, str]] = {
+    "otlp": {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer%20{TOKEN}"},
+    "langfuse": {"LANGFUSE_PUBLIC_KEY": "pk", "LANGFUSE_SECRET_KEY": "sk"},
+    "langsmith": {"LANGSMITH_API_KEY": "lsk"},
+}
+ADDRESSES = {"otlp": "OTEL_EXPORTER_OTLP_ENDPOINT", "langfuse": "LANGFUSE_BASE_URL", "langsmith": "LANGSMITH_ENDPOINT"}
+PATHS = {"otlp": "/v1/logs", "langfuse": "/api/public/scores", "langsmith": "/feedback"}
+LABELS = {"otlp": "spans", "langfuse": "spans", "langsmith": "runs"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Place:
+    """Runs over two traces of OpenTelemetry, over a run of LangSmith, and over a file that is not of traces."""
+    folder = tmp_path_factory.mktemp("publish")
+    place = Place(folder=folder, variables={"PREFECT_HOME": str(prefect_home)})
+    traces = [*make_bot_trace(), *make_bot_trace(trace=number_trace(2), answer=INVENTED, at_s=5.0)]
+    write_lines(folder / "spans.jsonl", [make_request(traces)])
+    run = {"id": RUN_ID, "trace_id": RUN_ID, "run_type": "chain", "start_time": "2026-03-14T12:00:00"}
+    run |= {"session_id": PROJECT, "end_time": "2026-03-14T12:00:01", "inputs": {"question": "When?"}}
+    made = {"answer": INVENTED, "context": [{"page_content": "The ferry leaves at noon."}]}
+    write_lines(folder / "runs.jsonl", [{**run, "outputs": made}])
+    write_lines(folder / "plain.jsonl", [{"question": "When?", "answer": "At noon.", "contexts": ["At noon."]}])
+    for name, form in (("spans", ["otel"]), ("runs", ["langsmith"]), ("plain", [])):
+        options = ["--format", *form] if form else []
+        done = place.call("run", f"{name}.jsonl", *options, "--judge", "lexical", "--label", name)
+        assert done.status == 0, done.stderr
+    return place
+
+
+def publish(place: Place, to: str, server: Webhook | None, *options: str, **variables: str) -> Any:  # noqa: ANN401  # Finished
+    address = {ADDRESSES[to]: server.root_url} if server else {}
+    called = place.with_variables(**{**VARIABLES[to], **address, **variables})
+    return called.call("publish", LABELS[to], "--to", to, "--ui-url", PAGE, *options)
+
+
+def read_scores(to: str, bodies: list[Any]) -> list[dict[str, Any]]:
+    """Each score with id, trace, metric, value and words, however the tool spells them."""
+    if to == "langfuse":
+        names = ("id", "traceId", "name", "value", "comment")
+        return [dict(zip("itmvw", (body[name] for name in names), strict=True)) for body in bodies]
+    if to == "langsmith":
+        names = ("id", "run_id", "key", "score", "comment")
+        return [dict(zip("itmvw", (body[name] for name in names), strict=True)) for body in bodies]
+    scores = []
+    for body in bodies:
+        for record in body["resourceLogs"][0]["scopeLogs"][0]["logRecords"]:
+            assert record["eventName"] == "gen_ai.evaluation.result"
+            assert len(record["spanId"]) == 16
+            own = {pair["key"]: next(iter(pair["value"].values())) for pair in record["attributes"]}
+            words = f"{own.get('gen_ai.evaluation.explanation')} {own['url.full']}"
+            scores.append(
+                {
+                    "i": own["log.record.uid"],
+                    "t": record["traceId"],
+                    "m": own["gen_ai.evaluation.name"],
+                    "v": own["gen_ai.evaluation.score.value"],
+                    "w": words,
+                }
+            )
+    return scores
+
+
+@pytest.mark.parametrize("to", PATHS)
+def test_scores_arrive_with_reason_and_link_and_the_same_ids_each_time(place: Place, to: str) -> None:
+    with serve_webhook(200) as server:
+        done = publish(place, to, server)
+        assert (done.status, done.stderr) == (0, "")
+        assert {posted.path for posted in server.posted} == {PATHS[to]}
+        first = read_scores(to, server.bodies)
+        again = publish(place, to, server)
+        assert again.stdout == done.stdout
+        repeated = read_scores(to, server.bodies)[len(first) :]
+    assert sorted(map(json.dumps, repeated)) == sorted(map(json.dumps, first))
+    assert len({score["i"] for score in first}) == len(first)
+    invented = [score for score in first if score["v"] == 0.0 and score["m"] == "faithfulness"]
+    assert len(invented) == 1
+    assert f"not in the contexts: {INVENTED}" in invented[0]["w"]
+    assert f"{PAGE}/runs/" in invented[0]["w"]
+    assert invented[0]["w"].endswith(f"/sample?id={invented[0]['t']}")
+    if to != "langsmith":
+        assert {score["t"] for score in first} == {TRACE, number_trace(2)}
+        assert [score["v"] for score in first if score["t"] == TRACE and score["m"] == "faithfulness"] == [1.0]
+
+
+def test_dry_run_shows_the_request_and_sends_nothing(place: Place) -> None:
+    with serve_webhook(200) as server:
+        shown = publish(place, "langfuse", server, "--dry-run")
+        document = publish(place, "langfuse", server, "--dry-run", "--json", "--metrics", "faithfulness").document
+        assert server.posted == []
+    assert f"would send {2} scores of run" in shown.stdout
+    assert '"dataType": "NUMERIC"' in shown.stdout
+    assert (document["scores"], document["sent"]) == ({"faithfulness": 2}, 0)
+    assert document["first_request"]["traceId"] == TRACE
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status", "words"),
+    [
+        ((503, 429, 200), 0, "sent"),
+        ((200, 400), 3, "1 score did not arrive: langfuse answered with status 400"),
+        ((401,), 2, "status 401: Unauthorized; check LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"),
+    ],
+)
+def test_a_server_that_refuses_is_named_with_what_to_do(
+    place: Place, statuses: tuple[int, ...], status: int, words: str
+) -> None:
+    with serve_webhook(*statuses) as server:
+        done = publish(place, "langfuse", server)
+    assert done.status == status
+    assert words in done.stdout + done.stderr
+
+
+def test_feedback_that_is_there_is_written_again(place: Place) -> None:
+    with serve_webhook(409, 200) as server:
+        assert publish(place, "langsmith", server, "--metrics", "faithfulness").status == 0
+        (posted, patched) = server.posted
+    assert (patched.method, patched.path) == ("PATCH", f"/feedback/{posted.body['id']}")
+    assert patched.body == posted.body
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "words"),
+    [
+        (["plain", "--to", "otlp"], {}, 'judged plain.jsonl, so its samples have no ids of traces; allowed: a run of'),
+        (["spans", "--to", "langsmith"], {}, f"its ids, such as '{TRACE}', are not ids of langsmith"),
+        (["spans", "--to", "otlp"], {}, "the address of otlp is not known; set OTEL_EXPORTER_OTLP_LOGS_ENDPOINT or"),
+        (["spans", "--to", "otlp"], {"OTEL_EXPORTER_OTLP_ENDPOINT": "x:4318"}, "is 'x:4318'; set"),
+        (["spans", "--to", "langfuse"], {}, "langfuse needs keys: set LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"),
+        (["spans", "--to", "otlp", "--metrics", "bleus"], {}, "has no metric 'bleus'; it has: "),
+        (["runs", "--to", "langsmith"], {"LANGSMITH_API_KEY": "k", "LANGSMITH_ENDPOINT": "http://127.0.0.1:9"},
+         "http://127.0.0.1:9/feedback cannot be reached"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_sent_is_refused(
+    place: Place, arguments: list[str], variables: dict[str, str], words: str
+) -> None:
+    done = place.with_variables(**variables).call("publish", *arguments)
+    assert done.status == 2
+    assert words in done.stderr
+
+
+def test_events_are_those_of_otlp_and_our_own_receiver_takes_them(place: Place, tmp_path: Path) -> None:
+    with serving(tmp_path / "received.duckdb") as house:
+        address = f"http://127.0.0.1:{house.port}"
+        done = publish(place, "otlp", None, OTEL_EXPORTER_OTLP_ENDPOINT=address)
+        assert done.status == 0, done.stderr
+    rows = Warehouse(str(tmp_path / "received.duckdb")).read_rows("select * from span_events")
+    assert {row["name"] for row in rows} == {"gen_ai.evaluation.result"}
+    assert {row["trace_id"] for row in rows} == {TRACE, number_trace(2)}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("langsmith") is None, reason="not installed: langsmith")
+def test_feedback_has_the_form_of_langsmiths_own_client(place: Place) -> None:
+    from langsmith import Client  # noqa: PLC0415
+
+    with serve_webhook(200) as server:
+        assert publish(place, "langsmith", server, "--metrics", "faithfulness").status == 0
+        (ours,) = server.bodies
+    with serve_webhook(200) as server:
+        client = Client(api_url=server.root_url, api_key="lsk", auto_batch_tracing=False)
+        client.create_feedback(
+            RUN_ID, "faithfulness", score=0.0, comment="why", feedback_id=ours["id"], session_id=PROJECT
+        )
+        theirs = next(posted.body for posted in server.posted if posted.path == "/feedback")
+    assert ours.keys() - theirs.keys() == set()
+    assert all(type(ours[name]) is type(theirs[name]) for name in ours)
+    assert ours["session_id"] == theirs["session_id"] == PROJECT
+    assert ours["feedback_source"]["type"] == theirs["feedback_source"]["type"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("langfuse") is None, reason="not installed: langfuse")
+def test_score_has_the_form_of_langfuses_own_client(place: Place) -> None:
+    from langfuse import Langfuse  # noqa: PLC0415
+
+    with serve_webhook(200) as server:
+        assert publish(place, "langfuse", server, "--metrics", "faithfulness").status == 0
+        ours = server.bodies[0]
+    with serve_webhook(200) as server:
+        client = Langfuse(public_key="pk", secret_key="sk", base_url=server.root_url)
+        given = {"score_id": ours["id"], "data_type": "NUMERIC", "comment": "why", "metadata": {"run": "r"}}
+        client.create_score(name="faithfulness", value=0.0, trace_id=TRACE, **given)
+        client.flush()
+        theirs = next(posted.body for posted in server.posted if posted.path == "/api/public/scores")
+    theirs = theirs[0] if isinstance(theirs, list) else theirs
+    assert ours.keys() - theirs.keys() == set()
