@@ -223,8 +223,8 @@ BlockKind = Literal["text", "items"]
 class Block:
     """The content of a block: a text, or items whose ids begin with `prefix` (empty for a text).
 
-    The name of a block that `is_apart` is a mark only in requests with that block: the texts of other requests, and
-    with them their stored replies, stay the same as before there was such a block.
+    The name and the prefix of a block that `is_apart` are marks only in requests with that block: the texts of other
+    requests, and with them their stored replies, stay the same as before there was such a block.
     """
 
     kind: BlockKind
@@ -251,6 +251,7 @@ BLOCKS: dict[str, Block] = {
     "sql": Block(kind="text"),
     "first_answer": Block(kind="text", is_apart=True),
     "second_answer": Block(kind="text", is_apart=True),
+    "questions": Block(kind="items", prefix="Q", is_apart=True),
 }
 INDENT = "    "
 
@@ -280,7 +281,6 @@ class Message:
 
 
 _ID = re.compile(r"[A-Z][1-9][0-9]*", re.ASCII)
-_PREFIXES = [block.prefix for block in BLOCKS.values() if block.prefix]
 _TURNS = Block(kind="items", prefix=TURN_PREFIX)
 
 
@@ -290,8 +290,9 @@ def _make_neutraliser(apart: frozenset[str], *, has_turns: bool) -> Neutraliser:
 
     With turns, ids of turns are marks too; without them [T1] is a text like any other.
     """
-    names = [name for name, block in BLOCKS.items() if name in apart or not block.is_apart]
-    return Neutraliser(names=names, prefixes=[*_PREFIXES, TURN_PREFIX] if has_turns else _PREFIXES)
+    blocks = {name: block for name, block in BLOCKS.items() if name in apart or not block.is_apart}
+    prefixes = [block.prefix for block in blocks.values() if block.prefix]
+    return Neutraliser(names=list(blocks), prefixes=[*prefixes, TURN_PREFIX] if has_turns else prefixes)
 
 
 def render_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -> str:

@@ -66,7 +66,7 @@ def refresh_living_set(suite: Suite, settings: RunSettings, *, wait_s: float = 0
                 n_questions=len(test_set.questions),
                 changes={} if refreshing.problem else {word: n for word, n in refreshed.counts.items() if n},
                 n_proposals=len(test_set.manifest.proposals),
-                n_failed=refreshing.n_failed,
+                n_failed=len(refreshing.failed),
                 problem=refreshing.problem,
             )
     print_notice(result.describe())
@@ -100,9 +100,10 @@ def plan_living_set(testset: LivingSet, settings: RunSettings) -> RefreshPlan:
 def describe_estimate(testset: LivingSet, settings: RunSettings) -> str:
     """Return the requests and the cost of the refresh before the next run; nothing is asked."""
     plan = plan_living_set(testset, settings)
-    usage = estimate_refresh(plan.request)
+    estimated = estimate_refresh(plan.request)
+    usage = estimated.usage
     return (
-        f"test set: {write_count(len(plan.request.looks), 'question')}, {plan.request.n_asked:,} to be asked about "
+        f"test set: {write_count(len(plan.request.looks), 'question')}, about {estimated.n_asked:,} to be asked about "
         f"after {len(plan.request.base.changed):,} new or changed passages: about {usage.requests:,} requests to "
         f"{plan.request.settings.judge}, {usage.reused:,} replies on record, cost {write_dollars(usage.cost_usd)}"
     )

@@ -7,9 +7,10 @@ is written before all of that is done; replies are stored, so that the same comm
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,10 @@ from evalhouse.flows.testsets.versions import (
     resolve_in_language,
     write_version,
 )
-from evalhouse.flows.trials.session import Session, estimate_usage, open_session
+from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
-from evalhouse.tasks.judge.protocol import BudgetExhausted, JudgeFailed
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.judge.protocol import LEXICAL, BudgetExhausted, JudgeFailed
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.candidates import share_out
 from evalhouse.tasks.testsets.changes import (
@@ -56,12 +56,19 @@ from evalhouse.tasks.testsets.changes import (
     list_groups,
     stay_pointed,
 )
-from evalhouse.tasks.testsets.checks import NEAR, NEAR_UNANSWERABLE
 from evalhouse.tasks.testsets.documents import load_documents
+from evalhouse.tasks.testsets.matching import (
+    MAX_QUESTIONS,
+    NEAREST,
+    MatchRequest,
+    Pairs,
+    join_requests,
+    match_questions,
+    pair_up,
+)
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import (
     KINDS,
-    UNANSWERABLE,
     Change,
     Manifest,
     QuestionKind,
@@ -82,19 +89,13 @@ from evalhouse.warehouse.store import Warehouse
 class Look:
     """A question of the set as it was found in the documents without the judge.
 
-    `ending` is its result, None if a span is gone: then the judge decides, and `places` are the places of its spans or
-    of what they may have become. `groups` are passages that the question is asked by again.
+    `ending` is its result if no passage answers it otherwise, None if a span is gone: then the judge decides. `places`
+    are the places of its spans or of what they may have become.
     """
 
     question: SetQuestion
     ending: Ending | None
     places: tuple[Place | None, ...]
-    groups: tuple[tuple[Passage, ...], ...] = ()
-
-    @property
-    def is_asked(self) -> bool:
-        """True if the judge is asked about it."""
-        return self.ending is None or bool(self.groups)
 
 
 def look_at(base: UpdatedBase, question: SetQuestion) -> Look:
@@ -104,9 +105,7 @@ def look_at(base: UpdatedBase, question: SetQuestion) -> Look:
     if len(places) < len(found):
         likely = [place or base.find_similar(span) for place, span in zip(found, question.spans, strict=True)]
         return Look(question=question, ending=None, places=tuple(likely))
-    groups = list_groups(base, question, places, NEAR_UNANSWERABLE if question.kind == UNANSWERABLE else NEAR)
-    ending = stay_pointed(base, question, places)
-    return Look(question=question, ending=ending, places=tuple(places), groups=tuple(groups))
+    return Look(question=question, ending=stay_pointed(base, question, places), places=tuple(places))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,15 +126,15 @@ class RefreshRequest:
     pending: tuple[Change, ...]
 
     @property
-    def n_asked(self) -> int:
-        """The number of questions that the judge is asked about."""
-        return sum(look.is_asked for look in self.looks)
+    def is_asking_about_present(self) -> bool:
+        """True if the judge is asked about questions of the set."""
+        return any(look.ending is None or self.base.changed for look in self.looks)
 
     @property
     def is_asking(self) -> bool:
         """True if the judge is asked anything."""
         before = [look.question for look in self.looks] + [change.restore_question() for change in self.pending]
-        return self.n_asked > 0 or self.ask_for_new(before) is not None
+        return self.is_asking_about_present or self.ask_for_new(before) is not None
 
     def ask_for_new(self, present: Sequence[SetQuestion]) -> MakeRequest | None:
         """Return the request for new questions beside the present ones; None if none are wanted or possible.
@@ -165,19 +164,29 @@ class RefreshRequest:
 class Refreshing:
     """The results for the questions so far, in their order, and the new ones, of which there should be `n_wanted`.
 
-    `run_id` is None if nothing was asked or changed; `problem` is what ended the requests early; `unsettled` are the
-    ids of passages that questions without a usable reply should have been asked by.
+    `run_id` is None if nothing was asked or changed; `pairs` are the questions and passages that were compared, of
+    which the judge was asked about `n_asked` questions one by one; `failed` are the questions without a usable reply,
+    `unsettled` the passages that they should have been asked by; `problem` is what ended the requests early.
     """
 
     request: RefreshRequest
     endings: dict[str, Ending]
     run_id: str | None = None
     usage: Usage = field(default_factory=Usage)
+    pairs: Pairs | None = None
+    n_asked: int = 0
+    failed: set[str] = field(default_factory=set)
     unsettled: set[str] = field(default_factory=set)
     making: MakeState | None = None
     n_wanted: int = 0
-    n_failed: int = 0
     problem: str | None = None
+
+    def note_failure(self, error: JudgeFailed, questions: Iterable[SetQuestion], passages: Iterable[Passage]) -> None:
+        """Note that a request about these questions and passages got no usable reply."""
+        self.failed.update(question.id for question in questions)
+        self.unsettled.update(passage.passage_id for passage in passages)
+        if isinstance(error, BudgetExhausted):
+            self.problem = str(error)
 
     @property
     def changes(self) -> list[Change]:
@@ -210,7 +219,7 @@ class Refreshing:
     @property
     def has_failures(self) -> bool:
         """True if a request got no usable reply."""
-        return self.n_failed > 0 or (self.making is not None and self.making.n_failed > 0)
+        return bool(self.failed) or (self.making is not None and self.making.n_failed > 0)
 
     @property
     def dead(self) -> dict[str, list[str]]:
@@ -229,28 +238,24 @@ def refresh_quietly(request: RefreshRequest) -> Refreshing:
     return Refreshing(request=request, endings=endings)
 
 
-def estimate_refresh(request: RefreshRequest) -> Usage:
-    """Return the usage of a refresh beyond the stored replies; nothing is asked."""
+def estimate_refresh(request: RefreshRequest) -> Refreshing:
+    """Return a refresh with its usage beyond the stored replies; nothing is asked."""
     if not request.is_asking:
-        return Usage()
-    return estimate_usage(request.settings, PLAN, partial(refresh_questions, request=request))
+        return refresh_quietly(request)
+
+    async def ask(session: Session) -> Refreshing:
+        refreshing = await refresh_questions(session, request)
+        refreshing.usage = session.usage
+        return refreshing
+
+    return rehearse(request.settings, PLAN, ask)
 
 
 async def refresh_questions(session: Session, request: RefreshRequest) -> Refreshing:
     """Ask about all questions that need the judge, then for new ones."""
     refreshing = refresh_quietly(request)
-    asked = [look for look in request.looks if look.is_asked]
-    if asked:
-        languages = (look.question.language for look in asked)
-        runs = await open_languages(session, APART_PROMPTS, languages, named=request.language)
-        session.expect(len(asked), "questions")
-        endings = await gather_all([_settle(session, runs, refreshing, look) for look in asked])
-        refreshing.endings |= {look.question.id: ending for look, ending in zip(asked, endings, strict=True)}
-        if session.dry is None:
-            live_run = session.live_run
-            checks = {question_id: ending.checks for question_id, ending in refreshing.endings.items()}
-            rows = {"testset_checks": list_check_rows(live_run.run_id, checks)}
-            live_run.warehouse.append_rows(f"{live_run.run_id}/testset/checks", live_run.run_id, rows)
+    if request.is_asking_about_present:
+        await _ask_about_present(session, refreshing)
     present = [*refreshing.kept, *(change.restore_question() for change in refreshing.proposals)]
     new = request.ask_for_new(present)
     if new is not None and refreshing.problem is None:
@@ -260,27 +265,73 @@ async def refresh_questions(session: Session, request: RefreshRequest) -> Refres
     return refreshing
 
 
-async def _settle(session: Session, runs: Mapping[str, LiveRun], refreshing: Refreshing, look: Look) -> Ending:
-    """Return the result for a question; it stays unchanged if the judge gives no usable reply."""
-    base = refreshing.request.base
+async def _ask_about_present(session: Session, refreshing: Refreshing) -> None:
+    """Ask which new and changed passages answer a question of the set, then about each question that one answers, and
+    each that lost a span. A question without a usable reply stays unchanged."""
+    request, base, live_run = refreshing.request, refreshing.request.base, session.live_run
+    looks = {look.question.id: look for look in request.looks}
+    questions = {name: look.question for name, look in looks.items()}
+    changed = [passage for passage in base.passages if passage.passage_id in base.changed]
+    languages = [one.language for one in (*questions.values(), *changed)]
+    runs = await open_languages(session, APART_PROMPTS, languages, named=request.language)
+    own = {name: {place.passage.passage_id for place in look.places if place} for name, look in looks.items()}
+    assert live_run.embedder is not None
     try:
-        live_run = runs[look.question.language]
-        ending = look.ending
-        if ending is None:
-            return await judge_again(live_run, base, look.question, look.places)
-        for group in look.groups:
-            if ending.question is not None:
-                by_group = await ask_by(live_run, base, ending.question, group)
-                ending = join_endings(look.question, ending, by_group)
-        return ending
+        pairs = await pair_up(questions, own, changed, base.near, live_run.embedder, is_dry=session.dry is not None)
     except JudgeFailed as error:
-        refreshing.n_failed += 1
-        refreshing.unsettled.update(passage.passage_id for group in look.groups for passage in group)
-        if isinstance(error, BudgetExhausted):
-            refreshing.problem = str(error)
-        return look.ending or Ending(question=look.question)
-    finally:
-        session.note_done()
+        refreshing.problem = str(error)
+        return
+    refreshing.pairs = pairs
+    found = {name: question for name, question in questions.items() if looks[name].ending is not None}
+    matches = join_requests(pairs.by_passage, found, base.by_id, max_tokens=request.settings.request_tokens)
+    session.expect(len(matches), "requests about new and changed passages")
+
+    async def match(one: MatchRequest) -> list[tuple[str, Passage]]:
+        try:
+            return await match_questions(runs[one.passages[0].language], one)
+        except JudgeFailed as error:
+            refreshing.note_failure(error, one.questions, one.passages)
+            return []
+        finally:
+            session.note_done()
+
+    answering: dict[str, list[Passage]] = {}
+    for of_request in await gather_all([match(one) for one in matches]):
+        for name, passage in of_request:
+            answering.setdefault(name, []).append(passage)
+
+    async def settle(look: Look, groups: Sequence[Sequence[Passage]]) -> Ending:
+        question, ending = look.question, look.ending
+        try:
+            if ending is None:
+                nearest = pairs.by_question[question.id]
+                return await judge_again(runs[question.language], base, question, look.places, nearest)
+            for group in groups:
+                if ending.question is not None:
+                    by_group = await ask_by(runs[question.language], base, ending.question, group)
+                    ending = join_endings(question, ending, by_group)
+            return ending
+        except JudgeFailed as error:
+            refreshing.note_failure(error, [question], chain.from_iterable(groups))
+            return look.ending or Ending(question=question)
+        finally:
+            session.note_done()
+
+    asked: list[tuple[Look, Sequence[Sequence[Passage]]]] = []
+    for name, look in looks.items():
+        places = [place for place in look.places if place is not None]
+        groups = list_groups(base, look.question, places, answering.get(name, ())) if look.ending else []
+        if groups or look.ending is None:
+            asked.append((look, groups))
+    refreshing.n_asked = len(asked)
+    session.live_run.progress.n_done = 0
+    session.expect(len(asked), "questions")
+    endings = await gather_all([settle(look, groups) for look, groups in asked])
+    refreshing.endings |= {look.question.id: ending for (look, _), ending in zip(asked, endings, strict=True)}
+    if session.dry is None:
+        checks = {question_id: ending.checks for question_id, ending in refreshing.endings.items()}
+        rows = {"testset_checks": list_check_rows(live_run.run_id, checks)}
+        live_run.warehouse.append_rows(f"{live_run.run_id}/testset/checks", live_run.run_id, rows)
 
 
 _MAX_LISTED = 20
@@ -324,12 +375,13 @@ class RefreshedSet:
             "parent_hash": refreshing.request.test_set.set_hash,
             "n_versions": len(manifest.versions),
             "n_questions": len(self.test_set.questions),
-            "n_asked_about": refreshing.request.n_asked,
+            "compared": refreshing.pairs.to_plain() if refreshing.pairs else None,
+            "n_asked_about": refreshing.n_asked,
             "changes": self.counts,
             **listed,
             "dead_references": refreshing.dead,
             "n_new_wanted": refreshing.n_wanted,
-            "n_failed": refreshing.n_failed + (refreshing.making.n_failed if refreshing.making else 0),
+            "n_failed": len(refreshing.failed) + (refreshing.making.n_failed if refreshing.making else 0),
             "problem": refreshing.problem,
             "calls": refreshing.usage.pick(*USED),
         }
@@ -358,9 +410,23 @@ class RefreshedSet:
             print_line()
             print_line(f"No longer there, and taken out of the references: {list_names(list(dead), _MAX_LISTED)}")
         print_calls(refreshing.usage)
-        if refreshing.n_failed:
+        if refreshing.pairs is not None and (compared := refreshing.pairs.to_plain())["possible_pairs"]:
+            print_line(
+                f"compared {write_count(compared['questions'], 'question')} with {compared['passages']:,} new or "
+                f"changed passages, by {compared['ranked_by']}: asked about the {NEAREST} nearest of each question, "
+                f"at most {MAX_QUESTIONS} questions a passage ({compared['pairs']:,} of "
+                f"{compared['possible_pairs']:,} pairs)"
+            )
+            if refreshing.pairs.model is None and request.settings.judge != LEXICAL:
+                print_notice("Other wordings were found by shared words alone; --embeddings openai:MODEL finds more.")
+            if refreshing.pairs.n_without_vector:
+                print_notice(
+                    f"{request.settings.embeddings} gave no usable vector for "
+                    f"{write_count(refreshing.pairs.n_without_vector, 'text')}; only words ranked them."
+                )
+        if refreshing.failed:
             print_notice(
-                f"{write_count(refreshing.n_failed, 'question')} without a usable reply stayed unchanged; the same "
+                f"{write_count(len(refreshing.failed), 'question')} without a usable reply stayed unchanged; the same "
                 "command asks about them again."
             )
         n_missing = refreshing.n_wanted - len(refreshing.new)
@@ -398,16 +464,17 @@ class RefreshPlan:
     def print_estimate(self, *, as_json: bool) -> None:
         """Print the cost of a refresh; nothing is asked."""
         request = self.request
-        usage, quiet = estimate_refresh(request), refresh_quietly(request)
+        estimated, quiet = estimate_refresh(request), refresh_quietly(request)
+        usage, n_asked = estimated.usage, estimated.n_asked
         n_repointed = sum(change.change == "repointed" for change in quiet.changes)
         if as_json:
-            plain = {"n_questions": len(request.looks), "n_asked_about": request.n_asked}
+            plain = {"n_questions": len(request.looks), "n_asked_about": n_asked}
             print_json(plain | {"repointed": n_repointed, "dead_references": quiet.dead, **usage.pick(*USED)})
             return
         print_line(
             f"{len(request.base.changed):,} of {write_count(len(request.base.passages), 'passage')} are new or changed;"
             f" of {write_count(len(request.looks), 'question')} {n_repointed:,} are pointed to the present place of "
-            f"their spans and {request.n_asked:,} asked about: {describe_expected(request.settings.judge, usage)}. "
+            f"their spans and about {n_asked:,} asked about: {describe_expected(request.settings.judge, usage)}. "
             "Nothing was asked."
         )
 

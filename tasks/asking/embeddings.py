@@ -223,6 +223,9 @@ class Embedder(Protocol):
     async def compare(self, sample_id: str, text: str, other: str) -> float:
         """Return the cosine of the two texts' vectors, clipped to [0, 1]; raises JudgeFailed."""
 
+    async def embed(self, sample_id: str, text: str) -> "array[float] | None":
+        """Return the vector of a text; None without a model, as spellings have none. Raises JudgeFailed."""
+
     async def close(self) -> None:
         """Close connections."""
 
@@ -251,6 +254,10 @@ class HashingEmbedder:
             self._worked_at = time.monotonic()
             loop.call_later(_PAIRS_EVERY_S, self._compare_waiting)
         return await similarity
+
+    async def embed(self, sample_id: str, text: str) -> "array[float] | None":
+        """Return None: only counts of n-grams are compared."""
+        return None
 
     async def close(self) -> None:
         """Do nothing: no connection is open."""
@@ -306,15 +313,17 @@ class AskedEmbedder:
 
     async def compare(self, sample_id: str, text: str, other: str) -> float:
         """Return the cosine of the two texts' vectors, clipped to [0, 1]."""
-        questions = [
-            Question(step="similarity", sample_id=sample_id, prompt=None, data={"text": side}) for side in (text, other)
-        ]
-        first, second = await gather_all(list(map(self._queue.embed, questions)))
+        first, second = await gather_all([self.embed(sample_id, side) for side in (text, other)])
         if len(first) != len(second):
             raise JudgeFailed(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
         product = sum(x * y for x, y in zip(first, second, strict=True))
         length = math.sqrt(sum(x * x for x in first)) * math.sqrt(sum(y * y for y in second))
         return clip(product / length) if length else 0.0
+
+    async def embed(self, sample_id: str, text: str) -> "array[float]":
+        """Return the vector of a text; raises JudgeFailed."""
+        question = Question(step="similarity", sample_id=sample_id, prompt=None, data={"text": text})
+        return await self._queue.embed(question)
 
     async def close(self) -> None:
         """Close the model's client."""

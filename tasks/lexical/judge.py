@@ -319,13 +319,13 @@ def write_questions(kind: str, sources: Sequence[Source]) -> Iterator[dict[str, 
                 raise ValueError(f"the lexical judge writes no questions of the kind {kind!r}")
 
 
-def answer_question(question: str, sources: Sequence[Source]) -> dict[str, object]:
+def answer_question(question: str, sources: Sequence[Source]) -> dict[str, Any]:
     """Return the sentence that a cloze question was made from, or the sections that a question names.
 
     Any other question is answered by the first sentence that has all its words of content, and more.
     """
 
-    def make(reason: str, text: str = "", used: Sequence[str] = ()) -> dict[str, object]:
+    def make(reason: str, text: str = "", used: Sequence[str] = ()) -> dict[str, Any]:
         return {"reason": reason, "basis": "contexts" if used else "none", "answer": text, "used": list(used)}
 
     quoted = _QUOTED.findall(question)
@@ -351,6 +351,19 @@ def answer_question(question: str, sources: Sequence[Source]) -> dict[str, objec
     if any(topic in question and topic not in text for topics in _TOPICS.values() for topic in topics):
         return make("the sections it names do not mention its topic")
     return make("the sections it names are there", text, [source.id for source in named])
+
+
+def match_questions(questions: Sequence[Item], sources: Sequence[Source]) -> list[dict[str, object]]:
+    """Return for each question that passages answer, each alone or all together, the ids of these passages."""
+    answered: list[dict[str, object]] = []
+    for question in questions:
+        used = {source.id: None for source in sources if answer_question(question.text, [source])["used"]}
+        if not used:
+            used = dict.fromkeys(answer_question(question.text, sources)["used"])
+        if used:
+            reason = "passages have its words"
+            answered.append({"reason": reason, "question": question.id, "contexts": list(used)})
+    return answered
 
 
 def renew_question(question: str, truth: str, sources: Sequence[Source]) -> dict[str, object]:
@@ -398,7 +411,7 @@ def renew_question(question: str, truth: str, sources: Sequence[Source]) -> dict
 
 _ANSWERED = (
     "extract", "classify", "attribute", "rank", "fused", "extract_both", "turns", "write_question", "answer_question",
-    "renew_question", "preference",
+    "match_questions", "renew_question", "preference",
 )  # fmt: skip
 
 
@@ -435,6 +448,8 @@ def judge_lexically(prompt: str, data: Mapping[str, object]) -> dict[str, object
             return {"reason": "cloze-like questions, a stand-in", "questions": list(islice(questions, count))}
         case "answer_question":
             return answer_question(_read_text(data, "question"), _read_sources(data))
+        case "match_questions":
+            return {"answered": match_questions(_read_items(data, "questions"), _read_sources(data))}
         case "renew_question":
             return renew_question(_read_text(data, "question"), _read_text(data, "ground_truth"), _read_sources(data))
     raise ValueError(f"the lexical judge cannot answer the prompt '{prompt}'; it answers: {', '.join(_ANSWERED)}")

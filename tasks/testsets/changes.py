@@ -1,8 +1,9 @@
 """The changes of questions whose documents changed: each still holds, has another ground truth, or is void.
 
 The judge is asked about questions whose spans are not found again word by word, and about questions that a new or
-changed passage is near to. A ground truth that it gives has to pass the same checks as a new question. A question that
-only a person can decide on becomes a proposal, which has the question as it was and as it would be.
+changed passage answers by the judge's selection in `matching`. A ground truth that it gives has to pass the same checks
+as a new question. A question that only a person can decide on becomes a proposal, which has the question as it was and
+as it would be.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,8 +35,6 @@ PROPOSED = ("changed", "contradicted", "answerable")
 _VERDICTS: Final = ("still_true", "changed", "void")
 _MIN_SCORE: Final = 0.6
 """The similarity by `near.align` from which on a stretch of a newer text is taken for what a span became."""
-_MIN_SHARE: Final = 0.5
-"""The share of the words of a question or a span that a passage needs for the question to be asked by it."""
 _MAX_ALIGNED = 20
 
 
@@ -153,27 +152,22 @@ def point_to(base: UpdatedBase, question: SetQuestion, spans: Sequence[Span], al
     return replace(question, spans=tuple(spans), reference_context_ids=tuple(dict.fromkeys((*kept, *also))))
 
 
-def list_groups(base: UpdatedBase, question: SetQuestion, places: Sequence[Place], n: int) -> list[tuple[Passage, ...]]:
+def list_groups(
+    base: UpdatedBase, question: SetQuestion, places: Sequence[Place], answering: Iterable[Passage]
+) -> list[tuple[Passage, ...]]:
     """Return groups of passages by which a question whose spans are found at these places is asked again, each alone.
 
-    A group has new and changed passages that the question refers to or, of the `n` nearest, is near to; they take the
-    place of the own passage whose span they have most words of, and the other own passages go with them. The last group
-    has the own passages if they changed around their spans.
+    A group has passages that answer the question by the judge's selection, or that the question refers to and that
+    changed; they take the place of the own passage whose span they have most words of, and the other own passages go
+    with them. The last group has the own passages if they changed around their spans.
     """
     own = {place.passage.passage_id: place.passage for place in places}
-    texts = [question.asked, *(place.span.text for place in places)]
-    about = [base.near.find_about(text, _MIN_SHARE) for text in texts]
-    touching = frozenset[str]().union(*about) & base.changed - own.keys()
-    others = [base.by_id[name] for name in question.reference_context_ids if name in base.changed - own.keys()]
-    if touching:
-        # Each span by itself as well: a passage about only one of several spans is not near to the whole question.
-        wanted = [f"{question.asked} {question.ground_truth or ''}", *texts[1:]]
-        near = {found.passage_id: found for text in wanted for found in base.near.find(text, n, own)}
-        others += [passage for name, passage in near.items() if name in touching and passage not in others]
-    own_shares = [(place.passage.passage_id, shares) for place, shares in zip(places, about[1:], strict=True)]
+    others = [base.by_id[name] for name in question.reference_context_ids if name in base.changed]
+    others = list({one.passage_id: one for one in (*others, *answering) if one.passage_id not in own}.values())
+    ratings = [(place.passage.passage_id, base.near.rate(place.span.text)) for place in places if others]
     by_replaced: dict[str | None, list[Passage]] = {}
-    for passage in others:
-        best = max(own_shares, key=lambda one: one[1].get(passage.passage_id, 0.0), default=None)
+    for passage, number in zip(others, base.near.list_places(others), strict=True):
+        best = max(ratings, key=lambda one: one[1][number], default=None)
         by_replaced.setdefault(best[0] if best else None, []).append(passage)
     groups = [
         (*passages, *(passage for name, passage in own.items() if name != replaced))
@@ -244,11 +238,16 @@ def _keep(
 
 
 async def judge_again(
-    live_run: LiveRun, base: UpdatedBase, question: SetQuestion, places: Sequence[Place | None]
+    live_run: LiveRun,
+    base: UpdatedBase,
+    question: SetQuestion,
+    places: Sequence[Place | None],
+    nearest: Sequence[Passage],
 ) -> Ending:
     """Return the ending of a question that has lost a span; raises JudgeFailed.
 
-    `places` are the places of its spans or of what they may have become, None for a span that nothing is similar to.
+    `places` are the places of its spans or of what they may have become, None for a span that nothing is similar to;
+    `nearest` are the new and changed passages nearest to the question.
     """
     known = [place for place in places if place is not None]
     if len(known) == len(places):
@@ -256,8 +255,9 @@ async def judge_again(
         checked = _quote(question, quotes, question.ground_truth, [place.passage for place in known])
         if checked.failed is None and await check_support(live_run, checked, base.near):
             return _stay_true(base, question, checked, "the spans have other words, and still support it")
-    own = {place.passage.passage_id: place.passage for place in known}
-    passages = [*own.values(), *base.near.find(f"{question.asked} {question.ground_truth}", NEAR, exclude=own)]
+    likely = [*(place.passage for place in known), *nearest]
+    likely += base.near.find(f"{question.asked} {question.ground_truth}", NEAR)
+    passages = list({passage.passage_id: passage for passage in likely}.values())
     renewed = await renew(live_run, question, passages)
     truth = renewed.ground_truth if renewed.verdict == "changed" else question.ground_truth
     detail = renewed.reason

@@ -67,28 +67,25 @@ class NearPassages:
 
         Passages that share no word with it are never near; `exclude` are ids of passages to leave out.
         """
-        terms = sorted({self._terms[token] for token in list_tokens(text) if token in self._terms})
-        if not terms or n < 1:
+        if n < 1 or not self._passages:
             return []
-        scores: NDArray[np.float64] = np.asarray(self._weights[terms].sum(axis=0)).ravel()
+        scores = self.rate(text)
         scores[[self._places[passage_id] for passage_id in exclude if passage_id in self._places]] = 0.0
         n = min(n, len(scores))
         min_score = np.partition(scores, -n)[-n]
         places = np.flatnonzero(scores >= max(min_score, np.nextafter(0.0, 1.0)))
         return [self._passages[place] for place in places[np.argsort(-scores[places], kind="stable")][:n]]
 
-    def find_about(self, text: str, min_share: float) -> dict[str, float]:
-        """Return by id the passages that have at least this share of a text's words, in the text or the headings.
-
-        Rare words count more; words that no passage has do not count.
-        """
+    def rate(self, text: str) -> NDArray[np.float64]:
+        """Return BM25's score of each passage for a text, divided by the rarity of the text's words; 0 for no shared
+        word."""
         terms = sorted({self._terms[token] for token in list_tokens(text) if token in self._terms})
-        if not terms:
-            return {}
-        found, rarity = self._weights[terms], self._rarity[terms]
-        of_entries = np.repeat(rarity, np.diff(found.indptr))
-        shares = np.bincount(found.indices, weights=of_entries, minlength=len(self._passages)) / rarity.sum()
-        return {self._passages[place].passage_id: float(shares[place]) for place in np.flatnonzero(shares >= min_share)}
+        scores: NDArray[np.float64] = np.asarray(self._weights[terms].sum(axis=0)).ravel()
+        return scores / self._rarity[terms].sum() if terms else scores
+
+    def list_places(self, passages: Iterable[Passage]) -> list[int]:
+        """Return the places of passages in the lists of `rate`."""
+        return [self._places[passage.passage_id] for passage in passages]
 
 
 def list_tokens(text: str) -> Iterator[str]:

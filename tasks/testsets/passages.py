@@ -69,8 +69,8 @@ class Passage:
 
     @cached_property
     def passage_hash(self) -> str:
-        """16 hex digits of SHA-256 over headings and text; the line breaks of the text do not matter."""
-        return hash_json([self.headings, " ".join(self.text.split())], 16)
+        """16 hex digits of SHA-256 over the text; neither the headings above it nor its line breaks matter."""
+        return hash_json(" ".join(self.text.split()), 16)
 
     def as_context(self, words: str | None = None) -> str:
         """Return the passage, or some words of it, as a judge gets it: under its headings, which are one line."""

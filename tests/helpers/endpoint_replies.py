@@ -21,7 +21,7 @@ import orjson
 
 Kind = Literal[
     "extract", "extract_both", "classify", "attribute", "rank", "fused", "write_question", "answer_question",
-    "renew_question", "embeddings", "other",
+    "match_questions", "renew_question", "embeddings", "other",
 ]  # fmt: skip
 
 HttpFault = Literal[
@@ -50,6 +50,7 @@ _BOTH = {"answer": "answer", "ground_truth": "ground_truth"}
 # A block that only one prompt has.
 _OWN_BLOCKS: Mapping[str, Kind] = {
     "text": "extract", "question_kind": "write_question", "old_contexts": "renew_question",
+    "questions": "match_questions",
     "conversation": "answer_question",
 }  # fmt: skip
 _OPENING = re.compile(r"^<([a-z_]+) ([0-9a-f]+)>\n", re.MULTILINE)

@@ -258,8 +258,8 @@ class PortAnswers:
         self.knowledge = frozenset(knowledge)
         self._written: dict[str, dict[str, Any]] = {}
         self._replies: Mapping[Kind, Callable[[Asked], dict[str, Any] | str]] = {
-            "write_question": self._write, "answer_question": self._answer, "renew_question": _renew,
-            "classify": _classify, "attribute": _attribute, "rank": _rank,
+            "write_question": self._write, "answer_question": self._answer, "match_questions": _match,
+            "renew_question": _renew, "classify": _classify, "attribute": _attribute, "rank": _rank,
         }  # fmt: skip
 
     def compose(self, asked: Asked) -> dict[str, Any] | str:
@@ -327,6 +327,18 @@ def look_up(demand: Demand, contexts: Mapping[str, str]) -> dict[str, list[Found
             value = "\n".join(steps.lines)
             found.get(steps.fact, []).append(Found(context_id=context_id, value=value, quotes=(whole,)))
     return found
+
+
+def _match(asked: Asked) -> dict[str, Any]:
+    answered = []
+    for key, text in asked.items("questions").items():
+        *turns, question = text.replace(_INDENT, "\n").split("\n")
+        demand = read_question(question.removeprefix("user: "), "\n".join(turns))
+        found = look_up(demand, read_contexts(asked)) if demand else {}
+        used = dict.fromkeys(one.context_id for ones in found.values() for one in ones)
+        if used:
+            answered.append({"reason": f"{len(used)} state a part of it.", "question": key, "contexts": list(used)})
+    return {"answered": answered}
 
 
 def _show(written: Written) -> dict[str, Any]:

@@ -65,16 +65,12 @@ def test_each_passage_is_nearest_to_itself(words: list[str]) -> None:
         assert NEAR.find(passage.text + " " + " ".join(words[:1]), 1)[0] is passage
 
 
-def test_rare_words_count_more_in_the_share_of_a_passage() -> None:
+def test_rare_words_count_more_and_words_without_a_passage_do_not() -> None:
     cranes = "# Bertha\n\nThe crane Bertha lifts.\n\n# Conrad\n\nThe crane Conrad lifts.\n\n# Lock\n\nIt opens.\n"
-    passages = cut_markdown("d", cranes).passages
-    bertha, conrad, lock = (passage.passage_id for passage in passages)
-    near = NearPassages(passages)
-    shares = near.find_about("Does the crane Bertha lift?", 0.0)
-    assert shares[bertha] == pytest.approx(1.0)
-    assert shares[lock] == 0.0 < shares[conrad] < 0.6
-    assert near.find_about("Does the crane Bertha lift?", 0.9).keys() == {bertha}
-    assert near.find_about("Zeppelin", 0.0) == {}
+    near = NearPassages(cut_markdown("d", cranes).passages)
+    bertha, conrad, lock = near.rate("Does the crane Bertha lift, or Zeppelin?")
+    assert bertha > 2 * conrad > lock == 0
+    assert near.rate("Zeppelin").tolist() == [0, 0, 0]
 
 
 @given(st.text("ab 年假.", max_size=30), st.text("ab 年假.", max_size=30))
