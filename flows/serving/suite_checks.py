@@ -3,15 +3,25 @@
 import asyncio
 import contextlib
 import shlex
+import socket
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil, log, log1p
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.live_run import check_history, describe_columns, make_plan
-from evalhouse.flows.preparing.request import CheckResult, count_limits, make_finding, show_target
+from evalhouse.flows.preparing.live_run import (
+    check_budget,
+    check_history,
+    describe_columns,
+    make_plan,
+    make_prompts,
+    prepare_run,
+)
+from evalhouse.flows.preparing.request import CheckResult, RunRequest, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import LivingSet, Suite, list_fires
 from evalhouse.flows.results.output import print_notice, write_count, write_dollars
 from evalhouse.flows.serving.notify import find_webhook
@@ -20,7 +30,7 @@ from evalhouse.prompts import PromptError
 from evalhouse.tasks.datasets.read import StagedDataset, stage_of
 from evalhouse.tasks.judge.protocol import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_settings
-from evalhouse.tasks.settings.suite import RefreshedTestset, SuiteGate, explain_direction
+from evalhouse.tasks.settings.suite import MARK, RefreshedTestset, SuiteGate, explain_direction
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.testsets import TestsetError
 from evalhouse.tasks.testsets.questions import load_set
@@ -29,6 +39,7 @@ from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import hold_suite
 from evalhouse.warehouse.store import Warehouse
 
+_CONNECT_S = 5.0
 # Settings of the run that its refresh has too; the number of samples limits only the run.
 _SHARED = {*list_settings(lambda where: where.place == LIMITS), "embeddings", "prompts", "prices", "temperature",
            "reasoning_effort", "warehouse"} - {"limit", "request_tokens"}  # fmt: skip
@@ -38,10 +49,12 @@ def refresh_living_set(suite: Suite, settings: RunSettings, *, wait_s: float = 0
     """Refresh the suite's test set and print the result; None for a suite without one, and for a run that takes the
     responses of another run.
 
-    Raises RunCancelled when the refresh was stopped, WarehouseError where the run itself could not begin either.
+    Raises RunCancelled when the refresh was stopped, and the error of a run that could not begin: nothing is refreshed
+    then.
     """
     if suite.testset is None or settings.responses is not None:
         return None
+    check_run(suite.testset, settings)
     with hold_suite(Warehouse(settings.warehouse), suite.name, wait_s=wait_s):
         try:
             refreshed = plan_living_set(suite.testset, settings).refresh()
@@ -71,6 +84,48 @@ def refresh_living_set(suite: Suite, settings: RunSettings, *, wait_s: float = 0
             )
     print_notice(result.describe())
     return result
+
+
+def check_run(testset: LivingSet, settings: RunSettings) -> None:
+    """Refuse a run that could not begin or be paid after the refresh of its test set; nothing is asked or stored.
+
+    Raises the error that the run itself would, and SettingsError for a target that no connection reaches and for a
+    budget that the refresh alone would spend.
+    """
+    warehouse = Warehouse(settings.warehouse)
+    prepared = prepare_run(RunRequest(settings=settings), warehouse)
+    if prepared.staged is not None:
+        prepared.staged.staging.discard()
+    make_prompts(settings, prepared.tools.judges)
+    check_budget("", settings, prepared.tools.judges, None)
+    if settings.target is not None and settings.target.url is not None:
+        check_reachable(settings.target.url)
+    if settings.budget_usd is None:
+        return
+    try:
+        expected_usd = estimate_refresh(plan_living_set(testset, settings).request).usage.cost_usd
+    except (TestsetError, OSError):
+        return  # the refresh fails by unreadable documents, and the run uses the unchanged set
+    if expected_usd is not None and expected_usd >= settings.budget_usd:
+        raise SettingsError(
+            f"the refresh of {settings.dataset} costs about {write_dollars(expected_usd)}, and the budget of the whole "
+            f"run is {write_dollars(settings.budget_usd)}; raise budget_usd"
+        )
+
+
+def check_reachable(url: str) -> None:
+    """Refuse an application whose server takes no connection; one behind a proxy is not tried. Raises SettingsError."""
+    parts = urlsplit(url)
+    if parts.hostname is None or MARK.search(parts.netloc) or getproxies().get(parts.scheme):
+        return
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname, port), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise SettingsError(
+            f"no connection to the target {parts.hostname}:{port}: {error}; check url, and that it runs there; nothing "
+            "was asked"
+        ) from None
 
 
 def plan_living_set(testset: LivingSet, settings: RunSettings) -> RefreshPlan:

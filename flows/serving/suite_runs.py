@@ -128,16 +128,16 @@ def run_suite(
     try:
         # Both checks import Prefect, which by then must find its server's settings and those for a quiet terminal.
         with prefect_server():
-            if suite.testset is not None:
-                from evalhouse.flows.serving.suite_checks import refresh_living_set  # noqa: PLC0415
-
-                refreshed = refresh_living_set(suite, settings, wait_s=wait_s)
-                settings = settings.model_copy(update={"refreshed": refreshed})
             if settings.gate is not None:  # one on metrics that are not scored is refused before anything is asked
                 from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415
                 from evalhouse.flows.serving.suite_checks import check_suite_gate  # noqa: PLC0415
 
                 check_suite_gate(settings.gate, make_plan(settings))
+            if suite.testset is not None:
+                from evalhouse.flows.serving.suite_checks import refresh_living_set  # noqa: PLC0415
+
+                refreshed = refresh_living_set(suite, settings, wait_s=wait_s)
+                settings = settings.model_copy(update={"refreshed": refreshed})
         finish = _Finish(settings.warehouse, suite.notify)
         # A trigger that has a flow run is that of a served suite.
         is_served = trigger.flow_run_id is not None

@@ -111,8 +111,8 @@ def write_rewordings_set(path: Path, folder: Path, *, n_others: int = 0) -> dict
     `n_others` questions about the port authority come with them, which no new document touches.
     """
     passages = [passage for document in load_documents(str(folder)) for passage in document.passages]
-    told = (one for one in list_port_questions() if any(one[2] in passage.text for passage in passages))
-    others = list(islice(told, n_others))
+    available = (one for one in list_port_questions() if any(one[2] in passage.text for passage in passages))
+    others = list(islice(available, n_others))
     questions = []
     for text, truth, stated in [*((fact.question, fact.truth, fact.stated) for fact in (*FACTS, *OPEN)), *others]:
         own = next((passage for passage in passages if stated and stated in passage.text), None)
@@ -178,23 +178,24 @@ class RewordingAnswers:
             for key, text in asked.items("questions").items():
                 if own := _BY_QUESTION.get(text):
                     found = {name: own.find(context) for name, context in contexts.items()}
-                    self.matched |= {(text, said) for said in own.new.values() for c in contexts.values() if said in c}
-                    if used := [name for name, said in found.items() if said]:
+                    whole = "\n".join(contexts.values())
+                    self.matched |= {(text, sentence) for sentence in own.new.values() if sentence in whole}
+                    if used := [name for name, sentence in found.items() if sentence]:
                         reply["answered"].append({"reason": "It is about it.", "question": key, "contexts": used})
             return reply
         if fact is None:
             return self.port.compose(asked)
-        said = {name: sentence for name, text in contexts.items() if (sentence := fact.find(text))}
-        new = {name: sentence for name, sentence in said.items() if sentence != fact.stated}
-        name, sentence = next(iter({**new, **said}.items()), ("", ""))
+        sentences = {name: sentence for name, text in contexts.items() if (sentence := fact.find(text))}
+        new = {name: sentence for name, sentence in sentences.items() if sentence != fact.stated}
+        name, sentence = next(iter({**new, **sentences}.items()), ("", ""))
         quotes = [{"id": name, "quote": sentence}]
         match asked.kind:
             case "answer_question":
-                basis = {"basis": "contexts" if said else "none", "used": [name] if said else []}
+                basis = {"basis": "contexts" if sentences else "none", "used": [name] if sentences else []}
                 return {"reason": "By what they say.", "answer": sentence, **basis}
             case "renew_question":
                 verdict = "changed" if new else "still_true"
-                quotes = quotes if said else []
+                quotes = quotes if sentences else []
                 return {"reason": "By what they say.", "verdict": verdict, "ground_truth": sentence, "quotes": quotes}
             case "classify":
                 sides = {side: read_contexts(asked, side) for side in ("answer_statements", "ground_truth_statements")}

@@ -19,8 +19,11 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_tools
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.serving.suite_checks import refresh_living_set
-from evalhouse.flows.serving.suite_runs import resolve_suite
+from evalhouse.flows.serving.suite_runs import resolve_suite, run_suite
+from evalhouse.prompts import PromptError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.settings.suite import RefreshedTestset
+from evalhouse.tasks.targets.protocol import TargetError
 from evalhouse.tasks.testsets.questions import load_set
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.store import Warehouse
@@ -145,6 +148,47 @@ def test_a_night_says_what_became_of_its_set(
     assert line[:200] in posted["text"]
     shown = call_here(capsys, "show", "latest", "--warehouse", str(tmp_path / "own.duckdb"))
     assert line in " ".join(shown.stdout.split())
+
+
+UNRUNNABLE = {
+    "gate of a metric that is not scored": ("[gate.min]\nfaithfulness = 0.5\n", "[gate] has limits of faithfulness"),
+    "target that cannot be imported": ('[target]\ncallable = "absent:ask"\n', "absent"),
+    "target that nothing listens for": ('[target]\nurl = "http://127.0.0.1:9/ask"\n', "no connection to the target"),
+    "folder of prompts that is missing": ('prompts = "missing"\n', "missing"),
+    "missing key": ("", "OPENAI_API_KEY"),
+    "budget without a price": ("[limits]\nbudget_usd = 1\n", "a budget needs a price for"),
+    "budget that the refresh alone spends": (
+        'prices = "prices.yaml"\n[limits]\nbudget_usd = 0.0000001\n', "raise budget_usd"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "problem"), UNRUNNABLE.values(), ids=UNRUNNABLE.keys())
+def test_suite_that_cannot_run_is_refused_before_its_set_is_refreshed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(capsys, tmp_path, "lexical")
+    shutil.rmtree(tmp_path / "docs")
+    write_documents(tmp_path / "docs", is_edited=True)
+    (tmp_path / "prices.yaml").write_text("judge: [1, 1]\n", encoding="utf-8")
+    text = SUITE.format(judge="openai:judge")
+    top, _, tables = text.partition("\n[testset]")
+    own, bracket, rest = more.partition("[")
+    (tmp_path / "port.toml").write_text(f"{top}{own}\n[testset]{tables}\n{bracket}{rest}", encoding="utf-8")
+    before = [path.read_bytes() for path in sorted(tmp_path.glob("questions*"))]
+    with port_endpoint() as (endpoint, _):
+        point_to(endpoint.base_url)
+        if "KEY" in problem:
+            monkeypatch.delenv("OPENAI_API_KEY")
+            monkeypatch.delenv("OPENAI_BASE_URL")
+        with pytest.raises((SettingsError, FatalJudgeError, TargetError, PromptError)) as caught:
+            run_suite(load_suite(tmp_path / "port.toml"))
+        assert endpoint.stats.requests.total() == 0
+    assert problem in str(caught.value)
+    assert [path.read_bytes() for path in sorted(tmp_path.glob("questions*"))] == before
+    kinds = Warehouse(str(tmp_path / "own.duckdb")).read_rows("select distinct dataset from runs", {})
+    assert [row["dataset"] for row in kinds] == [str(tmp_path / "docs")], "only the making of the set was stored"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """`testset refresh` and new documents that say otherwise in other words: which pairs of a question and a passage the
-judge is asked about, in how many requests, and what comes of the replies."""
+judge is asked about, in how many requests, and the results."""
 
 from __future__ import annotations
 
