@@ -10,11 +10,11 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import chain, islice
+from datetime import UTC
+from itertools import chain
 from typing import Any, Final, cast
 from urllib.parse import unquote, urlencode
 
@@ -28,8 +28,9 @@ from evalhouse.warehouse.messages import list_names, redact, shorten
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
-_SCORES: Final = uuid.UUID("b0a4f1c2-8f1e-5d5b-9c52-5a7f6d0e4c11")
-"""The namespace of the ids of scores."""
+Score = Mapping[str, Any]
+"""A row of `publish/scores` with its `score_id`, `reason`, `link`, and `comment`, which is both of these."""
+_SCORES: Final = uuid.UUID("b0a4f1c2-8f1e-5d5b-9c52-5a7f6d0e4c11")  # the namespace of their ids
 # The statements that explain a metric, by column of the query, and how they are introduced.
 _WRONG, _LEFT_OUT = ("wrong", "wrong"), ("left_out", "left out")
 _UNSUPPORTED, _NOT_RETRIEVED = ("unsupported", "not in the contexts"), ("not_retrieved", "not in the contexts")
@@ -45,28 +46,6 @@ _MAX_WAIT_S: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedScore:
-    """One score of a sample: `trace_id` as the tracer has it, the outermost span's `span_id` and LangSmith's
-    `project_id`, None if not recorded."""
-
-    score_id: str
-    run_id: str
-    trace_id: str
-    span_id: str | None
-    project_id: str | None
-    metric: str
-    value: float
-    reason: str | None
-    link: str | None
-    at: datetime
-
-    @property
-    def comment(self) -> str | None:
-        """The reason and the link, for tools with one field for both."""
-        return "\n".join(filter(None, (self.reason, self.link))) or None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Receiver:
     """A tool that scores are sent to: `path` below its address, and `n_together` scores a request.
 
@@ -76,104 +55,76 @@ class Receiver:
     addresses: tuple[str, ...]
     path: str
     trace_ids: re.Pattern[str]
-    write: Callable[[Sequence[PublishedScore]], object]
+    write: Callable[[RunRow, Sequence[Score]], object]
     keys: tuple[str, ...] = ()
     default: str | None = None
     n_together: int = 1
 
 
-@dataclass(kw_only=True)
-class Outcome:
-    """The scores that arrived, and the reason of each request that did not."""
-
-    n_sent: int = 0
-    n_failed: int = 0
-    problem: str | None = None
-
-
-# --- the scores of a run
-
-
-def read_published(warehouse: Warehouse, run: RunRow, metrics: Sequence[str], link: str | None) -> list[PublishedScore]:
+def read_published(warehouse: Warehouse, run: RunRow, metrics: Sequence[str], ui_url: str | None) -> list[Score]:
     """Read the scores of a run's samples in these metrics, the main ones for none; raises SettingsError for a run that
     did not judge traces."""
     if run.config.get("format") is None and run.dataset != TRACES:
         came = f"run {run.run_id} judged {run.dataset}, so its samples have no ids of traces"
         raise SettingsError(f'{came}; allowed: a run of dataset = "traces", or of an export with --format')
-    unknown = [name for name in metrics if name not in run.metrics]
-    if unknown:
+    if unknown := [name for name in metrics if name not in run.metrics]:
         raise SettingsError(f"run {run.run_id} has no metric {unknown[0]!r}; it has: {list_names(run.metrics)}")
-    chosen = list(metrics) or list_first(run.metrics, run.config)
+    advice = load_advice("zh" if run.language == "zh" else "en")
     scores = []
+    chosen = list(metrics) or list_first(run.metrics, run.config)
     for row in warehouse.fetch_rows("publish/scores", run_id=run.run_id, metrics=chosen):
         reasons = [f"{words}: {' '.join(row[name])}" for name, words in _AGAINST.get(row["metric"], ()) if row[name]]
         if not reasons and row["cause"] not in (None, "not_judged", "fine"):
-            advice = load_advice("zh" if run.language == "zh" else "en")[cast(Cause, row["cause"])]
-            reasons = [advice.name, row["evidence"]] if row["evidence"] else [advice.name]
-        sample_id = str(row["sample_id"])
-        address = f"{link.rstrip('/')}/runs/{run.run_id}/sample?{urlencode({'id': sample_id})}" if link else None
-        scores.append(
-            PublishedScore(
-                score_id=str(uuid.uuid5(_SCORES, f"{run.run_id}\n{sample_id}\n{row['metric']}")),
-                run_id=run.run_id,
-                trace_id=sample_id,
-                span_id=row["span_id"],
-                project_id=row["project_id"],
-                metric=row["metric"],
-                value=row["value"],
-                reason=shorten("; ".join(reasons), _MAX_REASON) or None,
-                link=address,
-                at=run.started_at.replace(tzinfo=UTC),
-            )
-        )
+            reasons = [advice[cast(Cause, row["cause"])].name, *filter(None, [row["evidence"]])]
+        reason = shorten("; ".join(reasons), _MAX_REASON) or None
+        query = urlencode({"id": row["sample_id"]})
+        link = f"{ui_url.rstrip('/')}/runs/{run.run_id}/sample?{query}" if ui_url else None
+        score_id = str(uuid.uuid5(_SCORES, f"{run.run_id}\n{row['sample_id']}\n{row['metric']}"))
+        comment = "\n".join(filter(None, (reason, link))) or None
+        scores.append({**row, "score_id": score_id, "reason": reason, "link": link, "comment": comment})
     return scores
 
 
-# --- the forms of the tools
+# --- the tools
 
 
-def _write_otlp(scores: Sequence[PublishedScore]) -> object:
+def _write_otlp(run: RunRow, scores: Sequence[Score]) -> object:
     """Return an ExportLogsServiceRequest with an event of OpenTelemetry's GenAI conventions for each score."""
-
-    def write_record(score: PublishedScore) -> dict[str, object]:
+    time_ns = str(int(run.started_at.replace(tzinfo=UTC).timestamp() * 1e6) * 1000)
+    records = []
+    for score in scores:
         texts = {
-            "gen_ai.evaluation.name": score.metric,
-            "gen_ai.evaluation.explanation": score.reason,
-            "log.record.uid": score.score_id,
-            "evalhouse.run_id": score.run_id,
-            "url.full": score.link,
+            "gen_ai.evaluation.name": score["metric"],
+            "gen_ai.evaluation.explanation": score["reason"],
+            "log.record.uid": score["score_id"],
+            "evalhouse.run_id": run.run_id,
+            "url.full": score["link"],
         }
-        attributes: list[object] = [
-            {"key": name, "value": {"stringValue": text}} for name, text in texts.items() if text is not None
-        ]
-        attributes.append({"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": score.value}})
-        time_ns = str(int(score.at.timestamp() * 1e6) * 1000)
-        span = {} if score.span_id is None else {"spanId": score.span_id}
-        return {
-            "timeUnixNano": time_ns, "observedTimeUnixNano": time_ns, "severityNumber": 9,
-            "eventName": "gen_ai.evaluation.result", "traceId": score.trace_id, **span, "attributes": attributes,
-        }  # fmt: skip
-
+        pairs: list[object] = [{"key": key, "value": {"stringValue": text}} for key, text in texts.items() if text]
+        pairs.append({"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": score["value"]}})
+        record = {"eventName": "gen_ai.evaluation.result", "traceId": score["sample_id"], "attributes": pairs}
+        span = {"spanId": score["span_id"]} if score["span_id"] else {}
+        records.append({"timeUnixNano": time_ns, "observedTimeUnixNano": time_ns, **record, **span})
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "evalhouse"}}]}
-    records = {"scope": {"name": "evalhouse"}, "logRecords": [write_record(score) for score in scores]}
-    return {"resourceLogs": [{"resource": resource, "scopeLogs": [records]}]}
+    scopes = [{"scope": {"name": "evalhouse"}, "logRecords": records}]
+    return {"resourceLogs": [{"resource": resource, "scopeLogs": scopes}]}
 
 
-def _write_langfuse(scores: Sequence[PublishedScore]) -> object:
+def _write_langfuse(run: RunRow, scores: Sequence[Score]) -> object:
     (score,) = scores
     return {
-        "id": score.score_id, "traceId": score.trace_id, "name": score.metric, "value": score.value,
-        "dataType": "NUMERIC", "comment": score.comment, "metadata": {"evalhouse_run": score.run_id},
+        "id": score["score_id"], "traceId": score["sample_id"], "name": score["metric"], "value": score["value"],
+        "dataType": "NUMERIC", "comment": score["comment"], "metadata": {"evalhouse_run": run.run_id},
     }  # fmt: skip
 
 
-def _write_langsmith(scores: Sequence[PublishedScore]) -> object:
+def _write_langsmith(run: RunRow, scores: Sequence[Score]) -> object:
     (score,) = scores
-    project = {} if score.project_id is None else {"session_id": score.project_id}
+    project = {"session_id": score["project_id"]} if score["project_id"] else {}
     return {
-        **project, "id": score.score_id, "run_id": score.trace_id, "key": score.metric, "score": score.value,
-        "comment": score.comment, "created_at": score.at.isoformat(),
-        "feedback_source": {"type": "api", "metadata": {"evalhouse_run": score.run_id}},
+        **project, "id": score["score_id"], "run_id": score["sample_id"], "key": score["metric"],
+        "score": score["value"], "comment": score["comment"],
+        "feedback_source": {"type": "api", "metadata": {"evalhouse_run": run.run_id}},
     }  # fmt: skip
 
 
@@ -213,55 +164,46 @@ def find_address(name: str) -> str:
 
 def read_headers(name: str) -> dict[str, str]:
     """Return the headers with the keys of the environment; raises SettingsError for one that is missing."""
-    missing = [variable for variable in RECEIVERS[name].keys if not os.environ.get(variable)]
-    if missing:
-        raise SettingsError(f"{name} needs keys: set {' and '.join(missing)}")
+    keys = [os.environ.get(variable, "") for variable in RECEIVERS[name].keys]
+    if not all(keys):
+        raise SettingsError(f"{name} needs keys: set {' and '.join(RECEIVERS[name].keys)}")
     if name == "langfuse":
-        pair = f"{os.environ['LANGFUSE_PUBLIC_KEY']}:{os.environ['LANGFUSE_SECRET_KEY']}"
-        return {"authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        return {"authorization": f"Basic {base64.b64encode(':'.join(keys).encode()).decode()}"}
     if name == "langsmith":
-        return {"x-api-key": os.environ["LANGSMITH_API_KEY"]}
+        return {"x-api-key": keys[0]}
     text = os.environ.get("OTEL_EXPORTER_OTLP_LOGS_HEADERS") or os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
     pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
     return {key.strip().lower(): unquote(value.strip()) for key, _, value in pairs}
 
 
-def split_requests(name: str, scores: Sequence[PublishedScore]) -> Iterator[tuple[int, Any]]:
-    """Yield the body of each request, with the number of its scores."""
-    receiver = RECEIVERS[name]
-    for start in range(0, len(scores), receiver.n_together):
-        part = scores[start : start + receiver.n_together]
-        yield len(part), receiver.write(part)
+def send_scores(name: str, run: RunRow, scores: Sequence[Score], report: Callable[[int], None]) -> list[str]:
+    """Send scores, several requests at a time, and return a problem for each score that did not arrive.
 
-
-def send_scores(name: str, scores: Sequence[PublishedScore], report: Callable[[int], None]) -> Outcome:
-    """Send scores, several requests at a time; `report` gets the number that was sent so far.
-
-    A request that meets a busy or broken server is sent again. Raises SettingsError if the server refuses the key or
-    cannot be reached at the first request; other requests that fail are counted.
+    A request that meets a busy or broken server is sent again; `report` gets the number of scores that were tried.
+    Raises SettingsError if the server refuses the key or cannot be reached.
     """
-    address, headers, outcome = find_address(name), read_headers(name), Outcome()
-    with httpx.Client(headers=headers, timeout=30.0) as client, ThreadPoolExecutor(_N_AT_ONCE) as pool:
+    receiver, address = RECEIVERS[name], find_address(name)
+    parts = [scores[start : start + receiver.n_together] for start in range(0, len(scores), receiver.n_together)]
+    n_tried, problems = 0, list[str]()
+    with httpx.Client(headers=read_headers(name), timeout=30.0) as client, ThreadPoolExecutor(_N_AT_ONCE) as pool:
 
-        def send(request: tuple[int, object]) -> tuple[int, str | None]:
-            return request[0], _send(client, name, address, request[1])
+        def send(part: Sequence[Score]) -> str | None:
+            return _send(client, name, address, receiver.write(run, part))
 
-        requests = split_requests(name, scores)
         # The first by itself: a wrong key or address ends the command before the others are sent.
-        for first in islice(requests, 1):
-            for n_scores, problem in chain([send(first)], pool.map(send, requests)):
-                outcome.n_sent += 0 if problem else n_scores
-                outcome.n_failed += n_scores if problem else 0
-                outcome.problem = outcome.problem or problem
-                report(outcome.n_sent + outcome.n_failed)
-    return outcome
+        first = send(parts[0])
+        for part, problem in zip(parts, chain([first], pool.map(send, parts[1:])), strict=True):
+            n_tried += len(part)
+            problems += [problem] * len(part) if problem else []
+            report(n_tried)
+    return problems
 
 
 def _send(client: httpx.Client, name: str, address: str, body: object) -> str | None:
     """Send one request, and return why it failed; None when it arrived."""
     problem = ""
     for n_tries in range(_N_TRIES):
-        wait_s = min(2.0**n_tries / 2, _MAX_WAIT_S)
+        wait_s = 2.0**n_tries / 2
         try:
             answer = client.post(address, json=body)
             if name == "langsmith" and answer.status_code == 409:  # the feedback is there: write it again
@@ -276,14 +218,13 @@ def _send(client: httpx.Client, name: str, address: str, body: object) -> str | 
             if answer.status_code in (401, 403):
                 variables = RECEIVERS[name].keys or ("OTEL_EXPORTER_OTLP_HEADERS",)
                 raise SettingsError(f"{problem}; check {' and '.join(variables)}")
-            if answer.is_success:
-                has_json = answer.headers.get("content-type", "").startswith("application/json")
-                partial = answer.json().get("partialSuccess") if has_json and name == "otlp" else None
-                n_rejected = int(partial.get("rejectedLogRecords") or 0) if partial else 0
-                return f"{name} rejected {n_rejected} events: {words}" if n_rejected else None
+            if answer.is_success:  # OTLP states in the answer which events it did not take
+                return (
+                    problem if name == "otlp" and re.search(r'"rejectedLogRecords":\s*"?[1-9]', answer.text) else None
+                )
             if answer.status_code not in (408, 425, 429) and answer.status_code < 500:
                 return problem
-            wait_s = min(parse_retry_after(answer.headers) or wait_s, _MAX_WAIT_S)
+            wait_s = parse_retry_after(answer.headers) or wait_s
         if n_tries + 1 < _N_TRIES:
-            time.sleep(wait_s)
+            time.sleep(min(wait_s, _MAX_WAIT_S))
     return problem

@@ -32,16 +32,18 @@ def publish(
     page in `evalhouse ui`. The keys are read from the variables of these tools. Sending a run again doubles nothing.
     Exit status 3 when some scores did not arrive.
     """
-    from evalhouse.flows.publish import RECEIVERS, find_address, read_published, send_scores, split_requests  # noqa: PLC0415  # httpx
+    from evalhouse.flows.publish import RECEIVERS, find_address, read_published, send_scores  # noqa: PLC0415  # httpx
 
     found = find_run(warehouse, run)
     names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
     all_scores = read_published(warehouse, found, names, ui_url or found.config.get("ui_url"))
-    scores = [score for score in all_scores if RECEIVERS[to].trace_ids.fullmatch(score.trace_id)]
+    scores = [score for score in all_scores if RECEIVERS[to].trace_ids.fullmatch(score["sample_id"])]
     if not scores:
-        ids = f"its ids, such as {all_scores[0].trace_id!r}, are not ids of {to}" if all_scores else "it has no score"
+        ids = (
+            f"its ids, such as {all_scores[0]['sample_id']!r}, are not ids of {to}" if all_scores else "it has no score"
+        )
         raise SettingsError(f"run {found.run_id} has nothing to send: {ids}; name the tool of its traces with --to")
-    address, counts = find_address(to), Counter(score.metric for score in scores)
+    address, counts = find_address(to), Counter(score["metric"] for score in scores)
     n_left_out = len(all_scores) - len(scores)
     document = {"run_id": found.run_id, "to": to, "address": address, "scores": dict(counts), "left_out": n_left_out}
     listed = ", ".join(f"{name} {n:,}" for name, n in counts.items())
@@ -49,7 +51,7 @@ def publish(
     if n_left_out:
         sentence += f"; left out: {write_count(n_left_out, 'score')} of samples without an id of {to}"
     if dry_run:
-        _, first = next(split_requests(to, scores[:1]))
+        first = RECEIVERS[to].write(found, scores[:1])
         if as_json:
             print_json({**document, "sent": 0, "first_request": first})
         else:
@@ -61,12 +63,13 @@ def publish(
         if is_watched() and (n_done % 100 == 0 or n_done == len(scores)):
             print_notice(f"{n_done:,} of {len(scores):,} scores")
 
-    outcome = send_scores(to, scores, report)
+    problems = send_scores(to, found, scores, report)
+    n_sent = len(scores) - len(problems)
     if as_json:
-        print_json({**document, "sent": outcome.n_sent, "failed": outcome.n_failed, "problem": outcome.problem})
-    elif outcome.n_sent:
+        print_json({**document, "sent": n_sent, "failed": len(problems), "problem": next(iter(problems), None)})
+    elif n_sent:
         print_line(f"sent {sentence}")
-    if outcome.n_failed:
-        n_failed = write_count(outcome.n_failed, "score")
-        print_notice(f"error: {n_failed} did not arrive: {outcome.problem}; send the run again, which doubles nothing")
-    return INCOMPLETE if outcome.n_failed else 0
+    if problems:
+        n_failed = write_count(len(problems), "score")
+        print_notice(f"error: {n_failed} did not arrive: {problems[0]}; send the run again, which doubles nothing")
+    return INCOMPLETE if problems else 0

@@ -112,6 +112,48 @@ def test_messages_of_openai_are_cut_with_their_tools_and_parts(tmp_path: Path) -
     )
 
 
+# One turn with a call of a tool and its result, in the parts of each API.
+IN_PARTS: dict[str, list[Row]] = {
+    "Anthropic": [
+        tell("user", TIDE),
+        tell("assistant", [{"type": "text", "text": "I look."}, {"type": "tool_use", "name": "look_up", "input": {}}]),
+        tell("user", [{"type": "tool_result", "content": [{"type": "text", "text": json.dumps([CHART])}]}]),
+        tell("assistant", [{"type": "thinking", "thinking": "Six."}, {"type": "text", "text": SIX}]),
+    ],
+    "Bedrock": [
+        tell("user", [{"text": TIDE}]),
+        tell("assistant", [{"toolUse": {"name": "look_up", "input": {}}}]),
+        tell("user", [{"toolResult": {"content": [{"json": {"results": [CHART]}}]}}]),
+        tell("assistant", [{"text": SIX}]),
+    ],
+    "Gemini": [
+        {"role": "user", "parts": [{"text": TIDE}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "look_up", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "look_up", "response": {"documents": [CHART]}}}]},
+        {"role": "model", "parts": [{"text": "hm", "thought": True}, {"text": SIX}]},
+    ],
+    "OpenTelemetry": [
+        {"role": "user", "parts": [{"type": "text", "content": TIDE}]},
+        {"role": "assistant", "parts": [{"type": "tool_call", "name": "look_up", "arguments": {}}]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "response": [CHART]}]},
+        {"role": "assistant", "parts": [{"type": "text", "content": SIX}]},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("api", IN_PARTS)
+def test_tools_in_parts_of_messages_are_read(tmp_path: Path, api: str) -> None:
+    ((sample,), _) = read_rows(tmp_path, {"messages": IN_PARTS[api]})
+    assert (sample.question, sample.answer, sample.contexts) == (TIDE, SIX, [CHART["text"]])
+    assert [call["name"] for call in sample.metadata["tool_calls"]] == ["look_up"]
+
+
+def test_words_of_a_refusal_are_the_answer(tmp_path: Path) -> None:
+    refused = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
+    ((sample,), _) = read_rows(tmp_path, {"messages": [tell("user", TIDE), refused]})
+    assert sample.answer == refused["refusal"]
+
+
 def test_ragas_gives_its_reference_and_expected_calls_to_the_last_turn(tmp_path: Path) -> None:
     (first, second), use = read_rows(tmp_path, RAGAS)
     assert [describe(first), describe(second)] == [TWO[0], (*TWO[1][:4], RAGAS["reference"])]
