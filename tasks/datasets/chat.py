@@ -96,6 +96,10 @@ def _unpack(item: object) -> Mapping[str, Any]:
         return {"type": str((item.get("id") or [""])[-1]), **item["kwargs"]}
     if isinstance(item.get("data"), Mapping) and "type" in item:  # as `messages_to_dict` writes them
         return {**item["data"], "type": item["type"]}
+    if item.get("type") == "function_call":  # as OpenAI's Responses API lists calls and results among messages
+        return {"role": "assistant", "content": [item]}
+    if item.get("type") == "function_call_output":
+        return {"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")}
     inner = _unpack(item.get("message")) if _find_role(item) is None else {}
     return inner if _find_role(inner) is not None else item
 

@@ -95,7 +95,7 @@ _MODELS: Final = (
     "mlflow.llm.model", "llm.response.model",
 )  # fmt: skip
 _USAGE: Final = "langfuse.observation.usage_details"
-_TOOLS: Final = ("tool.name", "gen_ai.tool.name", "traceloop.entity.name")
+_TOOLS: Final = ("tool.name", "gen_ai.tool.name", "traceloop.entity.name", "mlflow.spanFunctionName")
 # Conventions before 1.37 put messages into events.
 _ASKED_EVENTS: Final[Mapping[str, str]] = {
     "gen_ai.user.message": "user", "gen_ai.system.message": "system", "gen_ai.assistant.message": "assistant",
@@ -201,8 +201,8 @@ def read_span(recorded: Recorded) -> Span:
     # The messages that a model was sent and its replies, from attributes or events of the span.
     asked = next((found for name in _ASKED if (found := list_messages(_look_up(tree, name), "user"))), [])
     replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name), "assistant"))), [])
-    has_messages = bool(asked or replied)
-    for event_name, of_event in () if has_messages else events:
+    has_asked = bool(asked)
+    for event_name, of_event in events:
         body = open_cell(of_event.get("gen_ai.event.content"))
         members = {**of_event, **body} if isinstance(body, Mapping) else {"content": body, **of_event}
         content, message = _open_parts(members.get("content")), _open_parts(members.get("message"))
@@ -215,7 +215,8 @@ def read_span(recorded: Recorded) -> Span:
                 replied = list_messages([inner], "assistant")
         elif event_name in _ASKED_EVENTS:
             given = given or (content if kind == "tool" else None)
-            asked += list_messages([{**members, "role": _ASKED_EVENTS[event_name], "content": content}], "user")
+            named = {**members, "role": _ASKED_EVENTS[event_name], "content": content}
+            asked += [] if has_asked else list_messages([named], "user")
         else:
             # Spring AI lists the texts of all messages, with an empty one for each that has none.
             sent = list_messages(_pick(of_event, ("gen_ai.input.messages", "gen_ai.prompt")), "user")
@@ -226,7 +227,8 @@ def read_span(recorded: Recorded) -> Span:
         # Langfuse has no name for the tool but the span's.
         name = read_name(_pick(attributes, _TOOLS)) or (recorded.name if _LANGFUSE in attributes else "")
         arguments = read_tree(given)
-        given = arguments.get("inputs", arguments.get("input_str", given)) if "kwargs" in arguments else given
+        if "kwargs" in arguments:  # the arguments of a function, or LangChain's, with the tool's beside them
+            given = arguments.get("inputs", arguments.get("input_str", arguments["kwargs"]))
     error = None
     if attributes.get("langfuse.observation.level") == "ERROR":
         error = read_name(attributes.get("langfuse.observation.status_message")) or _NO_REASON

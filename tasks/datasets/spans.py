@@ -38,7 +38,7 @@ class Span:
 
     `turns` are the messages before the question, where the span has them: objects with role and text. `documents` is
     None for what retrieves nothing, and empty for a retriever that found nothing. `passed_on` are the ones that a chain
-    returned with its answer, `returned` the ones that a tool found. `is_streamed`: an object is recorded as the answer.
+    returned with its answer, `returned` the ones that a tool found. `is_printed`: an object is recorded as the answer.
     `project` is the id of LangSmith's.
     """
 
@@ -54,7 +54,7 @@ class Span:
     turns: tuple[Tree, ...] = ()
     answer: str | None = None
     documents: tuple[Document, ...] | None = None
-    is_streamed: bool = False
+    is_printed: bool = False
     passed_on: tuple[Document, ...] | None = None
     returned: tuple[Document, ...] | None = None
     tool_calls: tuple[Tree, ...] = ()
@@ -189,9 +189,9 @@ _BESIDE: Final = frozenset(
 )  # fmt: skip
 _HISTORIES: Final = ("chat_history", "history", "message_history", "conversation_history", "previous_messages")
 _DEEPEST: Final = 12
-# An object as Python prints it: a stream in place of an answer, a document without its text.
+# An object as Python prints it: a stream, a document or message of LlamaIndex in place of its text.
 _STREAM: Final = re.compile(r"<(?:[\w.]+ object|(?:[^\n<>]|<locals>|<lambda>){0,300} at 0x[0-9a-fA-F]+)>")
-_PRINTED: Final = re.compile(rf"{_STREAM.pattern}|<\w+\([^\n<>]{{0,1000}}\)>")
+_PRINTED: Final = re.compile(rf"{_STREAM.pattern}|<\w+\([^\n<>]{{0,1000}}\)>|[A-Z]\w*\(\w+=[\s\S]*(?:\)|\.\.\.)")
 
 
 def read_exchange(
@@ -228,11 +228,15 @@ def read_exchange(
         "question": question,
         "turns": find_history(given) or tuple(cast(list[Tree], turn.conversation) if turn is not None else ()),
         "answer": answer,
-        "is_streamed": answer is None and isinstance(made, str) and _STREAM.search(made) is not None,
+        "is_printed": answer is None and isinstance(made, str) and bool(_STREAM.search(made) or _is_printed(made)),
         "tool_calls": tuple(call for item in calls if (call := name_call(item)) is not None),
         "passed_on": find_documents(made) if kind == "chain" else None,
         "returned": None if returned is None else read_documents(returned),
     }
+
+
+def _is_printed(text: str) -> bool:
+    return _PRINTED.fullmatch(text.strip()) is not None
 
 
 def read_last_turn(messages: Sequence[Message]) -> CutTurn | None:
@@ -246,7 +250,7 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
     """Return the question or the answer in a recorded value; None if there is not exactly one that it can be."""
     value = open_cell(value)
     if isinstance(value, str):
-        return value if value.strip() and not _PRINTED.fullmatch(value.strip()) else None
+        return value if value.strip() and not _is_printed(value) else None
     if depth > _DEEPEST:
         return None
     if has_roles(value if isinstance(value, list | tuple) else [value]):
@@ -381,7 +385,7 @@ def read_document(item: object) -> Document | None:
     if context is None:
         return None
     text, an_id = context.text if isinstance(context.text, str) else None, read_name(context.id)
-    if (text is None and an_id is None) or (text is not None and _PRINTED.fullmatch(text)):
+    if (text is None and an_id is None) or (text is not None and _is_printed(text)):
         return None
     metadata = read_tree(context.rest.get("metadata"))
     scores = (context.rest.get("score"), context.rest.get("relevance_score"), metadata.get("score"))

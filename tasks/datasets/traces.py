@@ -170,8 +170,8 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     # Of spans equally far out the one that ended last has the answer that the others contributed to.
     answering = [item for item in tree if item.span.answer is not None and item.span.kind in _ANSWERING]
     answering.sort(key=lambda item: (item.depth, _ANSWERING.index(item.span.kind), -(item.span.ended_at or 0.0)))
-    streamed = [item.depth for item in tree if item.span.is_streamed and item.span.kind in _ANSWERING]
-    if streamed and not any(item.depth <= min(streamed) for item in answering):
+    printed = [item.depth for item in tree if item.span.is_printed and item.span.kind in _ANSWERING]
+    if printed and not any(item.depth <= min(printed) for item in answering):
         # A stream is recorded as an object: its text is that of the last model. Steps in between cut texts.
         answering = [item for item in answering if item.span.kind == "llm"]
         answering.sort(key=lambda item: -(item.span.ended_at or 0.0))

@@ -104,8 +104,9 @@ def answer_with_langchain(url: str) -> None:
 
 
 def answer_with_llama_index(url: str) -> None:
-    """An engine, whole and streamed."""
+    """An engine, whole and streamed, then an agent with a tool."""
     from llama_index.core import QueryBundle
+    from llama_index.core.agent.workflow import FunctionAgent
     from llama_index.core.query_engine import RetrieverQueryEngine
     from llama_index.core.response_synthesizers import get_response_synthesizer
     from llama_index.core.retrievers import BaseRetriever
@@ -116,12 +117,20 @@ def answer_with_llama_index(url: str) -> None:
         def _retrieve(self, query: QueryBundle) -> list[NodeWithScore]:
             return [NodeWithScore(node=TextNode(id_=name, text=text), score=0.9) for name, text in TEXTS.items()]
 
-    model = OpenAILike(model=MODEL, api_base=url, api_key="none", is_chat_model=True)
+    def find_times(query: str) -> str:
+        """Find the times of ferries."""
+        return json.dumps(FOUND)
+
+    async def ask_agent() -> None:
+        await FunctionAgent(tools=[find_times], llm=model).run(user_msg=QUESTION)
+
+    model = OpenAILike(model=MODEL, api_base=url, api_key="none", is_chat_model=True, is_function_calling_model=True)
     for streams in (False, True):
         synthesizer = get_response_synthesizer(llm=model, streaming=streams)
         answer = RetrieverQueryEngine(retriever=Shelf(), response_synthesizer=synthesizer).query(QUESTION)
         if streams:
             "".join(answer.response_gen)
+    asyncio.run(ask_agent())
 
 
 def answer_with_openai(url: str) -> None:

@@ -132,6 +132,12 @@ IN_PARTS: dict[str, list[Row]] = {
         {"role": "user", "parts": [{"functionResponse": {"name": "look_up", "response": {"documents": [CHART]}}}]},
         {"role": "model", "parts": [{"text": "hm", "thought": True}, {"text": SIX}]},
     ],
+    "OpenAI's Responses": [
+        tell("user", [{"type": "input_text", "text": TIDE}]),
+        {"type": "function_call", "name": "look_up", "arguments": "{}", "call_id": "c"},
+        {"type": "function_call_output", "call_id": "c", "output": json.dumps([CHART])},
+        tell("assistant", [{"type": "output_text", "text": SIX}], type="message"),
+    ],
     "OpenTelemetry": [
         {"role": "user", "parts": [{"type": "text", "content": TIDE}]},
         {"role": "assistant", "parts": [{"type": "tool_call", "name": "look_up", "arguments": {}}]},

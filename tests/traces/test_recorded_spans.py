@@ -22,7 +22,7 @@ CALLS = [{"name": "find_times", "arguments": {"query": "night ferry"}}]
 # The samples of each bot: calls of the model, and which of ids, history, tool calls, session the spans have.
 CASES: dict[str, list[tuple[int, str]]] = {
     "openinference_langchain": [(2, "ids history calls"), (1, "ids history session")],
-    "openinference_llama_index": [(1, "ids"), (1, "ids")],
+    "openinference_llama_index": [(1, "ids"), (1, "ids"), (2, "ids calls")],
     "openinference_openai": [(1, "history calls asks"), (1, "ids history")],
     "openllmetry_langchain": [(2, "ids history calls"), (1, "history session")],
     "openllmetry_openai": [(1, "history calls asks"), (1, "ids history")],
