@@ -189,6 +189,9 @@ def read_span(recorded: Recorded) -> Span:
         name: open_text(value) if name.startswith("mlflow.") else value for name, value in recorded.attributes.items()
     }
     events = [(str(event.get("name")), read_tree(event.get("attributes"))) for event in recorded.events]
+    # Pydantic AI and Logfire wrote events into an attribute.
+    listed = [event for event in read_list(attributes.get("events")) or [] if isinstance(event, Mapping)]
+    events += [(str(event.get("event.name")), event) for event in listed]
     for event_name, of_event in events:
         if "payload" in of_event:
             attributes.setdefault(event_name, open_text(of_event["payload"]))

@@ -42,15 +42,11 @@ class ModelServer(BaseHTTPRequestHandler):
         choice = {"index": 0, "finish_reason": "tool_calls" if calls_tool else "stop"}
         whole = {"id": "chatcmpl-1", "created": 1_700_000_000, "model": MODEL, "usage": usage}
         if body.get("stream"):
-            halves = (
-                [message]
-                if calls_tool
-                else [{"role": "assistant", "content": part} for part in (ANSWER[:9], ANSWER[9:])]
-            )
-            chunks = [{**choice, "finish_reason": None, "delta": part} for part in halves] + [{**choice, "delta": {}}]
-            lines = [
-                {**whole, "object": "chat.completion.chunk", "choices": [chunk], "usage": None} for chunk in chunks
-            ]
+            halves = [{**message, "content": ANSWER[:9]}, {"content": ANSWER[9:]}]
+            parts = [message] if calls_tool else halves
+            chunks = [{**choice, "finish_reason": None, "delta": part} for part in parts] + [{**choice, "delta": {}}]
+            chunk = {**whole, "object": "chat.completion.chunk", "usage": None}
+            lines = [{**chunk, "choices": [part]} for part in chunks]
             lines += [{**whole, "object": "chat.completion.chunk", "choices": []}]
             reply = "".join(f"data: {json.dumps(line)}\n\n" for line in lines) + "data: [DONE]\n\n"
         else:

@@ -52,17 +52,107 @@ def test_messages_with_parts_are_read_from_attributes(as_text: bool) -> None:
     assert [turn["text"] for turn in span.turns] == ["And who are you?", "A bot."]
 
 
-def test_messages_in_events_are_read() -> None:
+PARTS = json.dumps([{"text": ANSWER}])
+CHOICES: dict[str, dict[str, Any]] = {
+    "a text": {"message": ANSWER, "finish_reason": "end_turn"},
+    "an object as text": {"index": 0, "message": json.dumps({"content": ANSWER})},
+    "a list of parts as text": {"message": PARTS},
+    "an object": {"message": {"role": "assistant", "content": [{"type": "text", "text": ANSWER}]}},
+    "a body as text": {"gen_ai.event.content": json.dumps({"message": {"content": ANSWER}})},
+    "a content": {"content": ANSWER},
+}
+
+
+@pytest.mark.parametrize("form", CHOICES)
+def test_messages_in_events_are_read(form: str) -> None:
     events = (
         {"name": "gen_ai.system.message", "attributes": {"content": "Be brief."}},
-        {"name": "gen_ai.user.message", "attributes": {"content": QUESTION}},
-        {"name": "gen_ai.choice", "attributes": {"index": 0, "message": json.dumps({"content": ANSWER})}},
+        {"name": "gen_ai.user.message", "attributes": {"content": json.dumps([{"text": QUESTION}])}},
+        {"name": "gen_ai.choice", "attributes": CHOICES[form]},
+        {"name": "gen_ai.choice", "attributes": {"index": 1, "message": "Another choice."}},
     )
-    span = _read({"gen_ai.operation.name": "chat"}, events=events)
+    kind = {"gen_ai.operation.name": "chat"}
+    span = _read(kind, events=events)
     assert (span.question, span.answer) == (QUESTION, ANSWER)
+    # As Pydantic AI wrote them: in an attribute. As others do: the request in attributes, the reply in an event.
+    listed = json.dumps([{"event.name": event["name"], **event["attributes"]} for event in events])  # type: ignore[dict-item]
+    span = _read({**kind, "events": listed})
+    assert (span.question, span.answer) == (QUESTION, ANSWER)
+    span = _read({**kind, "gen_ai.input.messages": json.dumps(PARTS_IN)}, events=events)
+    assert (span.question, span.answer, len(span.turns)) == (QUESTION, ANSWER, 2)
+
+
+def test_calls_and_results_of_tools_in_events_are_read() -> None:
+    events = (
+        {"name": "gen_ai.tool.message", "attributes": {"role": "tool", "content": '{"pier": 4}'}},
+        {"name": "gen_ai.choice", "attributes": {"message": json.dumps([{"text": TEXTS[0]}])}},
+    )
+    span = _read({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "timetable"}, events=events)
+    assert span.tool_calls == ({"name": "timetable", "arguments": {"pier": 4}},)
+    assert span.returned is None, "a text may be anything"
+    found = json.dumps([{"id": "d1", "text": TEXTS[0]}])
+    choice = {"name": "gen_ai.choice", "attributes": {"message": json.dumps([{"text": found}])}}
+    span = _read({"gen_ai.operation.name": "execute_tool"}, events=(choice,))
+    assert [document.text for document in span.returned or ()] == [TEXTS[0]]
+
+
+def test_messages_in_an_event_of_all_details_are_read() -> None:
     details = {"gen_ai.input.messages": json.dumps(PARTS_IN), "gen_ai.output.messages": json.dumps(PARTS_OUT)}
     event = {"name": "gen_ai.client.inference.operation.details", "attributes": details}
     assert _read({"gen_ai.operation.name": "chat"}, events=(event,)).question == QUESTION
+
+
+def test_an_empty_input_of_openllmetry_is_not_a_question() -> None:
+    given = {"inputs": {"input": ""}, "tags": [], "metadata": {}, "kwargs": {"run_type": None, "name": "Sequence"}}
+    made = {"outputs": ANSWER, "kwargs": {"tags": [], "inputs": {"question": "hello"}}}
+    span = _read({"traceloop.entity.input": json.dumps(given), "traceloop.entity.output": json.dumps(made)})
+    assert (span.question, span.answer) == (None, ANSWER)
+
+
+@pytest.mark.parametrize("name", ["chat_history", "history"])
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [{"type": "human", "data": {"content": "Who?"}}, {"type": "ai", "data": {"content": "A bot."}}],
+        [["human", "Who?"], ["ai", "A bot."]],
+        [["Who?", "A bot."]],
+    ],
+)
+def test_history_beside_a_question_is_read(name: str, turns: object) -> None:
+    given = {"input": QUESTION, name: turns}
+    for value in (given, {"inputs": given, "kwargs": {}}):
+        span = _read({"input.value": json.dumps(value), "output.value": ANSWER})
+        assert span.question == QUESTION
+        assert [turn["text"] for turn in span.turns] == ["Who?", "A bot."]
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "<generator object>",
+        "<async_generator object Bot.answer.<locals>.stream at 0x7f3a>",
+        "<openai.Stream object at 0x7f3a>",
+        "StopEvent(result=AgentOutput(response=ChatMessage(role=<MessageRole.ASSISTANT: 'assistant'>, blocks=[...",
+        json.dumps({"response_gen": "<generator object>", "source_nodes": ["<NodeWithScore(node=TextNode(id_=d1))>"]}),
+    ],
+)
+def test_the_text_of_a_stream_is_that_of_the_last_model(printed: str) -> None:
+    beside: dict[str, Any] = {"trace_id": "t", "started_at": 1.0}
+    outer = Recorded(**beside, span_id="1", ended_at=9.0, attributes={
+        "openinference.span.kind": "CHAIN", "input.value": QUESTION, "output.value": printed,
+    })  # fmt: skip
+    splitter = Recorded(**beside, span_id="2", parent_id="1", ended_at=3.0, attributes={
+        "openinference.span.kind": "CHAIN", "output.value": json.dumps([TEXTS[0]]),
+    })  # fmt: skip
+    models = [
+        Recorded(**beside, span_id=f"{place}", parent_id="2", ended_at=float(place), attributes={
+            "openinference.span.kind": "LLM", "llm.output_messages.0.message.content": text,
+        })
+        for place, text in ((4, "A question in other words."), (5, ANSWER))
+    ]  # fmt: skip
+    row = make_row([read_span(recorded) for recorded in (outer, splitter, *models)])
+    assert isinstance(row, dict)
+    assert (row["question"], row["answer"]) == (QUESTION, ANSWER)
 
 
 def test_texts_in_events_of_spring_ai_are_read() -> None:
