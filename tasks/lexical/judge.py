@@ -28,7 +28,13 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.lexical.match import Support, compare_statements, explain_support, rate_contexts, score_contexts
-from evalhouse.tasks.lexical.split import asserts_something, split_sentences, split_statements
+from evalhouse.tasks.lexical.split import (
+    ITEM_MARK,
+    asserts_something,
+    split_sentences,
+    split_statements,
+    unwrap_lines,
+)
 from evalhouse.tasks.lexical.texts import analyse_text
 from evalhouse.warehouse.steps import LEXICAL_TASKS, REPLY_VERSIONS
 
@@ -207,7 +213,8 @@ def _prefer(data: Mapping[str, object]) -> dict[str, object]:
 BLANK = "____"
 _HAN = re.compile(r"[\u3400-\u9fff]")
 _QUOTED = re.compile(r"[“「]([^“”「」]++)[”」]")
-_DIGITS = re.compile(r"\d[\d.,:]*+")
+_DIGITS = re.compile(r"(?<![^\W_])\d[\d.,:]*+(?![A-Za-z])")
+_CODE = re.compile(r"^```.*?(?:^```|\Z)", re.DOTALL | re.MULTILINE)
 _RECOGNISED = 0.5  # share of a sentence's words that a changed version of it still has
 _MIN_WORDS = 3
 _MAX_STEPS = 6
@@ -262,10 +269,11 @@ def _read_sources(data: Mapping[str, object]) -> list[Source]:
     sources = []
     for entry in _read_items(data, "contexts"):
         heading, line_break, body = entry.text.partition("\n")
+        text = unwrap_lines(_CODE.sub("\n", body if line_break else entry.text))
         sentences = tuple(
             sentence
-            for sentence in split_sentences(body if line_break else entry.text)
-            if asserts_something(sentence) and len(analyse_text(sentence).keys) >= _MIN_WORDS
+            for sentence in (ITEM_MARK.sub("", found, count=1) for found in split_sentences(text))
+            if asserts_something(sentence) and "|" not in sentence and len(analyse_text(sentence).keys) >= _MIN_WORDS
         )
         heading = heading if line_break else ""
         language = "zh" if _HAN.search("".join(sentences) or heading) else "en"

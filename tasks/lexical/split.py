@@ -248,6 +248,24 @@ def split_sentences(text: str) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
+ITEM_MARK: Final = re.compile(r"\s*+(?:[-*+•>]|\d{1,3}[.)]|\[\^[^\[\]\n]++\]:)\s++")
+"""The mark before an item of a list, or before the text of a footnote."""
+
+
+def unwrap_lines(text: str) -> str:
+    """Return a text, as long as before, with spaces in place of the line breaks within paragraphs.
+
+    A line break stays beside an empty line, an item or a row of a table.
+    """
+    before, *lines = text.split("\n")
+    parts = [before]
+    for line in lines:
+        stays = not before.strip() or not line.strip() or "|" in before or "|" in line or ITEM_MARK.match(line)
+        parts += ["\n" if stays else " ", line]
+        before = line
+    return "".join(parts)
+
+
 _ALTERNATIVES = re.compile(r"(?<!\s)\s++/\s+")
 _FRACTION = re.compile(r"\d/\d")
 _MAX_ALTERNATIVE = 80  # characters

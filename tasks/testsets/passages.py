@@ -17,7 +17,7 @@ from typing import Final, Literal
 from markdown_it import MarkdownIt
 
 from evalhouse.tasks.datasets.rows import hash_json
-from evalhouse.tasks.lexical.split import split_sentences, strip_markup
+from evalhouse.tasks.lexical.split import split_sentences, strip_markup, unwrap_lines
 
 Language = Literal["en", "zh"]
 
@@ -26,8 +26,9 @@ ENOUGH: Final = 400  # characters; a passage of this length is not extended
 LONGEST: Final = 1200
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _WORD = re.compile(r"[^\W\d_\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
-_CHINESE_SHARE: Final = 0.3  # of the words, of which Chinese has one in two characters
-_ITEM = re.compile(r"\s*+(?:[-*+•>]|\d{1,3}[.)]|\[\^[^\[\]\n]++\]:)\s")  # or the text of a footnote
+_CHINESE_SHARE: Final = 0.3  # of the words
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
+_MIN_PROSE: Final = 4  # words of a passage beside its code, from which on they decide its language
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
 _LONGEST_SLUG = 60
 _UNNAMED: Final = "text"
@@ -137,6 +138,11 @@ def _cut(document_id: str, text: str, blocks: Sequence[Block], n_before: int) ->
     """Return the document with the passages that its blocks, section by section, are joined or divided to."""
     taken = set[str]()
     passages: list[Passage] = []
+    prose = _CODE.sub(lambda code: " " * len(code[0]), text)  # as long as the text
+    for block in blocks:
+        if block.kind == "code":
+            prose = prose[: block.start] + " " * (block.end - block.start) + prose[block.end :]
+    language = find_language(prose if _LETTER.search(prose) else text)
     for headings, name, inside in _list_sections(blocks):
         stretches: list[range] = []
         is_open = False
@@ -153,7 +159,7 @@ def _cut(document_id: str, text: str, blocks: Sequence[Block], n_before: int) ->
             if not _join(text, stretches, last):
                 stretches.append(last)
         for stretch in stretches:
-            words = text[stretch.start : stretch.stop]
+            words, own = text[stretch.start : stretch.stop], prose[stretch.start : stretch.stop]
             number, slug = 1, name
             while slug in taken:
                 number += 1
@@ -167,7 +173,7 @@ def _cut(document_id: str, text: str, blocks: Sequence[Block], n_before: int) ->
                     headings=headings,
                     text=words,
                     start=stretch.start,
-                    language=find_language(words),
+                    language=find_language(own) if count_words(own) >= _MIN_PROSE else language,
                 )
             )
     return Document(document_id=document_id, text=text, passages=tuple(passages))
@@ -219,21 +225,17 @@ def find_blocks(text: str) -> Iterator[Block]:
 def find_language(text: str) -> Language:
     """Return Chinese for a text with a good share of Chinese words, else English."""
     n_chinese = len(_HAN.findall(text)) / 2
-    return "zh" if n_chinese and n_chinese >= _CHINESE_SHARE * (n_chinese + len(_WORD.findall(text))) else "en"
+    return "zh" if n_chinese and n_chinese >= _CHINESE_SHARE * count_words(text) else "en"
+
+
+def count_words(text: str) -> float:
+    """Return the number of words of a text, of which Chinese has one in two characters."""
+    return len(_HAN.findall(text)) / 2 + len(_WORD.findall(text))
 
 
 def find_sentences(text: str) -> list[range]:
-    """Return the places of the sentences of a text.
-
-    A line break ends a sentence only beside an empty line, an item or a row of a table: paragraphs may be wrapped.
-    """
-    before, *lines = text.split("\n")
-    parts = [before]
-    for line in lines:
-        stays = not before.strip() or not line.strip() or "|" in before or "|" in line or _ITEM.match(line)
-        parts += ["\n" if stays else " ", line]
-        before = line
-    unwrapped = "".join(parts)  # as long as the text
+    """Return the places of the sentences of a text, whose paragraphs may be wrapped."""
+    unwrapped = unwrap_lines(text)
     spans: list[range] = []
     end = 0
     for sentence in split_sentences(unwrapped):

@@ -33,6 +33,8 @@ _FIELDS: Final = (
     "reviewer", "reviewed_at",
 )  # fmt: skip
 """The columns of a set's file, in the order in which they are written and hashed."""
+_NO: Final = ("false", "no", "0")
+"""The values of a column `answerable` that mark a question as one without an answer; in CSV they are texts."""
 _ALWAYS_WRITTEN: Final = ("id", "question", "ground_truth", "kind", "language")
 
 
@@ -227,7 +229,7 @@ def make_given(
         ground_truth=ground_truth if (ground_truth or "").strip() else None,
         reference_context_ids=tuple(reference_context_ids or ()),
         given_kind=next((known for known in KINDS if known == kind), None),
-        marked_unanswerable=columns.get("answerable") is False,
+        marked_unanswerable=str(columns.get("answerable")).strip().casefold() in _NO,
         spans=tuple(
             Span(
                 document_id=str(span.get("document_id") or ""),
@@ -443,7 +445,8 @@ def _show(question: GivenQuestion) -> dict[str, Any]:
         "kind": question.given_kind,
         "conversation": [asdict(turn) for turn in question.conversation],
         "reference_context_ids": sorted(set(question.reference_context_ids)),
-        "spans": [asdict(span) for span in question.spans],
+        # Neither the start of a span nor its white space is part of a set's hash: edits elsewhere move them.
+        "spans": [asdict(replace(span, start=0, text=" ".join(span.text.split()))) for span in question.spans],
     }
 
 

@@ -77,6 +77,7 @@ AGAINST: list[tuple[dict[str, object], set[str]]] = [
     ({"question": "Who cleans the pool?", "ground_truth": "Hansen Ltd cleans the pool."}, {"unsupported"}),
     ({"question": "When does the sauna open?", "ground_truth": "The handbook does not say."}, {"answerable"}),
     ({"question": "When does the sauna open?", "answerable": False}, {"answerable"}),
+    ({"question": "When does the sauna open in summer?", "answerable": "No"}, set()),
     (DAY_TICKET | {"reference_context_ids": ["gone.md"]}, {"dead_reference"}),
     (DAY_TICKET | {"reference_context_ids": ["pool.md"]}, {"misplaced"}),
     (DAY_TICKET | {"reference_context_ids": ["prices.md#prices"]}, set()),

@@ -3,8 +3,10 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from cli_process import Finished
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,7 +106,20 @@ def test_a_word_diff_holds_both_texts(before: str, after: str) -> None:
         assert "".join(text.split()) == "".join(original.split())
 
 
-def test_the_order_of_references_does_not_matter() -> None:
-    one = GivenQuestion(id="q", question="?", ground_truth="x", reference_context_ids=("a", "b"))
-    other = GivenQuestion(id="q", question="?", ground_truth="x", reference_context_ids=("b", "a"))
-    assert compare_sets([one], [other]) == []
+@pytest.mark.parametrize(
+    ("names", "text", "start", "differs"),
+    [
+        (("b", "a"), "It is x.", 0, False),
+        (("a", "b"), "It  is\nx.", 70, False),
+        (("a",), "It is x.", 0, True),
+        (("a", "b"), "It was x.", 0, True),
+    ],
+    ids=["other order of references", "span moved and wrapped", "fewer references", "other words of the span"],
+)
+def test_places_differ_as_in_the_hash_of_a_set(names: tuple[str, ...], text: str, start: int, differs: bool) -> None:
+    spans = [
+        Span(document_id="a", passage_id="a#x", text=one, start=at) for one, at in (("It is x.", 0), (text, start))
+    ]
+    one = GivenQuestion(id="q", question="?", ground_truth="x", reference_context_ids=("a", "b"), spans=(spans[0],))
+    other = replace(one, reference_context_ids=names, spans=(spans[1],))
+    assert [found.difference for found in compare_sets([one], [other])] == ["repointed"] * differs

@@ -1,9 +1,11 @@
 """A folder of documents, or a table of passages, as passages: what is kept, where it is cut, what is refused."""
 
+import re
 import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -12,8 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalhouse.flows.errors import explain
+from evalhouse.prompts import Item
+from evalhouse.tasks.judge.protocol import plain_data
+from evalhouse.tasks.lexical.judge import judge_lexically
 from evalhouse.tasks.testsets import TestsetError
 from evalhouse.tasks.testsets.documents import Document, Passage, load_documents
+from evalhouse.tasks.testsets.near import find_quote
 from evalhouse.tasks.testsets.passages import ENOUGH, LONGEST, cut_markdown, cut_plain, find_blocks, find_language
 
 RETURNS = """---
@@ -153,6 +159,48 @@ def test_an_edit_changes_the_passages_around_it_and_no_others() -> None:
 )
 def test_language_is_found_by_letters(text: str, language: str) -> None:
     assert find_language(text) == language
+
+
+FSCK = "```\n./fsck.sh --repair --export /path/to/dir first-repo second-repo\n```"
+
+
+@pytest.mark.parametrize(
+    ("text", "languages"),
+    [
+        (f"# 检查\n\n## 命令\n\n运行下面的命令：\n\n{FSCK}\n\n## 只有命令\n\n{FSCK}\n", ["zh", "zh"]),
+        (
+            "# 配置\n\n把 `SERVICE_URL = https://example.com/path/to` 写进 `conf/seahub_settings.py file` 即可。\n",
+            ["zh"],
+        ),
+        ("# Checks\n\nRun this when a library is damaged:\n\n```\necho 检查资料库是否完整并且修复\n```\n", ["en"]),
+        ("# 说明\n\n这一节用中文写成。\n\n# Notes\n\nThis section is written in English.\n", ["zh", "en"]),
+        ("# Data\n\n```\n资料库\n```\n", ["en"]),
+    ],
+)
+def test_language_of_a_passage_is_that_of_its_prose_or_its_document(text: str, languages: list[str]) -> None:
+    assert [passage.language for passage in cut_markdown("a.md", text).passages] == languages
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "cloze"),
+    [
+        ("1. Put 3 cups of flour into the bowl.\n2. Stir.\n", "number", "Put ____ cups of flour into the bowl."),
+        ("Every year all teams\nmeet for 5 days in\nthe old mill.\n", "number",
+         "Every year all teams meet for ____ days in the old mill."),
+        ("| Country | Price |\n| --- | --- |\n| Germany | 5 crowns a parcel |\n", "number", None),
+        ("```\ngit reset --hard 4f9d21 and wait 5 minutes\n# one\n```\n", "number", None),
+        ("The commit 4f9d21 was reverted after 6 days by hand.\n", "number",
+         "The commit 4f9d21 was reverted after ____ days by hand."),
+        ("- 每位读者一次最多可以借阅八本图书。\n", "fact", "____读者一次最多可以借阅八本图书。"),
+    ],
+)  # fmt: skip
+def test_lexical_questions_are_made_of_whole_sentences(text: str, kind: str, cloze: str | None) -> None:
+    (passage,) = cut_markdown("a.md", f"# Title\n\n{text}").passages
+    data = {"question_kind": kind, "count": "1", "contexts": [Item(id="C1", text=passage.as_context())]}
+    written: Any = judge_lexically("write_question", plain_data(data))["questions"]
+    assert [re.findall("[“「](.*)[”」]", one["question"])[0] for one in written] == ([cloze] if cloze else [])
+    for one in written:
+        assert find_quote(one["quotes"][0]["quote"], passage.text)
 
 
 ROWS = [
