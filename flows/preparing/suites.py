@@ -219,9 +219,11 @@ def _load_croniter() -> ModuleType:
     assert prefect is not None
     assert prefect.origin is not None
     path = Path(prefect.origin).parent / "_vendor" / "croniter" / "croniter.py"
+    if not path.is_file():  # of a release of Prefect that depends on the package in place of its copy
+        return importlib.import_module("croniter")
     spec = importlib.util.spec_from_file_location(_CRONITER, path)
-    if spec is None or spec.loader is None:
-        raise ModuleNotFoundError(f"croniter is missing: {path}")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[_CRONITER] = module
     spec.loader.exec_module(module)

@@ -34,7 +34,7 @@ from serve_house import ServeHouse, open_serve_house, start_prefect_server  # no
 from webhook import Webhook, serve_webhook  # noqa: E402
 
 SUITE, POOL = "nightly", "evalhouse"
-PAUSE_S = (15.0, 45.0)  # between two blows
+PAUSE_S = (20.0, 90.0)  # between two blows
 SUPERVISED_S = (1.0, 20.0)  # after so long a supervisor starts the worker again
 SETTLED_S = 900.0
 PREFECT = (sys.executable, "-m", "prefect", "--no-prompt")
