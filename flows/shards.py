@@ -6,13 +6,18 @@
 import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
+import httpx
 from prefect import Task
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import RunInput, State, TaskRunResult
+from prefect.exceptions import PrefectException
+from prefect.logging import get_run_logger
 from prefect.task_engine import run_task_async
 
 from evalhouse.tasks.load import collect
@@ -21,6 +26,8 @@ from evalhouse.warehouse.rows.samples import list_unfinished_shards
 from evalhouse.warehouse.steps import find_step, list_earlier_tasks, list_tasks
 
 T = TypeVar("T")
+
+_PAUSED_LOOK_S: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +66,35 @@ async def collect_shards(live_run: LiveRun) -> list[Stored]:
     if collection is None:
         return []
     collection.listen(live_run.asker.stop_sign)
-    responses = await take_turns(
-        collection.numbers,
-        lambda number: limit_time(collect, live_run)(live_run.run_id, number),
-        at_once=count_turns(collection.concurrency, live_run),
-    )
+
+    async def collect_shard(number: int) -> Stored:
+        await wait_while_paused(live_run)
+        return await limit_time(collect, live_run)(live_run.run_id, number)
+
+    turns = count_turns(collection.concurrency, live_run)
+    responses = await take_turns(collection.numbers, collect_shard, at_once=turns)
     await collection.finish()
     return responses
+
+
+async def wait_while_paused(live_run: LiveRun) -> None:
+    """Wait while a flow run of the run, which has its name, is Paused; Prefect itself sees to one that is Suspended.
+
+    A server of our own for one run has no person who could pause anything, and one that is away pauses nothing.
+    """
+    if not live_run.across_machines:
+        return
+    names = [live_run.run_id, f"{live_run.settings.suite} {live_run.run_id}"]
+    paused = FlowRunFilter.model_validate({"name": {"any_": names}, "state": {"name": {"any_": ["Paused"]}}})
+    is_reported = False
+    with suppress(httpx.HTTPError, PrefectException):
+        async with get_client() as client:
+            while await client.read_flow_runs(flow_run_filter=paused, limit=1):
+                if not is_reported:
+                    get_run_logger().info("Paused: no further shard begins before the flow run is resumed.")
+                is_reported = True
+                live_run.asker.raise_if_stopped()
+                await asyncio.sleep(_PAUSED_LOOK_S)
 
 
 async def judge_shards(live_run: LiveRun, samples: Stored) -> Sequence[Stored | State]:
@@ -121,6 +150,7 @@ async def judge_shard(live_run: LiveRun, number: int, *, after: Sequence[Stored]
     is about to try again.
     """
     live_run.asker.raise_if_stopped()
+    await wait_while_paused(live_run)
     ids, begun = {name: uuid4() for name in live_run.tasks}, dict[str, asyncio.Future[Any]]()
 
     def call(

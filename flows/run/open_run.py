@@ -32,6 +32,7 @@ from evalhouse.warehouse.store import Warehouse
 if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun
 
+_SUSPENDED = "suspended in Prefect; resumed there, or by `evalhouse resume`, it continues"
 # How long requests in flight may still take after Ctrl-C.
 _DRAIN_S = 3.0
 
@@ -216,7 +217,8 @@ class OpenRun:
         except KeyboardInterrupt:
             problem = RunCancelled(f"stopped by {self.interrupts.taken}")
         except BaseException as error:  # on any end the journal is emptied and the end is written
-            self._write_end(live_run, run, error)
+            is_suspended = type(error).__name__ == "Pause"
+            self._write_end(live_run, run, RunCancelled(_SUSPENDED) if is_suspended else error)
             raise
         return self._write_end(live_run, run, problem)
 

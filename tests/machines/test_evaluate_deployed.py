@@ -8,7 +8,9 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +94,7 @@ class Deployed:
 
     def work(self, flow_run_id: str, key: str = KEY) -> dict[str, Any]:
         """Run it as a worker does, and return what Prefect says of it then."""
-        given = {"OPENAI_API_KEY": key, "OPENAI_BASE_URL": self.endpoint.base_url}
+        given = {"OPENAI_API_KEY": key, "OPENAI_BASE_URL": self.endpoint.base_url, "EVALHOUSE_SHARD_SIZE": "2"}
         self.python.call("prefect.engine", PREFECT__FLOW_RUN_ID=flow_run_id, **given)
         return self.read(flow_run_id)
 
@@ -100,10 +102,12 @@ class Deployed:
         found: dict[str, Any] = self.api.get(f"/flow_runs/{flow_run_id}")
         return found
 
+    def set_state(self, flow_run_id: str, **state: object) -> None:
+        assert self.api.post(f"/flow_runs/{flow_run_id}/set_state", {"state": state})["status"] == "ACCEPT"
+
     def retry(self, flow_run_id: str) -> None:
         """The button in the UI."""
-        state = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}
-        assert self.api.post(f"/flow_runs/{flow_run_id}/set_state", {"state": state})["status"] == "ACCEPT"
+        self.set_state(flow_run_id, type="SCHEDULED", name="AwaitingRetry", message="Retry from the UI")
 
     def query(self, sql: str) -> list[dict[str, Any]]:
         with duckdb.connect(str(self.place.folder / "own.duckdb"), read_only=True) as connection:
@@ -171,6 +175,38 @@ def test_retried_flow_run_resumes_its_run(deployed: Deployed) -> None:
     again = deployed.work(flow_run_id)
     assert (again["state_type"], again["state_name"]) == ("COMPLETED", "NothingNew")
     assert len(deployed.query("from runs")) == 1
+
+
+def test_paused_flow_run_begins_no_further_shard_until_it_is_resumed(deployed: Deployed) -> None:
+    flow_run_id = deployed.queue(
+        judge="openai:gpt-4.1-mini", metrics=["faithfulness"], limit=16, concurrency=1, label="paused"
+    )
+
+    deployed.endpoint.reset()
+    deployed.endpoint.configure(latency=0.2)
+    counts = deployed.endpoint.stats.requests
+    with ThreadPoolExecutor() as threads:
+        working = threads.submit(deployed.work, flow_run_id)
+        _wait_until(lambda: counts.total() > 2)
+        deployed.set_state(flow_run_id, type="PAUSED", name="Paused")
+        n_before = -1
+        while n_before != counts.total():  # the shards in progress are judged to their end
+            n_before = counts.total()
+            time.sleep(3)
+        assert not working.done()
+        deployed.set_state(flow_run_id, type="RUNNING", name="Running")
+        assert working.result()["state_type"] == "COMPLETED"
+    deployed.endpoint.configure(latency=0.0)
+    assert counts.total() > n_before
+    (run,) = deployed.query("from runs where label = 'paused'")
+    assert (run["status"], run["n_samples"]) == ("completed", 16)
+
+
+def _wait_until(is_reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_refused_parameters_are_the_message_of_the_flow_run(deployed: Deployed) -> None:
