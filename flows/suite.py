@@ -52,7 +52,7 @@ from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, 
 from evalhouse.tasks.judge.protocol import RunCancelled
 from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS
 from evalhouse.tasks.settings.suite import make_artifact_key
-from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -253,10 +253,18 @@ def _skip(name: str, why: str) -> "State[Any]":
     return Completed(name=name, message=f"Nothing to do: {why}.")
 
 
+def _show_evaluation(job: _Job, run: RunRow, name: str, message: str) -> None:
+    """Give the evaluation within this flow run, which ended by the error that stopped it, the state of the stop."""
+    if run.flow_run_id is not None:
+        state = {"type": name.upper(), "name": name, "message": message}
+        job.api.post(f"/flow_runs/{run.flow_run_id}/set_state", {"state": state, "force": True})
+
+
 def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     """Write the run's page; return the state of this flow run, Failed for every end that a person should look at."""
     run = find_run(job.warehouse, outcome.outcome.run.run_id)
     if has_left_batch(run):
+        _show_evaluation(job, run, "Cancelled", f"Run {run.run_id} {run.problem}; another flow run resumes it.")
         wait = min(_LOOK_FIRST * _LOOK_GROWTH ** (job.row["run_count"] - 1), _LOOK_MAX)
         _come_again(job, "WaitsForBatch", datetime.now(UTC) + wait, f"Run {run.run_id} {run.problem}.")
     if testset := describe_testset(run):
@@ -272,12 +280,12 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     if run.status == "running":
         return _break_off(f"{job.suite.name}: run {run.run_id} was broken off: {outcome.outcome.problem}")
     if run.status == "cancelled":
-        state = job.api.get(f"/flow_runs/{job.row['id']}")["state_type"]
-        if state in ("CANCELLING", "CANCELLED"):
-            return Cancelled(message=message)
-        # A worker or its machine is stopped, and the run is not cancelled: the next process that serves resumes it.
-        result = resume_crashed(job.api, job.served, run, f"it was {run.problem}")
-        return Crashed(message=f"{message}: {result}")
+        is_cancelled = job.api.get(f"/flow_runs/{job.row['id']}")["state_type"] in ("CANCELLING", "CANCELLED")
+        if not is_cancelled:  # a worker or its machine is stopped: the next process resumes the run
+            message = f"Run {run.run_id} was {run.problem}"
+            message = f"{message}: {resume_crashed(job.api, job.served, run, message)}"
+        _show_evaluation(job, run, "Cancelled" if is_cancelled else "Crashed", message)
+        return Cancelled(message=message) if is_cancelled else Crashed(message=message)
     if run.status != "completed" or outcome.gate_failed:
         return Failed(name="TimedOut" if STORED in str(run.problem) else "Failed", message=message)
     return Completed(message=message)

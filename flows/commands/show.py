@@ -59,7 +59,7 @@ from evalhouse.tasks.reviews.export import CorrectedMean, list_corrected
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
 from evalhouse.warehouse.rows.gates import list_acceptances
 from evalhouse.warehouse.rows.pages import fetch_series, find_series, reading_slices
-from evalhouse.warehouse.rows.runs import RunRow, find_forgotten, find_run, list_runs
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_forgotten, find_run, list_runs
 from evalhouse.warehouse.rows.samples import load_turns, plain_turns
 from evalhouse.warehouse.store import Warehouse
 
@@ -71,16 +71,33 @@ Means = dict[str, dict[str, float | None]]  # by run and metric
 @click.command()
 @count_option("--limit", default=20, min_value=1, text="Newest runs to list.")
 @click.option("--all", "of_all_kinds", is_flag=True, help="Also runs for other purposes: noise, prompts, benchmark.")
+@click.option(
+    "--problems",
+    is_flag=True,
+    help="Only runs that went wrong, with the reason: not completed, their gate failed, their notification was not "
+    "delivered.",
+)
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) -> None:
+def runs(*, limit: int, of_all_kinds: bool, problems: bool, warehouse: Warehouse, as_json: bool) -> None:
     """List the newest runs with the means of their main metrics."""
-    newest = list_runs(warehouse, limit=limit, kinds=None if of_all_kinds else ("evaluation", "collection"))
+    kinds: tuple[RunKind, ...] | None = None if of_all_kinds else ("evaluation", "collection")
+    newest = list_runs(warehouse, limit=None if problems else limit, kinds=kinds)
+    if problems:
+        went_wrong = ("failed", "incomplete", "cancelled")
+        newest = [run for run in newest if run.status in went_wrong or run.gate == "failed" or run.notify_problem]
+        newest = newest[:limit]
     means: Means = {run.run_id: {} for run in newest}
     for row in warehouse.read_rows(_MEANS, {"run_ids": list(means)}):
         means[str(row["run_id"])][str(row["metric"])] = row["mean"]  # type: ignore[assignment]  # a mean is a number
     if as_json:
         print_json([_describe_run(run) | {"metrics": means[run.run_id]} for run in newest])
+        return
+    if problems:
+        for run in newest:
+            print_line(f"{run.run_id}  {run.suite or run.dataset}  {_list_problems(warehouse, run)}")
+        if not newest:
+            print_line(f"No run in {warehouse.location.name} went wrong.")
         return
     if not newest:
         print_line(f"No run in {warehouse.location.name} yet; start one with `evalhouse run sample`.")
@@ -105,6 +122,20 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
         hidden = (*hidden, "kind")
     shown = [{column: value for column, value in row.items() if column not in hidden} for row in rows]
     print_fitting(shown, [(column,) for column in reversed(shown[0]) if column not in _KEPT])
+
+
+def _list_problems(warehouse: Warehouse, run: RunRow) -> str:
+    """Return what went wrong with a run, and what to type next."""
+    reasons = [run.status if run.problem is None else f"{run.status}: {shorten(run.problem, 300)}"]
+    if run.gate == "failed":
+        from evalhouse.flows.serving.notify import describe_failures  # noqa: PLC0415  # most listings do without
+
+        checks = describe_failures(warehouse.fetch_rows("gate/failures", run_id=run.run_id))
+        reasons.append(f"gate failed: {checks}" if checks else "gate failed")
+    if run.notify_problem is not None:
+        reasons.append(f"the notification was not delivered: {run.notify_problem}")
+    reasons.append(f"evalhouse show {run.run_id}" if run.status == "completed" else write_next(run, with_reason=False))
+    return "; ".join(reasons)
 
 
 @click.command()
@@ -214,7 +245,8 @@ def _describe_run(run: RunRow) -> dict[str, object]:
     names = (
         "run_id", "kind", "status", "problem", "label", "href", "tags", "dataset", "dataset_hash", "judge",
         "embeddings", "language", "suite", "suite_hash", "code_version", "trigger", "kb_name", "kb_version",
-        "kb_changed", "parent_run_id", "gate", "n_samples", "started_at", "finished_at", "flow_run_id",
+        "kb_changed", "parent_run_id", "gate", "notify_problem", "n_samples", "started_at", "finished_at",
+        "flow_run_id",
     )  # fmt: skip
     return {name: getattr(run, name) for name in names} | {"testset": run.config.get("refreshed")}
 

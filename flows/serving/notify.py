@@ -32,8 +32,9 @@ from evalhouse.flows.server.environment import prefect_home
 from evalhouse.flows.server.local import SERVE_LOG
 from evalhouse.tasks.settings.environment import NamedValueError, read_named
 from evalhouse.tasks.settings.suite import NAMED, Ending, Notify, RefreshedTestset, is_web_address
+from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import clean_text, shorten
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import RunRow, update_run
 from evalhouse.warehouse.rows.samples import fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
@@ -100,7 +101,10 @@ def notify_of_end(
         },
         "next": command,
     }
-    _deliver(notify, message)
+    undelivered = _deliver(notify, message)
+    if undelivered != run.notify_problem:
+        with contextlib.suppress(WarehouseError):  # another program keeps it open; the log has it
+            update_run(warehouse, run.run_id, notify_problem=undelivered)
 
 
 def _describe(
@@ -151,8 +155,11 @@ def find_webhook(notify: Notify) -> str:
     return address
 
 
-def _deliver(notify: Notify, message: Message) -> None:
-    """Post a message in the format that the program at the webhook reads, in three tries; report a failure."""
+def _deliver(notify: Notify, message: Message) -> str | None:
+    """Post a message in the format that the program at the webhook reads, in three tries.
+
+    A failure is reported, and returned.
+    """
     text = write_message(message)
     match notify.format:
         case "slack":
@@ -181,7 +188,7 @@ def _deliver(notify: Notify, message: Message) -> None:
                     follow_redirects=False,
                 )
                 if answer.is_good:
-                    return
+                    return None
                 problem = f"status {answer.status}"
                 if answer.status != _BUSY and answer.status < 500:
                     raise NotifyError(f"the webhook refused it with {problem}")
@@ -194,6 +201,7 @@ def _deliver(notify: Notify, message: Message) -> None:
             time.sleep(pause_s)
     except NotifyError as error:
         _report_undelivered(f"{message['suite']}: the notification was not delivered: {error}")
+        return str(error)
 
 
 def _report_undelivered(line: str) -> None:

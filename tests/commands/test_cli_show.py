@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_house import HOSTILE_ID, MARKUP, N_JUDGED, House
 from cli_process import Finished, in_terminal, show_in_terminal
 from rich.cells import cell_len
+from warehouse_processes import make_warehouse
+from warehouse_runs import make_run
+
+from evalhouse.warehouse.rows.runs import insert_run
 
 Ask = Callable[..., Finished]
 _OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
@@ -40,6 +46,26 @@ def test_runs_as_json(house: House, ask: Ask) -> None:
     assert first["status"] == newest["status"] == "completed"
     means = {name: metric["mean"] for name, metric in house.first.document["metrics"].items()}
     assert first["metrics"] == pytest.approx(means)
+
+
+def test_runs_with_problems_give_the_reason_and_the_next_command(tmp_path: Path, ask: Ask) -> None:
+    warehouse = make_warehouse(tmp_path)
+    where = ("--problems", "--warehouse", str(warehouse.location.path))
+    insert_run(warehouse, make_run("good", suite="nightly", gate="passed"))
+    assert ask("runs", *where).lines == [f"No run in {warehouse.location.name} went wrong."]
+    went_wrong: dict[str, dict[str, Any]] = {
+        "died": {"status": "failed", "problem": "its process ended"},
+        "gated": {"status": "completed", "gate": "failed"},
+        "quiet": {"status": "completed", "notify_problem": "HOOK is not set"},
+    }
+    for run_id, columns in went_wrong.items():
+        insert_run(warehouse, make_run(run_id, suite="nightly", **columns))
+    assert sorted(ask("runs", *where).lines) == [
+        "died  nightly  failed: its process ended; evalhouse resume died",
+        "gated  nightly  completed; gate failed; evalhouse show gated",
+        "quiet  nightly  completed; the notification was not delivered: HOOK is not set; evalhouse show quiet",
+    ]
+    assert {run["run_id"] for run in ask("runs", "--json", *where).document} == {"died", "gated", "quiet"}
 
 
 @pytest.mark.parametrize("word", ["run_id", "start", "label", "previous"])

@@ -19,7 +19,7 @@ from evalhouse.flows.preparing.request import BY_HAND, Trigger
 from evalhouse.flows.serving.notify import NotifyError, find_webhook, notify_of_break, notify_of_crash, notify_of_end
 from evalhouse.tasks.judge.protocol import NEW_RUN
 from evalhouse.tasks.settings.suite import Notify
-from evalhouse.warehouse.rows.runs import RunRow, insert_run
+from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
 from evalhouse.warehouse.store import Warehouse
 
 GATE: dict[str, Any] = {
@@ -251,11 +251,7 @@ def test_chat_programs_get_their_own_message(
     [
         ((503, 200), 2, ""),
         ((429, 500, 200), 3, ""),
-        (
-            (500,),
-            3,
-            "s: the notification was not delivered: the webhook did not take it in 3 tries: status 500.\n",
-        ),
+        ((500,), 3, "s: the notification was not delivered: the webhook did not take it in 3 tries: status 500.\n"),
         ((404,), 1, "s: the notification was not delivered: the webhook refused it with status 404.\n"),
         ((302,), 1, "s: the notification was not delivered: the webhook refused it with status 302.\n"),
     ],
@@ -275,6 +271,8 @@ def test_temporary_failures_are_retried_and_the_last_one_is_reported(
     assert len(webhook.posted) == n_tries
     written = capsys.readouterr()
     assert (written.out, written.err) == ("", expected)
+    stored = find_run(store, make_ended().run_id).notify_problem
+    assert stored == (expected.removeprefix("s: the notification was not delivered: ").removesuffix(".\n") or None)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ create table runs (
     code_version   varchar,
     kb_changed     varchar[],
     problem        varchar,
-    gate           varchar
+    gate           varchar,
+    notify_problem varchar
 );
 
 comment on table runs is 'One row per run: one evaluation of one dataset by one judge with one set of prompts.';
@@ -59,6 +60,7 @@ comment on column runs.code_version is 'Version of evalhouse, with a hash of its
 comment on column runs.kb_changed is 'Ids of documents that were announced as changed; NULL when none were.';
 comment on column runs.problem is 'Why the run did not complete; NULL when it did, or is running.';
 comment on column runs.gate is 'How the suite''s gate ended: passed or failed; NULL without one.';
+comment on column runs.notify_problem is 'Why the suite''s notification was not delivered; NULL when it was, or none was sent.';
 
 -- One row per batch that was written: its key makes a repeated write harmless.
 create table batches (

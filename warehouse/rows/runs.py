@@ -60,6 +60,7 @@ class RunRow:
     kb_changed: tuple[str, ...] | None = None
     problem: str | None = None
     gate: str | None = None
+    notify_problem: str | None = None
 
     @property
     def plan(self) -> str:
