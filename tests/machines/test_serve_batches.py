@@ -42,7 +42,7 @@ def test_a_suite_that_waits_for_its_batch_leaves_its_place_and_is_taken_up_again
 ) -> None:
     write_dataset(house.folder, make_rows(3), "rows.jsonl")
     batched = house.folder / "batched.toml"
-    batched.write_text(SUITE.format(cron=soon(40)), encoding="utf-8")
+    batched.write_text(SUITE.format(cron=soon(90)), encoding="utf-8")
     quick = house.write_suite("quick", kb_name="quick")
     house.serve(batched, quick, parallel=1)
     house.wait_until(lambda: house.list_runs("batched") and house.list_runs("batched")[0]["status"] == "cancelled")
