@@ -63,7 +63,7 @@ class ModelServer(BaseHTTPRequestHandler):
 # --- bots
 
 
-def answer_with_langchain(url: str) -> None:
+def answer_with_langchain(url: str, **config: Any) -> None:
     """A chain with a retriever and a history, then an agent with a tool."""
     from langchain.agents import create_agent
     from langchain_core.documents import Document
@@ -94,9 +94,19 @@ def answer_with_langchain(url: str) -> None:
         | StrOutputParser()
     )
     history = [HumanMessage(FIRST), AIMessage(REPLY)]
-    config: Any = {"metadata": {"session_id": SESSION}}
-    "".join(chain.stream({"input": QUESTION, "chat_history": history}, config=config))
-    create_agent(model, [find_times]).invoke({"messages": [*history, HumanMessage(QUESTION)]})
+    of_chain: Any = {"metadata": {"session_id": SESSION, "langfuse_session_id": SESSION}, **config}
+    "".join(chain.stream({"input": QUESTION, "chat_history": history}, config=of_chain))
+    agent: Any = create_agent(model, [find_times])
+    agent.invoke({"messages": [*history, HumanMessage(QUESTION)]}, config=config)
+
+
+def answer_with_langfuse(url: str) -> None:
+    from langfuse import Langfuse
+    from langfuse.langchain import CallbackHandler
+
+    langfuse = Langfuse()
+    answer_with_langchain(url, callbacks=[CallbackHandler()])
+    langfuse.shutdown()
 
 
 def answer_with_llama_index(url: str) -> None:
@@ -318,6 +328,7 @@ BOTS: dict[str, tuple[Callable[[str], None], Callable[[Any], None], tuple[str, .
         answer_with_openai, instrument(f"{OPENLLMETRY}.openai", "OpenAIInstrumentor"),
         ("opentelemetry-instrumentation-openai", "openai"),
     ),
+    "langfuse": (answer_with_langfuse, lambda _: None, ("langfuse", "langchain", "langchain-openai")),
     "strands": (answer_with_strands, lambda _: None, ("strands-agents", "openai")),
     "strands_latest": (answer_with_strands, lambda _: None, ("strands-agents", "openai")),
     "pydantic_ai": (answer_with_pydantic_ai, instrument_pydantic_ai, ("pydantic-ai-slim", "openai")),
@@ -330,12 +341,14 @@ BOTS: dict[str, tuple[Callable[[str], None], Callable[[Any], None], tuple[str, .
 }  # fmt: skip
 
 
-def record(name: str, folder: Path) -> None:
-    """Write the spans of one bot to `folder/NAME.jsonl`."""
+def record(name: str, target: str, token: str = "") -> None:
+    """Write the spans of one bot to `TARGET/NAME.jsonl`, or send them to a receiver at that address."""
     from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http import Compression
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 
     if name in ("strands_latest", "google_adk"):
         os.environ["OTEL_SEMCONV_STABILITY_OPT_IN"] = "gen_ai_latest_experimental"
@@ -345,6 +358,10 @@ def record(name: str, folder: Path) -> None:
         "MLFLOW_ALLOW_FILE_STORE": "true",
         "PF_DISABLE_TRACING": "false",
         "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_ONLY",
+        "OTEL_SERVICE_NAME": "ferry-bot",
+        "LANGFUSE_BASE_URL": target.removesuffix("/v1/traces"),
+        "LANGFUSE_PUBLIC_KEY": "pk-any",
+        "LANGFUSE_SECRET_KEY": token,
     }
     answer, start, packages = BOTS[name]
     lines: list[str] = []
@@ -354,15 +371,23 @@ def record(name: str, folder: Path) -> None:
             lines.extend(span.to_json(indent=None) for span in spans)
             return SpanExportResult.SUCCESS
 
-    provider = TracerProvider(resource=Resource({"service.name": "ferry-bot"}))
-    provider.add_span_processor(SimpleSpanProcessor(Lines()))
-    trace.set_tracer_provider(provider)
+    is_sent = target.startswith("http")
+    if name != "langfuse":  # its SDK brings an exporter
+        provider = TracerProvider(resource=Resource({"service.name": "ferry-bot"}))
+        headers = {"authorization": f"Bearer {token}"}
+        sent = OTLPSpanExporter(endpoint=target, headers=headers, compression=Compression.Gzip) if is_sent else None
+        provider.add_span_processor(BatchSpanProcessor(sent) if sent else SimpleSpanProcessor(Lines()))
+        trace.set_tracer_provider(provider)
+        start(provider)
     server = ThreadingHTTPServer(("127.0.0.1", 0), ModelServer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    start(provider)
     answer(f"http://127.0.0.1:{server.server_port}/v1")
-    provider.shutdown()
+    if name != "langfuse":
+        provider.shutdown()
     server.shutdown()
+    if is_sent:
+        return
+    folder = Path(target)
     versions = {package: importlib.metadata.version(package) for package in packages}
     (folder / f"{name}.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
     listed = folder / "versions.json"
@@ -376,4 +401,4 @@ if __name__ == "__main__":
         for bot, (_, _, needed) in BOTS.items():
             print(f"{bot}: {' '.join(needed)}")
     else:
-        record(sys.argv[1], Path(sys.argv[2]))
+        record(*sys.argv[1:])
