@@ -38,7 +38,7 @@ COMMANDS = {
     "receive": ("serve", "receive", "Receive the traces of applications, until Ctrl-C."),
     "kb-updated": ("serve", "kb_updated", "Announce that a knowledge base was updated."),
     "testset": ("testset", "testset", "Make questions from documents, and keep them true when these change."),
-    "prompts": ("judge", "prompts", "List, show, check and compare the judge's prompts."),
+    "prompts": ("judge", "prompts", "List, show, check and compare the judge's prompts, and learn examples."),
     "review": ("review", "review", "Have people label verdicts, and measure how far to trust the judge."),
     "benchmark": ("judge", "benchmark", "Measure how far a judge agrees with people, on labelled data."),
     "warehouse": ("warehouse", "warehouse", "Check, compact or move the warehouse."),

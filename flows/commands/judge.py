@@ -16,6 +16,7 @@ from evalhouse.flows.commands.options import (
     TEMPERATURE_OPTION,
     WAREHOUSE_URL_OPTION,
     LazyGroup,
+    count_option,
     find_warehouse,
     limit_options,
     temperature_option,
@@ -58,7 +59,7 @@ _FOLDER = click.option(
 
 @click.group(cls=LazyGroup)
 def prompts() -> None:
-    """List, show and check the judge's prompts, and compare two sets of them by people's labels."""
+    """List, show and check the judge's prompts, compare two sets by people's labels, and learn examples from these."""
 
 
 @prompts.command("list")
@@ -238,6 +239,69 @@ def compare(
         print_json(document.to_plain())
     else:
         document.print()
+
+
+@prompts.command()
+@click.option(
+    "--step",
+    type=click.Choice(["classify", "attribute", "rank"]),
+    required=True,
+    help="The step whose prompt gets worked examples.",
+)
+@click.option(
+    "--on",
+    "reviewed",
+    default="all",
+    show_default=True,
+    metavar="REVIEWED",
+    help="A run whose verdicts people have reviewed, or `all` for every such run.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), default="learned", show_default=True, metavar="DIR",
+              help="The folder of prompts to write to.")  # fmt: skip
+@count_option("--examples", default=3, min_value=1, text="Examples at most; each is part of every request.")
+@count_option("--folds", default=5, min_value=2, text="Parts that the questions are split into, to try examples.")
+@click.option("--prompts", metavar="DIR", help="A folder whose prompt file gets the examples. Default: built-in.")
+@click.option("--judge", metavar="J", help="The judge that learns. Default: the run's.")
+@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's.")
+@temperature_option("the run's")
+@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks. Default: the run's.")
+@FRESH_OPTION
+@SEED_OPTION
+@DRY_RUN_OPTION
+@limit_options
+@WAREHOUSE_URL_OPTION
+@JSON_OPTION
+def learn(
+    *,
+    step: str,
+    reviewed: str,
+    output: Path,
+    examples: int,
+    folds: int,
+    prompts: str | None,
+    seed: int,
+    dry_run: bool,
+    warehouse: str | None,
+    as_json: bool,
+    **flags: object,
+) -> None:
+    """Learn worked examples for a prompt from reviewed verdicts, and write the prompt if they help.
+
+    The examples are samples in which the judge contradicted people, with people's labels. They are tried on questions
+    that they are not from, by cross-validation. DIR/STEP.yaml is written only if the judge then agrees with people
+    better, with the whole 95 % interval of the difference above 0.
+    """
+    from evalhouse.flows.trials.learn import learn_examples  # noqa: PLC0415  # imports all that asks
+
+    report = learn_examples(
+        step=step, reviewed=reviewed, url=find_warehouse(warehouse), flags=flags, output=output, n_examples=examples,
+        n_folds=folds, prompts=prompts, seed=seed, dry_run=dry_run,
+    )  # fmt: skip
+    if as_json:
+        print_json(report.to_plain())
+    else:
+        report.compared.print()
+        print_line(report.verdict)
 
 
 def _mark(rubric: Rubric | None) -> tuple[str | None, str | None]:

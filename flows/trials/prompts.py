@@ -11,7 +11,7 @@ in place of replies. Statements are from the built-in lexical judge (`tasks/mode
 
 import asyncio
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -147,13 +147,21 @@ def find_prompt_set(warehouse: Warehouse, source: str, language: str) -> PromptS
 
 
 def plan_comparison(
-    warehouse: Warehouse, runs: Sequence[RunRow], settings: RunSettings, old: PromptSet, new: PromptSet
+    warehouse: Warehouse,
+    runs: Sequence[RunRow],
+    settings: RunSettings,
+    old: PromptSet,
+    new: PromptSet,
+    *,
+    only: str | None = None,
 ) -> ComparisonPlan:
     """Plan the comparison; raises SettingsError if there is nothing to ask.
 
-    A content that several runs have verdicts on is asked about in the newest of them.
+    A content that several runs have verdicts on is asked about in the newest of them. `only` is the prompt that will
+    differ, where that of `new` is not made yet.
     """
     differing = [name for name in _COMPARED if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash]
+    differing = [only] if only else differing
     if not differing:
         raise SettingsError(
             f"{old.source} and {new.source} ask in the same words for {', '.join(_COMPARED)}, which are what "
@@ -220,7 +228,13 @@ def _pick(names: Sequence[str], wanted: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in wanted)
 
 
-def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
+Side = tuple[Mapping[str, Sequence[ItemVerdict]], Usage]
+"""The verdicts of one side by reviewed run, and its usage."""
+
+
+def compare_prompts(
+    plan: ComparisonPlan, ask: Callable[[Session], Coroutine[Any, Any, Sequence[Side]]], *, seed: int
+) -> PromptComparison:
     """Ask with both and compare; raises FatalJudgeError when nothing works, RunCancelled when it was stopped."""
     run = begin_run(
         "prompts",
@@ -231,7 +245,7 @@ def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
     )
     try:
         with open_session(plan.settings, make_plan(next(iter(plan.configs.values()))), run=run) as session:
-            sides = session.carry_out(partial(_ask_both, plan=plan))
+            sides = session.carry_out(ask)
     except RunCancelled as error:
         raise RunCancelled(f"{error}; the replies so far are stored") from None
     # The reviewed verdicts with the labels of both sides; NULL where the judge failed.
@@ -255,30 +269,38 @@ def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
     )
 
 
-async def _ask_both(session: Session, plan: ComparisonPlan) -> list[tuple[dict[str, list[ItemVerdict]], Usage]]:
-    """Ask with the old prompts, then the new ones; returns for either the verdicts by reviewed run, and the usage."""
-    sides: list[tuple[dict[str, list[ItemVerdict]], Usage]] = []
+async def _ask_both(session: Session, plan: ComparisonPlan) -> list[Side]:
+    """Ask with the old prompts, then the new ones."""
+    sides: list[Side] = []
     for words in (plan.old, plan.new):
         before = session.usage
-        verdicts: dict[str, list[ItemVerdict]] = {}
+        verdicts = {}
         for reviewed_run, texts in plan.texts.items():
-            steps = make_plan(plan.configs[reviewed_run])
-            live_run = await session.fit(
-                replace(
-                    session.live_run,
-                    settings=plan.configs[reviewed_run],
-                    prompts={**session.live_run.prompts, **words.prompts},
-                    metrics=steps.metrics,
-                    steps=steps.steps,
-                )
-            )
-            verdicts[reviewed_run] = await judge_again(live_run, texts, plan.asked[reviewed_run])
+            works = await ask_with(session, plan, reviewed_run, words.prompts, texts)
+            verdicts[reviewed_run] = list_verdicts(works)
         sides.append((verdicts, session.usage - before))
     return sides
 
 
-async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Sequence[str]) -> list[ItemVerdict]:
-    """Return all verdicts on these samples by the live run's judge and prompts; a step that failed has none.
+async def ask_with(
+    session: Session, plan: ComparisonPlan, run_id: str, prompts: Mapping[str, Prompt], texts: Sequence[JudgedTexts]
+) -> list[SampleWork]:
+    """Ask about samples of a reviewed run with other prompts."""
+    steps = make_plan(plan.configs[run_id])
+    live_run = await session.fit(
+        replace(
+            session.live_run,
+            settings=plan.configs[run_id],
+            prompts={**session.live_run.prompts, **prompts},
+            metrics=steps.metrics,
+            steps=steps.steps,
+        )
+    )
+    return await judge_again(live_run, texts, plan.asked[run_id])
+
+
+async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Sequence[str]) -> list[SampleWork]:
+    """Return these samples with all verdicts by the live run's judge and prompts; a step that failed has none.
 
     `steps` are files in `tasks/`, which are named like what they ask with.
     """
@@ -293,6 +315,11 @@ async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Se
             work.hand_over(source, Extraction(items=items) if reason is None else Extraction(reason=reason))
         works.append(work)
     await asyncio.gather(*(load_step(step).take(live_run, work) for work in works for step in steps))
+    return works
+
+
+def list_verdicts(works: Sequence[SampleWork]) -> list[ItemVerdict]:
+    """List the verdicts in samples that were judged."""
     verdicts: list[ItemVerdict] = []
     for work in works:
         labels = [("classify", row["statement_id"], row["label"]) for row in work.rows["classifications"]]
@@ -413,6 +440,16 @@ def compare_prompt_sets(
 ) -> ComparisonReport:
     """Compare two sets of prompts, or estimate what that takes; raises SettingsError for what cannot be compared."""
     warehouse = Warehouse(url)
+    runs, settings = find_reviewed_runs(warehouse, reviewed, flags)
+    words = [find_prompt_set(warehouse, source, settings.language) for source in (old, new)]
+    plan = plan_comparison(warehouse, runs, settings, *words)
+    return report_comparison(plan, partial(_ask_both, plan=plan), seed=seed, dry_run=dry_run)
+
+
+def find_reviewed_runs(
+    warehouse: Warehouse, reviewed: str, flags: Mapping[str, Any]
+) -> tuple[list[RunRow], RunSettings]:
+    """Find one reviewed run, or all; return them with the settings to ask again. Raises SettingsError without any."""
     names = list(warehouse.fetch("reviews/runs")["run_id"]) if reviewed == ALL else [reviewed]
     if not names:
         raise SettingsError(
@@ -420,13 +457,17 @@ def compare_prompt_sets(
         )
     runs = [find_run(warehouse, name) for name in names]
     newest = max(runs, key=lambda run: run.started_at)
-    settings = derive_settings(resolve_settings(flags), newest, url)
-    words = [find_prompt_set(warehouse, source, settings.language) for source in (old, new)]
-    plan = plan_comparison(warehouse, runs, settings, *words)
+    return runs, derive_settings(resolve_settings(flags), newest, warehouse.location.url)
+
+
+def report_comparison(
+    plan: ComparisonPlan, ask: Callable[[Session], Coroutine[Any, Any, Sequence[Side]]], *, seed: int, dry_run: bool
+) -> ComparisonReport:
+    """Carry a comparison out, or estimate what that takes."""
     if dry_run:
-        sides = rehearse(plan.settings, make_plan(next(iter(plan.configs.values()))), partial(_ask_both, plan=plan))
+        sides = rehearse(plan.settings, make_plan(next(iter(plan.configs.values()))), ask)
         return ComparisonReport(plan=plan, costs=[usage for _, usage in sides], comparison=None)
-    comparison = compare_prompts(plan, seed=seed)
+    comparison = compare_prompts(plan, ask, seed=seed)
     return ComparisonReport(plan=plan, costs=comparison.usages, comparison=comparison)
 
 

@@ -1,4 +1,4 @@
-"""`prompts compare`: what other words make of the agreement with people, what that costs, and what is refused."""
+"""`prompts compare` and `learn`: the agreement with people by other words or examples, and its cost."""
 
 from __future__ import annotations
 
@@ -9,35 +9,44 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
+import polars as pl
 import pytest
+import yaml
 from cli_house import write_dataset
 from cli_process import Finished, Place, call_here
 from endpoint import Asked, Endpoint, running_endpoint
 from prompt_files import read_content, write_prompt
 
+from evalhouse.tasks.comparing.agreement import compare_changes
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
 N = 16
 STRICT = "Only what the text states in so many words is supported."
 SILENT = "Take your time."
+LEARNED = "No context states it."
 RUN = "the-run"
 
 
 def attribute_loosely(asked: Asked) -> dict[str, Any]:
     """Everything is supported by the first context; with the strict prompt, only the statement about the ship's place.
 
-    Of the first sample it then denies that as well, unlike people. With the slow prompt it does not answer.
+    Of the first sample it then denies that as well, unlike people. With the slow prompt it does not answer. An example
+    of people's labels makes it strict as well, about days alone; the model `deaf` does not mind examples.
     """
     if SILENT in asked.texts[0]:
         return {"verdicts": []}
+    has_learned = asked.model != "deaf" and LEARNED in str(asked.body["messages"])
     strict = STRICT in asked.texts[0]
     items = asked.items("answer_statements") | asked.items("ground_truth_statements")
     verdicts = [
         {
             "id": item_id,
             "reason": "as read",
-            "contexts": [] if strict and ("came" in text or "berth 1." in text) else ["C1"],
+            "contexts": []
+            if (strict and ("came" in text or "berth 1." in text)) or (has_learned and "came" in text and "day 3." not in text)
+            else ["C1"],
         }
         for item_id, text in items.items()
     ]
@@ -59,7 +68,9 @@ def make_rows() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint(models=("judge",), keep_bodies=True, script={"attribute": attribute_loosely}) as running:
+    with running_endpoint(
+        models=("judge", "deaf"), keep_bodies=True, script={"attribute": attribute_loosely}
+    ) as running:
         yield running
 
 
@@ -223,3 +234,76 @@ def test_help_needs_no_warehouse(capsys: pytest.CaptureFixture[str]) -> None:
     ended = call_here(capsys, "prompts", "compare", "--help")
     assert ended.status == 0
     assert "OLD NEW" in ended.stdout
+
+
+def learn(caller: Caller, *arguments: str) -> Finished:
+    return call_here(caller.capsys, "prompts", "learn", "--step", "attribute", *arguments)
+
+
+def test_examples_that_help_on_held_out_questions_are_written(place: Place, endpoint: Endpoint, caller: Caller) -> None:
+    before = len(endpoint.stats.bodies)
+    ended = learn(caller, "--on", RUN, "-o", "learned", "--json")
+    assert ended.status == 0, ended.stderr
+    document = ended.document
+    assert (document["adopted"], document["path"], len(document["examples"])) == (True, "learned/attribute.yaml", 3)
+    (change,) = document["changes"]
+    (change,) = document["changes"]
+    assert (change["verdict"], change["n_better"], change["n_worse"]) == ("better", N - 1, 0)
+    # The old prompt's replies are stored; each sample is asked about once more, in its fold.
+    sent = endpoint.stats.bodies[before:]
+    assert len(sent) == 2 * N
+    for body in sent:
+        *opening, data = [message["content"] for message in body["messages"]]
+        (berth,) = {word for word in data.split() if word.rstrip("?.").isdigit()} & {
+            str(n) + "?" for n in range(1, N + 1)
+        }
+        examples = [text for text in opening if "Which ship lies at berth" in text]
+        assert len(examples) == 3
+        assert not any(f"at berth {berth}" in text for text in examples), "an example judges itself"
+    written = yaml.safe_load((place.folder / "learned" / "attribute.yaml").read_text(encoding="utf-8"))
+    assert [example["data"]["question"] for example in written["examples"][2:]] == [
+        f"Which ship lies at berth {name.removeprefix('berth-')}?" for name in document["examples"]
+    ]
+    corrected = [
+        one for example in written["examples"][2:] for one in example["reply"]["verdicts"] if not one["contexts"]
+    ]
+    assert {one["reason"] for one in corrected} == {LEARNED}
+    # The folder is one that a run takes.
+    assert call_here(caller.capsys, "prompts", "check", "learned").status == 0
+    compared = caller.compare("built-in", "learned", "--on", RUN)
+    assert compared["changes"][0]["verdict"] == "better"
+
+
+def test_examples_that_do_not_help_are_not_written(place: Place, caller: Caller) -> None:
+    ended = learn(caller, "--on", RUN, "-o", "vain", "--judge", "openai:deaf")
+    assert "Not adopted: with examples the judge agrees with people no better beyond chance" in ended.stdout
+    assert not (place.folder / "vain").exists()
+
+
+def test_too_few_reviews_are_refused(place: Place, caller: Caller) -> None:
+    ended = call_here(caller.capsys, "prompts", "learn", "--step", "classify")
+    assert ended.status == 2
+    assert "no verdict that was asked for with classify has been reviewed" in ended.stderr
+
+
+def test_examples_are_adopted_when_they_help_and_rarely_when_they_do_not() -> None:
+    """Simulated judges of 60 questions with 4 reviewed verdicts each, right in 80 % of them and 92 % or 80 % with
+    examples: the decision is that of `compare_changes` over held-out verdicts."""
+    generator = np.random.default_rng(5)
+    n_adopted = {0.92: 0, 0.80: 0}
+    for share in n_adopted:
+        for seed in range(100):
+            people = generator.integers(0, 2, 240)
+            old, new = (np.where(generator.random(240) < right, people, 1 - people) for right in (0.8, share))
+            names = np.array(["unsupported", "supported"])
+            frame = pl.DataFrame(
+                {"run_id": "r", "sample_id": [f"s{n // 4}" for n in range(240)], "step": "attribute",
+                 "statement_id": [f"A{n % 4}" for n in range(240)], "context_rank": None, "item_id": "",
+                 "item_hash": [str(n) for n in range(240)], "label": names[people], "reviewer": "ann", "weight": 1.0,
+                 "old_label": names[old], "new_label": names[new]},
+                schema_overrides={"context_rank": pl.Int32},
+            )  # fmt: skip
+            (change,) = compare_changes(frame, seed=seed)
+            n_adopted[share] += change.verdict == "better"
+    assert n_adopted[0.92] >= 90, n_adopted
+    assert n_adopted[0.80] <= 8, n_adopted  # 2.5 % are expected; more than 8 of 100 come in 1 case of 1,000
