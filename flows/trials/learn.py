@@ -265,7 +265,7 @@ def learn_examples(
             f"verdicts of {step} are reviewed for {n_questions} questions; learning takes at least {MIN_QUESTIONS}, "
             f"and some dozens to show anything: `evalhouse review export latest --steps {step}` picks more"
         )
-    # Of several reviewers the majority counts; a verdict on which they tie is no example.
+    # Of several reviewers the majority counts; a verdict on which they tie is not used.
     labels: dict[tuple[str, str, str], Counter[str]] = {}
     columns = ["run_id", "sample_id", pl.coalesce("statement_id", pl.format("C{}", "context_rank")), "label"]
     for run_id, sample_id, item_id, label in plan.reviewed.select(columns).iter_rows():
