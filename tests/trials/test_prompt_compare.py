@@ -45,7 +45,8 @@ def attribute_loosely(asked: Asked) -> dict[str, Any]:
             "id": item_id,
             "reason": "as read",
             "contexts": []
-            if (strict and ("came" in text or "berth 1." in text)) or (has_learned and "came" in text and "day 3." not in text)
+            if (strict and ("came" in text or "berth 1." in text))
+            or (has_learned and "came" in text and "day 3." not in text)
             else ["C1"],
         }
         for item_id, text in items.items()
