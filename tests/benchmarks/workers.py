@@ -1,9 +1,10 @@
 """Measure the gain of more workers, the rate of the lake's one lock for writers, and reads of a long history.
 
-    python tests/benchmarks/workers.py [throughput|writes|history] [--workers 1,2,4 --samples 240 --scores 3000000]
+    python tests/benchmarks/workers.py [throughput|writes|history|pictures] [--workers 1,2,4 --samples 512]
 
 *throughput* runs the same number of samples over 1, 2 and 4 workers of a work pool, each with a separate limit,
 as machines with separate keys have, against the local endpoint; Prefect and the lake's catalogue are on a PostgreSQL.
+*pictures* puts the pages in Prefect of a run and of a run over two workers, of which one is killed, into the guide.
 *writes* has 1, 4 and 16 processes append batches of a shard to the lake for some seconds. *history* writes so many
 scores by SQL into a DuckDB file, moves them into a DuckLake, and times the same queries on both.
 """
@@ -25,11 +26,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 import psycopg  # noqa: E402
+from browser import open_browser  # noqa: E402
 from cli_process import finish  # noqa: E402
 from history_nights import METRICS, Size, write_nights  # noqa: E402
 from kill_runs import noting_endpoint  # noqa: E402
 from pool_house import POOL, PoolHouse, open_pool_house, write_samples  # noqa: E402
 from postgres_server import PostgresServer, start_postgres  # noqa: E402
+from prefect_holder import close_session, open_session  # noqa: E402
 
 from evalhouse.flows.ui.sql import read_recipes  # noqa: E402
 from evalhouse.warehouse.sandbox.query import run_query  # noqa: E402
@@ -37,7 +40,10 @@ from evalhouse.warehouse.store import Warehouse  # noqa: E402
 from evalhouse.warehouse.upkeep.check_and_compact import compact_warehouse  # noqa: E402
 from evalhouse.warehouse.upkeep.copies import move_warehouse  # noqa: E402
 
-_CALLS = 6  # of a sample
+IMAGES = ROOT / "flows" / "guides" / "images"
+# Two texts to split, their labels, and the support of the answer: four requests a sample.
+_METRICS = "factual_f1,faithfulness"
+_CALLS = 4  # of a sample
 _SAMPLES_A_NIGHT = 3000
 _SHARD = 128
 _QUERIES = {
@@ -72,12 +78,14 @@ class Pace:
 
     judged: float
     whole: float
+    cpu_s: float
 
 
 def measure_throughput(postgres: PostgresServer, workers: list[int], n_samples: int, latency: float) -> None:
     """Print a row for each number of workers."""
     print(f"{n_samples} samples, {latency:g} s a request, 16 requests in flight a worker")
-    print(f"{'workers':>8} {'samples/s':>10} {'ratio':>6} {'of the command':>15} {'ratio':>6}", flush=True)
+    heads = f"{'workers':>8} {'samples/s':>10} {'ratio':>6} {'of the command':>15} {'ratio':>6} {'CPU s a part':>13}"
+    print(f"{heads}   (load of the machine {os.getloadavg()[0]:.1f})", flush=True)
     first: Pace | None = None
     with tempfile.TemporaryDirectory(prefix="evalhouse-workers-") as name, noting_endpoint(latency=latency) as endpoint:
         folder = Path(name)
@@ -92,7 +100,7 @@ def measure_throughput(postgres: PostgresServer, workers: list[int], n_samples: 
                 first = first or pace
                 print(
                     f"{n_workers:>8} {pace.judged:>10.2f} {pace.judged / first.judged:>6.2f} "
-                    f"{pace.whole:>15.2f} {pace.whole / first.whole:>6.2f}",
+                    f"{pace.whole:>15.2f} {pace.whole / first.whole:>6.2f} {pace.cpu_s / n_workers:>13.1f}",
                     flush=True,
                 )
 
@@ -107,18 +115,60 @@ def _count_started(house: PoolHouse) -> int:
 
 
 def run_once(house: PoolHouse, number: int, n_samples: int, n_workers: int) -> Pace:
-    """One run over texts that were never asked before; a part for each worker."""
+    """One run over texts that were never asked before; the run cuts a part for each worker."""
     path = house.folder / f"items-{number}.jsonl"
     write_samples(path, n_samples, first=number * n_samples)
     house.endpoint.reset()
-    began = time.monotonic()
-    arguments = ("run", path.name, "--judge", "openai:judge", "--pool", POOL)
-    ended = finish(house.place.start(*arguments, "--part-size", str(-(-n_samples // n_workers))), timeout_s=1200)
+    cpu_s, began = _count_cpu(house), time.monotonic()
+    arguments = ("run", path.name, "--judge", "openai:judge", "--pool", POOL, "--metrics", _METRICS)
+    ended = finish(house.place.start(*arguments, "--part-size", str(n_samples)), timeout_s=1200)
     if ended.status:
         raise SystemExit(f"the run ended with status {ended.status}: {ended.stderr}\n{house.read_logs()}")
     stats = house.endpoint.stats
     asked_s = (stats.last_request_at or 0.0) - (stats.first_request_at or 0.0)
-    return Pace(judged=n_samples / asked_s, whole=n_samples / (time.monotonic() - began))
+    whole_s = time.monotonic() - began
+    return Pace(judged=n_samples / asked_s, whole=n_samples / whole_s, cpu_s=_count_cpu(house) - cpu_s)
+
+
+def _count_cpu(house: PoolHouse) -> float:
+    """Seconds of CPU of the processes that workers have started and that have ended."""
+    ticks = [Path(f"/proc/{worker.process.pid}/stat").read_text().split()[15:17] for worker in house.workers]
+    return sum(int(value) for pair in ticks for value in pair) / os.sysconf("SC_CLK_TCK")
+
+
+def take_pictures(postgres: PostgresServer, n_samples: int) -> None:
+    """Put pictures of two runs in Prefect into the guide: of one process, and of two workers, one of them killed."""
+    options = ("--judge", "openai:judge", "--metrics", _METRICS)
+    with tempfile.TemporaryDirectory(prefix="evalhouse-pictures-") as name, noting_endpoint(latency=0.3) as endpoint:
+        folder = Path(name)
+        os.environ["EVALHOUSE_STATE_DIR"] = str(folder / "state")
+        url, database = (
+            f"ducklake:{postgres.make_database('seen')}?data={folder / 'files'}",
+            postgres.make_database("ui"),
+        )
+        with open_pool_house(folder, url, endpoint, has_pages=True, database=database) as house:
+            write_samples(folder / "handbook.jsonl", n_samples)
+            finish(house.place.start("run", "handbook.jsonl", *options), timeout_s=1200)
+            start_machine(house)
+            start_machine(house)
+            house.wait_until(lambda: _count_started(house) == 2)
+            write_samples(folder / "handbook.jsonl", n_samples, first=n_samples)
+            process = house.place.start("run", "handbook.jsonl", *options, "--pool", POOL)
+            house.wait_until(lambda: len(house.endpoint.settled) > n_samples * _CALLS * 1.5, process)
+            next(worker for worker in house.workers if worker.is_busy()).kill()
+            finish(process, timeout_s=1200)
+            runs = house.query("select flow_run_id from runs order by started_at")
+            # Prefect draws the graph with WebGL.
+            with open_browser("--use-angle=swiftshader", "--enable-unsafe-swiftshader") as browser:
+                page = browser.open_page()
+                page.show_as(width=1280, height=500)
+                for picture, run in zip(("prefect_run", "prefect_pool"), runs, strict=True):
+                    address = house.server["PREFECT_API_URL"].removesuffix("/api")
+                    page.visit(f"{address}/runs/flow-run/{run['flow_run_id']}")
+                    page.wait_for("document.querySelector('canvas')")
+                    time.sleep(15)  # the graph moves until all of it is placed
+                    page.take_picture(IMAGES / f"{picture}.png")
+                    print(IMAGES / f"{picture}.png", flush=True)
 
 
 def measure_writes(postgres: PostgresServer, seconds: float) -> None:
@@ -216,14 +266,15 @@ def _time(do: Callable[[], object]) -> float:
 def main() -> None:
     """Read the arguments and measure what is asked for, or all."""
     parser = argparse.ArgumentParser(description="Measure workers, writers and readers of a lake.")
-    parser.add_argument("what", nargs="*", choices=["throughput", "writes", "history", []], default=[])
+    parser.add_argument("what", nargs="*", choices=["throughput", "writes", "history", "pictures", []], default=[])
     parser.add_argument("--workers", default="1,2,4", help="numbers of workers, with commas between them")
-    parser.add_argument("--samples", type=int, default=240)
-    parser.add_argument("--latency", type=float, default=0.5, help="seconds the endpoint takes for a request")
+    parser.add_argument("--samples", type=int, default=512)
+    parser.add_argument("--latency", type=float, default=0.3, help="seconds the endpoint takes for a request")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each number of writers writes")
     parser.add_argument("--scores", type=int, default=3_000_000)
     given = parser.parse_args()
     wanted = given.what or ["throughput", "writes", "history"]
+    open_session()
     with start_postgres() as postgres:
         if "throughput" in wanted:
             workers = [int(one) for one in given.workers.split(",")]
@@ -232,6 +283,9 @@ def main() -> None:
             measure_writes(postgres, given.seconds)
         if "history" in wanted:
             measure_history(postgres, given.scores)
+        if "pictures" in wanted:
+            take_pictures(postgres, given.samples)
+    close_session()
 
 
 if __name__ == "__main__":

@@ -110,14 +110,14 @@ class Page:
 class Browser:
     """A running Chromium; `send` asks it and waits for the answer, taking in what happens meanwhile."""
 
-    def __init__(self, profile: str) -> None:
+    def __init__(self, profile: str, flags: tuple[str, ...]) -> None:
         assert CHROMIUM is not None
         from_us, self._to_browser = os.pipe()
         self._from_browser, to_us = os.pipe()
         # The browser reads descriptor 3 and writes descriptor 4.
         script = f'exec "$0" "$@" 3<&{from_us} 4>&{to_us}'
         self._process = subprocess.Popen(
-            ["bash", "-c", script, CHROMIUM, *_FLAGS, f"--user-data-dir={profile}"],
+            ["bash", "-c", script, CHROMIUM, *_FLAGS, *flags, f"--user-data-dir={profile}"],
             pass_fds=(from_us, to_us),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -199,12 +199,12 @@ class Browser:
 
 
 @contextlib.contextmanager
-def open_browser() -> Iterator[Browser]:
-    """A browser with a separate profile; skips the test without Chromium."""
+def open_browser(*flags: str) -> Iterator[Browser]:
+    """A browser with a separate profile and more command-line flags; skips the test without Chromium."""
     if CHROMIUM is None:
         pytest.skip("no Chromium here: install Debian's package chromium to test the report's page")
     with tempfile.TemporaryDirectory(prefix="evalhouse-chromium-", ignore_cleanup_errors=True) as profile:
-        browser = Browser(profile)
+        browser = Browser(profile, flags)
         try:
             yield browser
         finally:

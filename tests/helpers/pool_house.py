@@ -144,6 +144,7 @@ def open_pool_house(
     endpoint: NotingEndpoint,
     *,
     is_shared: bool = False,
+    has_pages: bool = False,
     database: str | None = None,
     **more: str,
 ) -> Iterator[PoolHouse]:
@@ -158,7 +159,10 @@ def open_pool_house(
         if not is_shared:
             port = find_free_port()
             house.server["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
-            environment = house.place.environment() | {"PREFECT_SERVER_UI_ENABLED": "false"}
+            environment = house.place.environment() | {
+                "PREFECT_SERVER_UI_ENABLED": str(has_pages).lower(),
+                "PREFECT_UI_API_URL": house.server["PREFECT_API_URL"],
+            }
             if database is None:
                 copy_database(folder / "prefect")
             else:

@@ -43,6 +43,33 @@ for line in sys.stdin:
     print(os.waitpid(child, 0)[1], file=answers, flush=True)
 """
 
+# A flow that evaluates in its process, and one that has it done by another process.
+COMPOSED = """
+import asyncio, json, sys
+from prefect import flow
+from evalhouse.flows import evaluate
+from evalhouse.flows.evaluation import evaluate_run
+
+TEXT = "Tea is sold."
+SAMPLE = {"question": "What is sold?", "answer": TEXT, "ground_truth": TEXT, "contexts": [TEXT]}
+SETTINGS = {"judge": "lexical", "metrics": ["faithfulness"], "warehouse": "own.duckdb"}
+
+@flow
+async def compose_flows():
+    result = await evaluate_run(limit=2, **SETTINGS)
+    return {**vars(result), "mean": result.means["faithfulness"]}
+
+@flow
+def compose_processes():
+    result = evaluate([SAMPLE], **SETTINGS)
+    return {"run_id": result.run_id, "status": result.status, "gate": None, "mean": result.mean("faithfulness")}
+
+if __name__ == "__main__":
+    result = compose_processes() if "processes" in sys.argv else asyncio.run(compose_flows())
+    with open("composed.json", "w") as file:
+        json.dump(result, file)
+"""
+
 
 @dataclass(kw_only=True)
 class Python:
@@ -235,3 +262,22 @@ def test_graph_of_a_run_leads_from_its_samples_to_its_scores(deployed: Deployed)
     }
     tasks = deployed.api.post("/task_runs/filter", {"flow_runs": {"id": {"any_": [ended["id"]]}}})
     assert len({task["task_key"] for task in tasks}) == len(steps) + 4
+
+
+@pytest.mark.parametrize("way", ["flows", pytest.param("processes", marks=pytest.mark.slow)])
+def test_an_evaluation_within_a_flow_is_its_child_and_returns_its_result(deployed: Deployed, way: str) -> None:
+    script = deployed.place.folder / "composed.py"
+    script.write_text(COMPOSED)
+    if way == "flows":
+        deployed.python.call("composed")
+    else:
+        environment = deployed.place.environment()
+        subprocess.run([sys.executable, script, way], cwd=script.parent, env=environment, check=True, timeout=300)
+    result = json.loads((deployed.place.folder / "composed.json").read_text())
+    assert (result["status"], result["gate"]) == ("completed", None)
+    (row,) = deployed.query(f"from run_scores join runs using (run_id) where run_id = '{result['run_id']}'")
+    assert result["mean"] == row["mean"]
+    flows = {"name": {"any_": [f"compose-{way}"]}}
+    (outer,) = deployed.api.post("/flow_runs/filter", {"flows": flows})
+    ((child_id, child),) = deployed.api.get(f"/flow_runs/{outer['id']}/graph-v2")["nodes"]
+    assert (child["kind"], child_id, child["state_type"]) == ("flow-run", row["flow_run_id"], "COMPLETED")
