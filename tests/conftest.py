@@ -21,6 +21,7 @@ from warehouse_runs import tables_laid
 
 if TYPE_CHECKING:
     from endpoint import Endpoint
+    from postgres_server import PostgresServer
 
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
 # With PYTHONDONTWRITEBYTECODE each of some hundred processes would compile everything again.
@@ -161,6 +162,15 @@ def browser() -> Iterator[Browser]:
     """A real browser without a window; without one the test is skipped. A test closes each page that it opens."""
     with open_browser() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def postgres() -> "Iterator[PostgresServer]":
+    """A PostgreSQL of the session, whose databases have names of their own; without one the test is skipped."""
+    from postgres_server import start_postgres  # noqa: PLC0415  # few files need one
+
+    with start_postgres() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,11 @@ nothing, neither through evalhouse nor by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from postgres_server import PostgresServer, start_postgres
+from postgres_server import PostgresServer
 from warehouse_processes import make_batch
 
 from evalhouse.warehouse.errors import WarehouseError
@@ -22,12 +21,6 @@ grant usage on schema public to analyst;
 grant select on all tables in schema public to analyst;
 alter default privileges for role evalhouse in schema public grant select on tables to analyst;
 """
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with start_postgres() as server:
-        yield server
 
 
 def test_an_analyst_reads_all_and_writes_nothing(

@@ -12,7 +12,7 @@ import pytest
 from kill_runs import noting_endpoint
 from moto.server import ThreadedMotoServer
 from pool_house import POOL, TIMEOUT_S, open_pool_house, write_samples
-from postgres_server import start_postgres
+from postgres_server import PostgresServer
 
 pytestmark = [
     pytest.mark.slow,
@@ -48,14 +48,14 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
 
 
 def test_workers_that_share_a_bucket_and_a_prefect_server(
-    bucket: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: dict[str, str], postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
     write_samples(tmp_path / "items.jsonl", N_SAMPLES)
     options = {"latency": 0.2, "max_in_flight": IN_FLIGHT}
-    with start_postgres() as postgres, noting_endpoint(**options) as endpoint:
+    with noting_endpoint(**options) as endpoint:
         url = f"ducklake:{postgres.make_database('lake')}?data=s3://lake/evalhouse"
-        database = postgres.make_database("prefect")
+        database = postgres.make_database("bucket_prefect")
         with open_pool_house(tmp_path, url, endpoint, database=database, **bucket) as house:
             for _ in range(2):
                 house.start_worker()

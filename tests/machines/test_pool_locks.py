@@ -8,12 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from postgres_server import PostgresServer, start_postgres
+from postgres_server import PostgresServer
 from warehouse_processes import ROOT
 
 from evalhouse.warehouse.engine.locks import _SessionLock, find_lock_file, hold, hold_file, list_held
@@ -29,12 +28,6 @@ with hold(location, sys.argv[2], patience_s=30, busy="taken"):
     print("held", flush=True)
     sys.stdin.read()
 """
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with start_postgres() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

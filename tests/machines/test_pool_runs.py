@@ -21,7 +21,7 @@ import pytest
 from cli_process import Finished, finish
 from kill_runs import NotingEndpoint, noting_endpoint
 from pool_house import POOL, TIMEOUT_S, PoolHouse, Worker, open_pool_house, write_samples
-from postgres_server import PostgresServer, start_postgres
+from postgres_server import PostgresServer
 
 from evalhouse.warehouse.store import Warehouse
 
@@ -132,12 +132,6 @@ class PoolRun:
     endpoint: NotingEndpoint
     readers: list[Seen]
     killed_at: list[float] = field(default_factory=list)
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with start_postgres() as server:
-        yield server
 
 
 @pytest.fixture(scope="module", params=[pytest.param(SMALL, id="small"), SLOW_LARGE])

@@ -20,7 +20,7 @@ import duckdb
 import polars as pl
 import psycopg
 import pytest
-from postgres_server import PostgresServer, start_postgres
+from postgres_server import PostgresServer
 from warehouse_processes import ROOT, make_batch
 from warehouse_runs import make_run
 
@@ -52,12 +52,6 @@ for number in range(int(sys.argv[3])):
     warehouse.append_now(make_batch(name, n=5), patience_s=60)
     print(name, flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with start_postgres() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
