@@ -288,8 +288,8 @@ async def run_within_flow(given: Mapping[str, Any]) -> "State[RunResult]":
             begun = next((run for run in runs if run.flow_run_id == str(flow_run.id)), None)
         if begun is not None and begun.status == "completed":
             advice = "start the deployment again" if run_id is None else "leave the parameter run_id empty"
-            message = f"Run {begun.run_id} has completed. For another run {advice}."
-            return Completed(name="NothingNew", message=message, data=make_result(warehouse, begun))
+            notice = f"Run {begun.run_id} has completed. For another run {advice}."
+            return Completed(name="NothingNew", message=notice, data=make_result(warehouse, begun))
         with wait_for_warehouse():
             if begun is not None:
                 request = find_unfinished(begun.run_id, warehouse_url=settings.warehouse)

@@ -37,7 +37,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
     FlowRunFilterTags,
 )
-from prefect.client.schemas.objects import FlowRun, State, StateDetails, StateType, TaskRunResult, WorkerStatus
+from prefect.client.schemas.objects import FlowRun, RunInput, State, StateDetails, StateType, WorkerStatus
 from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.logging import get_run_logger
@@ -183,9 +183,9 @@ async def judge_elsewhere(live_run: LiveRun, numbers: Sequence[int], samples: St
 class _PoolRun:
     """One run over one pool, from its first part to its last."""
 
-    def __init__(self, live_run: LiveRun, client: PrefectClient, earlier: Iterable[TaskRunResult]) -> None:
+    def __init__(self, live_run: LiveRun, client: PrefectClient, earlier: Iterable[RunInput]) -> None:
         assert live_run.settings.pool is not None
-        self._earlier = [*earlier]
+        self._earlier: list[Any] = [*earlier]
         self._live_run, self._client, self._pool = live_run, client, live_run.settings.pool
         self._run_tag = tag_run(live_run.run_id)
         self._deployment_id: UUID | None = None
@@ -366,9 +366,8 @@ class _PoolRun:
             resource={"prefect.resource.id": f"prefect.flow-run.{flow_run_id}"},
             payload={"run_id": part.run_id, "first": part.first, "last": part.last, **values},
         )
-        ordinals = {"first_ordinal": part.first, "last_ordinal": part.last}
-        row = {"run_id": part.run_id, **ordinals, **values, "flow_run_id": str(flow_run_id), "changed_at": now_utc()}
-        self._changes.append(row)
+        row: dict[str, object] = {"run_id": part.run_id, "first_ordinal": part.first, "last_ordinal": part.last}
+        self._changes.append({**row, **values, "flow_run_id": str(flow_run_id), "changed_at": now_utc()})
 
     async def write_changes(self) -> None:
         """Write the changes of parts that have been noted since the last time."""

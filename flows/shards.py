@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import httpx
@@ -24,8 +24,6 @@ from evalhouse.tasks.load import collect
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleStep, SampleWork, Stored, limit_time, write
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
 from evalhouse.warehouse.steps import find_step, list_earlier_tasks, list_tasks
-
-T = TypeVar("T")
 
 _PAUSED_LOOK_S: Final = 2.0
 
@@ -154,11 +152,11 @@ async def judge_shard(live_run: LiveRun, number: int, *, after: Sequence[Stored]
     ids, begun = {name: uuid4() for name in live_run.tasks}, dict[str, asyncio.Future[Any]]()
 
     def call(
-        called: Task[[str, int], Coroutine[Any, Any, T]],
+        called: Task[[str, int], Any],
         earlier: Collection[str],
         task_run_id: UUID | None = None,
         wait_for: Sequence[Stored] | None = None,
-    ) -> Coroutine[Any, Any, T]:
+    ) -> Coroutine[Any, Any, Any]:
         """Call the task for this shard; Prefect's graph has an edge from the task runs of the `earlier` steps."""
         dependencies: dict[str, set[RunInput]] = {"shard": {TaskRunResult(id=ids[name]) for name in earlier}}
         parameters = {"run_id": live_run.run_id, "shard": number}
@@ -183,7 +181,7 @@ async def judge_shard(live_run: LiveRun, number: int, *, after: Sequence[Stored]
         if "extract" in begun:
             begun["extract"].add_done_callback(release_waiting)
         ended = await asyncio.gather(*begun.values(), return_exceptions=True)
-    stored = await call(write, ids)
+    stored: Stored = await call(write, ids)
     live_run.asker.raise_if_stopped()  # with the reason of the stop, where a step was cancelled by it
     for error in ended:
         if isinstance(error, BaseException):
