@@ -187,13 +187,14 @@ class SpanKeeper:
             for trace_id in old:
                 self.counts.n_dropped += len(self._open.pop(trace_id).rows)
             self._kept_until = {trace_id: until for trace_id, until in self._kept_until.items() if until > now}
-            segment = self._waiting.rotate()
-            if segment is None:
+            segments = self._waiting.rotate()
+            if not segments:
                 return
-            for trace in self._open.values():  # on disk again before the file that holds them goes
+            for trace in self._open.values():  # on disk again before the files that hold them go
                 for row in trace.rows:
                     self._waiting.append(row)
-            segment.remove()
+            for segment in segments:
+                segment.remove()
 
     def close(self) -> None:
         """Move the stored rows into the warehouse; raises WarehouseBusy if it stays locked (nothing is lost)."""

@@ -16,7 +16,8 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
@@ -32,22 +33,43 @@ from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Batch, Warehouse, build_
 logger = logging.getLogger(__name__)
 
 _SEGMENT = ".jsonl"
+# A segment is read and written into its table at once, so this bounds what both take.
+_SEGMENT_BYTES = 32_000_000
 _OWNER_LOCK = ".lock"
 _SWEPT_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A closed segment file: its batch key, its rows, and the lines that are not valid JSON."""
+    """A closed segment file: its batch key and, read when they are needed, its rows."""
 
     path: Path
-    rows: list[dict[str, object]]
-    damaged: list[bytes] = field(default_factory=list)
 
     @property
     def key(self) -> str:
         """The batch key under which the rows enter the warehouse."""
         return f"journal/{self.path.stem}"
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        """Its rows, without a half-written last line: a reply that had not been used yet."""
+        return self._contents[0]
+
+    @property
+    def damaged(self) -> list[bytes]:
+        """The lines that are not valid JSON."""
+        return self._contents[1]
+
+    @cached_property
+    def _contents(self) -> tuple[list[dict[str, object]], list[bytes]]:
+        rows, damaged = [], []
+        for line in self.path.read_bytes().split(b"\n")[:-1]:
+            row = parse_line(line)
+            if row is None:
+                damaged.append(line)
+            else:
+                rows.append(row)
+        return rows, damaged
 
     def remove(self) -> None:
         """Delete the file, once its rows are in the warehouse."""
@@ -73,12 +95,15 @@ class Journal:
         self._file: int | None = None
         self._path: Path | None = None
         self._size = 0
-        self._rows: list[dict[str, object]] = []
+        self._n_rows = 0
+        self._full: list[Segment] = []
 
     def append(self, row: dict[str, object]) -> None:
         """Put one row on disk; raises OSError (a full disk, say) where it is not there."""
         line = _dump(row) + b"\n"
         with self._guard:
+            if self._size + len(line) > _SEGMENT_BYTES:
+                self._end_segment()
             if self._file is None:
                 self._number += 1
                 self._path = self._folder / f"{self._owner}-{self._number:06d}{_SEGMENT}"
@@ -93,37 +118,40 @@ class Journal:
                     os.ftruncate(self._file, self._size)
                 raise
             self._size += len(line)
-            self._rows.append(row)
+            self._n_rows += 1
 
     def __len__(self) -> int:
         """Return the number of rows in the open segment."""
-        return len(self._rows)
+        return self._n_rows
 
-    def rotate(self) -> Segment | None:
-        """Close the open segment and hand it over; None when it is empty."""
+    @property
+    def has_full(self) -> bool:
+        """True if a segment is as large as one may be, and waits to be handed over."""
+        return bool(self._full)
+
+    def rotate(self) -> list[Segment]:
+        """Close the open segment, and hand over all that were closed, the oldest first."""
         with self._guard:
-            if self._file is None or self._path is None:
-                return None
-            os.close(self._file)
-            segment = Segment(path=self._path, rows=self._rows)
-            self._file, self._path, self._rows = None, None, []
-            return segment
+            self._end_segment()
+            segments, self._full = self._full, []
+            return segments
 
     def close(self) -> None:
         """Release the owner's lock. The next run finds the segments that are left."""
         with self._guard:
-            if self._file is not None:
-                os.close(self._file)
-                self._file = None
+            self._end_segment()
         self._lock.release()
         Path(self._lock.lock_file).unlink(missing_ok=True)
 
+    def _end_segment(self) -> None:
+        if self._file is not None and self._path is not None:
+            os.close(self._file)
+            self._full.append(Segment(path=self._path))
+            self._file, self._path, self._size, self._n_rows = None, None, 0, 0
+
 
 def find_orphans(folder: Path) -> Iterator[Segment]:
-    """Yield segments of ended processes, oldest first within an owner, without a half-written last line.
-
-    Such a line is a reply that had not been used yet, so nothing else can rest on it.
-    """
+    """Yield segments of ended processes, oldest first within an owner."""
     if not folder.exists():
         return
     owners = {path.stem.split("-")[0] for path in folder.glob(f"*{_SEGMENT}")}
@@ -137,14 +165,7 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
             continue
         try:
             for path in sorted(folder.glob(f"{owner}-*{_SEGMENT}")):
-                segment = Segment(path=path, rows=[])
-                for line in path.read_bytes().split(b"\n")[:-1]:
-                    row = parse_line(line)
-                    if row is None:
-                        segment.damaged.append(line)
-                    else:
-                        segment.rows.append(row)
-                yield segment
+                yield Segment(path=path)
         finally:
             # While it is still held: afterwards the file may belong to another process.
             Path(lock.lock_file).unlink(missing_ok=True)
@@ -207,7 +228,7 @@ class Mover:
         messages.note_environment()
         self._warehouse, self._table, self._moved = warehouse, table, moved
         self._journal = Journal(find_journal(warehouse.location, table))
-        self._waiting: list[Segment] = []
+        self._waiting: list[Path] = []
         self._moving = threading.Lock()
         self._wake = threading.Event()
         self._has_ended = False
@@ -220,7 +241,7 @@ class Mover:
         if messages.noted:
             row = dict(messages.hide_in_rows([row])[0])
         self._journal.append(row)
-        if len(self._journal) >= FLUSH_POLICIES[self._table].max_rows:
+        if self._journal.has_full or len(self._journal) >= FLUSH_POLICIES[self._table].max_rows:
             self._wake.set()
 
     def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
@@ -256,13 +277,14 @@ class Mover:
 
     def _move(self, patience_s: float) -> None:
         with self._moving:
-            # While a locked file keeps segments waiting the journal grows by one segment, not by one every tick.
-            segment = None if self._waiting else self._journal.rotate()
-            if segment is not None:
-                self._waiting.append(segment)
+            # While a locked file keeps segments waiting the journal grows by its open one, not by one every tick.
+            if not self._waiting:
+                self._waiting = [segment.path for segment in self._journal.rotate()]
             while self._waiting:
-                take_in_segment(self._warehouse, self._table, self._waiting[0], patience_s=patience_s)
-                self._moved(self._waiting.pop(0))
+                segment = Segment(path=self._waiting[0])
+                take_in_segment(self._warehouse, self._table, segment, patience_s=patience_s)
+                self._moved(segment)
+                del self._waiting[0]
 
 
 def take_in_segment(warehouse: Warehouse, table: JournalledTable, segment: Segment, *, patience_s: float) -> None:

@@ -27,12 +27,12 @@ import shutil
 import tempfile
 import time
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import duckdb
 import polars as pl
@@ -64,6 +64,40 @@ VERDICT_TABLES = (*(table.name for table in steps.VERDICT_TABLES), "outcomes")
 
 Frames = Mapping[str, pl.DataFrame]
 """Rows by table."""
+
+
+T = TypeVar("T")
+
+
+def measure_bytes(value: object) -> int:
+    """Return about how many bytes a value of nested lists and mappings takes, most of all its texts."""
+    n_bytes, waiting = 0, [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            n_bytes += len(value) if value.isascii() else 3 * len(value)
+        elif isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+        else:
+            n_bytes += 8
+    return n_bytes
+
+
+def cut_by_bytes(items: Iterable[T], measure: Callable[[T], int], *, max_bytes: int) -> Iterator[list[T]]:
+    """Yield the items in order, as many together as `max_bytes` allow, and at least one."""
+    group: list[T] = []
+    n_bytes = 0
+    for item in items:
+        size = measure(item)
+        if group and n_bytes + size > max_bytes:
+            yield group
+            group, n_bytes = [], 0
+        group.append(item)
+        n_bytes += size
+    if group:
+        yield group
 
 
 def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
@@ -110,7 +144,7 @@ RESTS_ON: Final[Mapping[Part, frozenset[str]]] = {
 """The tables that each part is computed from; causes also look at earlier runs of the series."""
 _SAMPLES_AT_ONCE: Final = 20_000
 _BYTES_PER_SAMPLE: Final = 25_000  # twice what 30,000 samples of 7 statements each took
-_WRITER_MIB: Final = 180
+_WRITER_MIB: Final = 360
 _MAX_MIB: Final = 2_000
 
 

@@ -39,9 +39,9 @@ from evalhouse.tasks.datasets.values import (
 from evalhouse.tasks.settings.run import RunSettings, is_sample, is_traces
 from evalhouse.tasks.settings.suite import TRACES, TraceWindow
 from evalhouse.warehouse.messages import list_names, name_setting
-from evalhouse.warehouse.rows.samples import Staging, dump_turns
+from evalhouse.warehouse.rows.samples import PART_BYTES, Staging, dump_turns
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.store import Warehouse, measure_bytes
 
 __all__ = ["DatasetError", "SampleRow", "read_samples"]
 
@@ -289,15 +289,18 @@ class _Reading:
 
 
 def _batch(rows: Iterable[RawRow], size: int) -> Iterator[list[RawRow]]:
-    """Yield lists of `size` rows; the rows before a ReadingStopped come before it."""
+    """Yield lists of `size` rows, of fewer where their texts are long; the rows before a ReadingStopped come before
+    it."""
     batch: list[RawRow] = []
+    n_bytes = 0
     stopped: ReadingStopped | None = None
     try:
         for row in rows:
             batch.append(row)
-            if len(batch) == size:
+            n_bytes += measure_bytes(row.values)
+            if len(batch) == size or n_bytes >= PART_BYTES:
                 yield batch
-                batch = []
+                batch, n_bytes = [], 0
     except ReadingStopped as error:
         stopped = error
     if batch:

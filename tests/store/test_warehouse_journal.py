@@ -73,7 +73,7 @@ def test_segments_go_in_once_even_after_a_kill_before_their_removal(tmp_path: Pa
 from pathlib import Path
 from evalhouse.warehouse.mover import take_in_segment
 journal.append(make_row(1))
-segment = journal.rotate()
+(segment,) = journal.rotate()
 type(segment).remove = kill_self
 take_in_segment(Warehouse(PATH), "llm_calls", segment, patience_s=5)
 """
@@ -186,7 +186,7 @@ def test_rows_of_living_processes_are_left_alone(tmp_path: Path) -> None:
     assert dead.code == -9
     with closing(Journal(warehouse.location.journal_path)) as journal:
         journal.append(make_row(2))
-        closed = journal.rotate()
+        (closed,) = journal.rotate()
         journal.append(make_row(3))
         # Neither this process nor another takes what is still in use.
         taken = run_script(
@@ -196,7 +196,6 @@ def test_rows_of_living_processes_are_left_alone(tmp_path: Path) -> None:
         assert taken.output == "1", taken
         assert take_in_orphans(warehouse) == 0
         assert list_calls(warehouse) == ["c1"]
-        assert closed is not None
         take_in_segment(warehouse, "llm_calls", closed, patience_s=5)
         assert len(journal) == 1
     assert take_in_orphans(warehouse) == 1
@@ -226,9 +225,8 @@ def test_threads_append_whole_lines(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert len(journal) == 200
-        segment = journal.rotate()
-        assert segment is not None
-        assert journal.rotate() is None
+        (segment,) = journal.rotate()
+        assert journal.rotate() == []
     kept = [row["call_id"] for found in find_orphans(tmp_path) for row in found.rows]
     assert kept == [row["call_id"] for row in segment.rows]
     assert len(set(kept)) == 200
@@ -238,8 +236,7 @@ def test_a_held_file_keeps_the_segment(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     with closing(Journal(warehouse.location.journal_path)) as journal:
         journal.append(make_row(1))
-        segment = journal.rotate()
-        assert segment is not None
+        (segment,) = journal.rotate()
         with held_file(warehouse.location.path, read_only=True), pytest.raises(WarehouseBusy):
             take_in_segment(warehouse, "llm_calls", segment, patience_s=0.1)
         assert segment.path.exists()

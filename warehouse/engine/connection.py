@@ -46,7 +46,7 @@ _FOR_WRITING: _Config = {
     **_OFFLINE,
     "storage_compatibility_version": "v1.5.0",
     "threads": 1,
-    "memory_limit": "192MB",
+    "memory_limit": "384MB",
 }
 _RETRY_S = 0.05
 # A kept reader delays writers by no more than this and its current query.

@@ -37,7 +37,7 @@ FORGETTING: Final = "forgotten"
 _RETRY_S = 0.2
 _BUSY_MS = 10_000
 # One thread and little memory for writers, as for a plain file; connections that serve pages have several threads.
-_FOR_WRITING: Mapping[str, str | int] = {"threads": 1, "memory_limit": "256MB"}
+_FOR_WRITING: Mapping[str, str | int] = {"threads": 1, "memory_limit": "384MB"}
 _NO_LAKE = ("does not exist", "no such table", "unable to open database")
 _UNREACHABLE = ("unable to connect", "could not connect", "connection refused", "server closed", "timeout expired")
 # The messages when the server ends during a query; the second is DuckDB's message for no answer at all.

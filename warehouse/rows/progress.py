@@ -59,7 +59,7 @@ class JournalReader:
                     added = file.read()
                     whole = added[: added.rfind(b"\n") + 1]
                     self._tails[path] = offset + len(whole), known
-                    key = Segment(path=path, rows=[]).key
+                    key = Segment(path=path).key
                     for line in whole.splitlines():
                         row = parse_line(line)
                         if row is not None:  # the mover sets such a line aside

@@ -30,11 +30,24 @@ from evalhouse.warehouse.messages import hide_secrets
 from evalhouse.warehouse.metric_files import COLUMNS, MetricFile, SetMetric, load_function, set_metrics
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import GRADE_STEP
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Batch, Warehouse, build_frame, derive, list_later, write_batch
+from evalhouse.warehouse.store import (
+    FLUSH_PATIENCE_S,
+    Batch,
+    Warehouse,
+    build_frame,
+    cut_by_bytes,
+    derive,
+    list_later,
+    measure_bytes,
+    write_batch,
+)
 
 CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
 """Metadata columns that group samples without being named, when every sample has one."""
 NO_CLUSTER: Final = "none"
+PART_BYTES: Final = 8_000_000
+"""The texts of samples that are read from a dataset, or judged, together."""
+_COMMIT_BYTES: Final = 32_000_000
 _PICKS: Final = "sample_picks"
 # Reasons that a resumed run tries to fix; the others follow from the dataset.
 FAILURE_REASONS = ("judge_failed", "embedding_failed", "target_failed", "budget_exhausted", "cancelled")
@@ -121,19 +134,22 @@ class Staging:
     def __init__(self) -> None:
         self._scratch = Scratch()
         self._folder = self._scratch.folder
+        self._sizes: list[int] = []  # of each part, the bytes of its texts
         self.n_rows = 0
 
     def add(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Append rows with the columns of `staged_samples`."""
-        frame = build_frame("staged_samples", rows)
-        try:
-            frame.write_parquet(self._folder / f"{self.n_rows:012d}.parquet", compression="lz4")
-        except (OSError, pl.exceptions.ComputeError) as error:  # Polars raises ComputeError for a full disk
-            raise WarehouseUnwritable(
-                f"there is no room to stage the dataset in {self._folder.parent} ({error}); make room, or name "
-                "another folder in TMPDIR"
-            ) from None
-        self.n_rows += len(rows)
+        """Append rows with the columns of `staged_samples`, in parts of bounded size: DuckDB reads a whole one."""
+        for part in cut_by_bytes(rows, measure_bytes, max_bytes=PART_BYTES):
+            frame = build_frame("staged_samples", part)
+            try:
+                frame.write_parquet(self._folder / f"{self.n_rows:012d}.parquet", compression="lz4")
+            except (OSError, pl.exceptions.ComputeError) as error:  # Polars raises ComputeError for a full disk
+                raise WarehouseUnwritable(
+                    f"there is no room to stage the dataset in {self._folder.parent} ({error}); make room, or name "
+                    "another folder in TMPDIR"
+                ) from None
+            self._sizes.append(measure_bytes(part))
+            self.n_rows += len(part)
 
     def read_parts(self) -> Iterator[list["StoredSample"]]:
         """Yield the staged samples, a part at a time, before repeated ids are numbered."""
@@ -174,6 +190,11 @@ class Staging:
         """The paths of all parts, in order."""
         return [str(path) for path in sorted(self._folder.glob("*.parquet"))]
 
+    def group_parts(self) -> list[list[str]]:
+        """Return the paths of all parts in groups, each of which one transaction can hold."""
+        sizes = dict(zip(self.parts, self._sizes, strict=True))
+        return list(cut_by_bytes(sizes, sizes.__getitem__, max_bytes=_COMMIT_BYTES))
+
     def discard(self) -> None:
         """Remove the folder."""
         self._scratch.remove()
@@ -184,17 +205,19 @@ def take_in_samples(
 ) -> int:
     """Write the staged rows for a run, and a batch `beside` them, in one transaction; returns their number.
 
+    Of more texts than one transaction can hold most are written ahead of it, and then belong to no run yet.
     With `sample_picks` in that batch only picked samples become the run's. `cluster` is the metadata column whose
     values group samples that are not independent, NO_CLUSTER for none, or None to look for one of CLUSTER_COLUMNS. Does
     nothing when the run has its samples already, so that a repeated load is harmless.
     """
+    last = _insert_ahead(warehouse, run_id, staging)
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         if beside is not None:
             write_batch(connection, beside)
         loaded = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
         if loaded and loaded[0]:
             return int(loaded[0])
-        _insert_staged(connection, run_id, staging, cluster)
+        _insert_staged(connection, run_id, staging, last, cluster)
         n_samples = staging.n_rows
         if beside is not None and _PICKS in beside.tables:
             n_samples = int(beside.tables[_PICKS]["picked"].sum())
@@ -218,20 +241,37 @@ def fetch_earlier_scores(
 
 def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluster: str | None = None) -> None:
     """Replace the rows that a run has under the same ids by staged ones, in one transaction."""
+    last = _insert_ahead(warehouse, run_id, staging)
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         connection.execute(
             "delete from run_samples where run_id = $run_id and ordinal in (select ordinal from read_parquet($parts))",
             {"run_id": run_id, "parts": staging.parts},
         )
-        _insert_staged(connection, run_id, staging, cluster)
+        _insert_staged(connection, run_id, staging, last, cluster)
 
 
-def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: Staging, cluster: str | None) -> None:
-    parts = staging.parts
-    connection.execute(read_query("samples/staged_ids"), {"parts": parts})
-    connection.execute(read_query("samples/restored_samples"))
+def _insert_ahead(warehouse: Warehouse, run_id: str, staging: Staging) -> list[str]:
+    """Insert the texts of all parts that do not fit into one transaction together; return the parts of the last one."""
+    *ahead, last = staging.group_parts() or [[]]
+    for parts in ahead:
+        with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+            _insert_texts(connection, staging, parts)
+            connection.execute("drop table staged_ids")
+    return last
+
+
+def _insert_texts(connection: duckdb.DuckDBPyConnection, staging: Staging, parts: Sequence[str]) -> None:
+    """Insert the texts of these parts that are not stored, and make the table `staged_ids` of all parts."""
+    connection.execute(read_query("samples/staged_ids"), {"parts": staging.parts})
+    connection.execute(read_query("samples/restored_samples"), {"parts": parts})
     connection.execute(read_query("samples/new_samples"), {"parts": parts})
-    connection.execute(read_query("samples/run_samples"), {"run_id": run_id, "parts": parts})
+
+
+def _insert_staged(
+    connection: duckdb.DuckDBPyConnection, run_id: str, staging: Staging, last: Sequence[str], cluster: str | None
+) -> None:
+    _insert_texts(connection, staging, last)
+    connection.execute(read_query("samples/run_samples"), {"run_id": run_id, "parts": staging.parts})
     connection.execute("drop table staged_ids")
     if cluster != NO_CLUSTER:
         columns = list(CLUSTER_COLUMNS) if cluster is None else [cluster]
@@ -339,7 +379,7 @@ def fetch_asked(warehouse: Warehouse, run_ids: Sequence[str]) -> Mapping[str, Ma
 
 
 MetricSettings = Mapping[str, Mapping[str, float]]
-_FEW_SAMPLES, _MANY_SAMPLES = 5_000, 192_000
+_FEW_SAMPLES, _MANY_SAMPLES = 5_000, 384_000
 VIEWS_OF_METRICS: Final = ("sample_steps", "sample_statement_counts", "sample_rankings", "statement_citations")
 """The views that built-in metrics read: planning them takes longer than a metric's own work on a small run."""
 
@@ -355,7 +395,7 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
     own = [metric for metric in wanted if metric.file.is_own]
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         ((n_samples,),) = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchall()
-        # A writer's own 192 MB are enough for 200,000 samples: sorting and grouping spill to disk, but not all of it.
+        # A writer's own 384 MB are enough for 384,000 samples: sorting and grouping spill to disk, but not all of it.
         if n_samples > _MANY_SAMPLES:
             connection.execute(f"set memory_limit = '{n_samples // 1000} MB'")
         # Of a small run the views become tables with its rows, made once for all metrics. Of a large run they stay

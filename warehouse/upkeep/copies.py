@@ -10,23 +10,25 @@ and hashed on both sides, so that an interrupted move resumes where it stopped; 
 the hashes of its rows, so that their order does not matter. The source is only read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import duckdb
+import pyarrow as pa
 
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
 from evalhouse.warehouse.engine.migrate import find_missing, load_migrations
 from evalhouse.warehouse.errors import WarehouseError, WarehouseUnwritable
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import now_utc
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, cut_by_bytes
 from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, copy_database
 
 _COPY: Final = "fresh"
-_ROWS_AT_ONCE: Final = 20_000
+_BYTES_AT_ONCE: Final = 16_000_000
+_FEWEST_ROWS, _MOST_ROWS, _LAKE_ROWS = 16, 20_000, 4_000
 _ROWS_PER_COMMIT: Final = 200_000
 
 
@@ -131,6 +133,14 @@ Sums = Mapping[str | None, tuple[int, int]]
 """The number of a table's rows and the sum of their hashes, by run or None."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Window:
+    """Rows of a table that are read together: the condition that selects them, and their runs."""
+
+    condition: str
+    run_ids: frozenset[str | None]
+
+
 def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, int], None]) -> dict[str, int]:
     """Copy all rows that the target does not have yet; return the number of rows by table, also given to `report`.
 
@@ -155,16 +165,16 @@ def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, 
     counts: dict[str, int] = {}
     # Runs themselves come last: a run that is there is complete.
     for table, columns in sorted(tables.items(), key=lambda entry: (entry[0] == "runs", entry[0])):
-        sums = _sum_rows(source, table, columns)
+        sums, windows = _sum_rows(source, table, columns)
         missing = _find_missing(target, table, columns, sums)
         group: list[str | None] = []
         for run_id in sorted(missing, key=lambda run_id: run_id or ""):
             if group and sum(sums[name][0] for name in [*group, run_id]) > _ROWS_PER_COMMIT:
-                _copy_rows(source, target, table, columns, group)
+                _copy_rows(source, target, table, columns, windows=windows, run_ids=group)
                 group = []
             group.append(run_id)
         if group:
-            _copy_rows(source, target, table, columns, group)
+            _copy_rows(source, target, table, columns, windows=windows, run_ids=group)
         if missing and _find_missing(target, table, columns, sums):
             raise WarehouseError(
                 f"rows of {table} arrived changed; was {source.location.name} written to meanwhile? Move again"
@@ -174,12 +184,36 @@ def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, 
     return counts
 
 
-def _sum_rows(warehouse: Warehouse, table: str, columns: Sequence[str]) -> Sums:
-    """Count and hash the rows of a table, by run."""
+def _sum_rows(warehouse: Warehouse, table: str, columns: Sequence[str]) -> tuple[Sums, list[_Window]]:
+    """Count and hash the rows of a table, by run; return the windows too in which they were read.
+
+    DuckDB holds 2,048 rows at once, of whatever length: the windows of a file have no more rows than bytes allow. A
+    lake is read by its files, which were written so.
+    """
     # As text, because a JSON column of a file is a text column of a different kind in a lake.
-    shown = ", ".join(f'"{name}"::varchar' for name in columns)
-    sql = read_query("upkeep/sums").format(run=_name_run(columns), shown=shown, table=table)
-    return {row["run"]: (row["n_rows"], int(row["digest"])) for row in warehouse.read(sql).to_dicts()}
+    texts = [f'"{name}"::varchar' for name in columns]
+    sql = read_query("upkeep/sums").format(
+        run=_name_run(columns),
+        shown=", ".join(texts),
+        size=" + ".join(f"coalesce(strlen({text}), 0)" for text in texts),
+        table=table,
+    )
+    is_file = warehouse.location.lake is None
+    last = warehouse.read(f"select max(rowid) as last from {table}").item() if is_file else 0
+    sums: dict[str | None, tuple[int, int]] = {}
+    windows: list[_Window] = []
+    first, size = 0, _FEWEST_ROWS
+    while last is not None and first <= last:
+        condition = f"rowid >= {first} and rowid < {first + size}" if is_file else "true"
+        rows = warehouse.read(sql.replace("$window", condition)).to_dicts()
+        for row in rows:
+            n_rows, digest = sums.get(row["run"], (0, 0))
+            sums[row["run"]] = n_rows + row["n_rows"], digest + int(row["digest"])
+        windows.append(_Window(condition=condition, run_ids=frozenset(row["run"] for row in rows)))
+        first += size
+        n_bytes = sum(row["n_bytes"] for row in rows)
+        size = max(1, min(_MOST_ROWS, 8 * size, size * _BYTES_AT_ONCE // max(1, n_bytes)))
+    return sums, windows
 
 
 def _name_run(columns: Sequence[str]) -> str:
@@ -189,7 +223,7 @@ def _name_run(columns: Sequence[str]) -> str:
 
 def _find_missing(target: Warehouse, table: str, columns: Sequence[str], wanted: Sums) -> list[str | None]:
     """Return the runs without rows in the target; raises WarehouseError when it has other rows of a run."""
-    sums = _sum_rows(target, table, columns)
+    sums, _ = _sum_rows(target, table, columns)
     if other := [run_id for run_id, total in sums.items() if total != wanted.get(run_id)]:
         of_run = f" of run {other[0]}" if other[0] else ""
         raise WarehouseError(
@@ -199,23 +233,40 @@ def _find_missing(target: Warehouse, table: str, columns: Sequence[str], wanted:
 
 
 def _copy_rows(
-    source: Warehouse, target: Warehouse, table: str, columns: Sequence[str], run_ids: Sequence[str | None]
+    source: Warehouse,
+    target: Warehouse,
+    table: str,
+    columns: Sequence[str],
+    *,
+    windows: Sequence[_Window],
+    run_ids: Sequence[str | None],
 ) -> None:
+    """Copy the rows of these runs in one transaction, some bytes at a time: each insert is a file of a lake."""
     with (
         open_reader(source.location) as reading,
         target.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_ids[0] if len(run_ids) == 1 else None) as writing,
     ):
-        try:
-            # Without an order: rows keep the order of the file they are read from, which joins by lineage rest on.
-            rows = reading.sql(
-                f"select * from {table} where {_name_run(columns)} in (select unnest($runs::varchar[])) "
-                f"or ($with_none and {_name_run(columns)} is null)",
-                params={"runs": [run_id for run_id in run_ids if run_id is not None], "with_none": None in run_ids},
-            )
-            batches = rows.to_arrow_reader(_ROWS_AT_ONCE)
-        except duckdb.Error as error:
-            raise explain_failure(source.location, error) from None
-        for batch in batches:
-            writing.register("incoming_rows", batch)
+
+        def read() -> Iterator[pa.RecordBatch]:
+            """Yield rows in the order of the file they are read from, which joins by lineage rest on."""
+            runs = {"runs": [run_id for run_id in run_ids if run_id is not None], "with_none": None in run_ids}
+            is_of_run = f"{_name_run(columns)} in (select unnest($runs::varchar[]))"
+            for window in windows:
+                if window.run_ids.isdisjoint(run_ids):
+                    continue
+                try:
+                    rows = reading.sql(
+                        f"select * from {table} where {window.condition} "
+                        f"and ({is_of_run} or ($with_none and {_name_run(columns)} is null))",
+                        params=runs,
+                    )
+                    for batch in rows.to_arrow_reader(_MOST_ROWS if source.location.lake is None else _LAKE_ROWS):
+                        n_rows = max(1, batch.num_rows * _BYTES_AT_ONCE // max(1, batch.nbytes))
+                        yield from (batch.slice(start, n_rows) for start in range(0, batch.num_rows, n_rows))
+                except duckdb.Error as error:
+                    raise explain_failure(source.location, error) from None
+
+        for batches in cut_by_bytes(read(), lambda batch: batch.nbytes, max_bytes=_BYTES_AT_ONCE):
+            writing.register("incoming_rows", pa.Table.from_batches(batches))
             writing.execute(f"insert into {table} by name select * from incoming_rows")
             writing.unregister("incoming_rows")
