@@ -7,7 +7,9 @@ import no Prefect. A known error is one line on standard error and an exit statu
 
 import io
 import os
+import signal
 import sys
+from types import FrameType
 
 import click
 
@@ -114,6 +116,9 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an output that cannot hold a character gets an escape in its place
             stream.reconfigure(errors="backslashreplace")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # which interrupt a command as Ctrl-C does
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _interrupt)
     try:
         status = evalhouse.main(args=arguments, prog_name="evalhouse", standalone_mode=False)
     except click.ClickException as error:
@@ -135,4 +140,13 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo(f"Error: {explain(error) or log_unexpected(error)}", err=True)
         # A file that another program locks is not bad input: rows are spooled beside it, and the run can be resumed.
         sys.exit(INCOMPLETE if isinstance(error, WarehouseBusy) else BAD_INPUT)
-    sys.exit(status if isinstance(status, int) else 0)
+    sys.stdout.flush()
+    status = status if isinstance(status, int) else 0
+    for number in (signal.SIGTERM, signal.SIGHUP):  # all is done
+        if signal.getsignal(number) == _interrupt:
+            signal.signal(number, lambda *_: os._exit(status))
+    sys.exit(status)
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)

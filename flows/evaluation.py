@@ -42,7 +42,7 @@ from evalhouse.flows.errors import explain
 from evalhouse.flows.preparing.request import RunRequest, Trigger, find_unfinished, resolve_settings
 from evalhouse.flows.run.open_run import open_run
 from evalhouse.flows.run.outcome import STORED, RunResult, explain_incomplete, make_result
-from evalhouse.flows.server.interrupts import take_signals_back, wait_for_warehouse
+from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.shards import collect_shards, judge_shards
 from evalhouse.tasks.load import load
 from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS, LiveRun, find_live_run, is_open
@@ -230,13 +230,12 @@ async def collect_responses(live_run: LiveRun) -> None:
 
 @asynccontextmanager
 async def within_flow_run(live_run: LiveRun) -> AsyncIterator[None]:
-    """Surround the tasks of a run with its signals, time limit, progress and tags, and store Prefect's id of the run.
+    """Surround the tasks of a run with its time limit, progress and tags, and store Prefect's id of the run.
 
     A run that takes too long ends with a TimeoutError, by which Prefect's state is `TimedOut`. Prefect's own limit, a
     little later, is for a run that does not end so: it cancels everything that is awaited, so that shares of limits are
     not given back.
     """
-    take_signals_back()
     live_run.flow_run_id = str(flow_run.id)
     update_run(live_run.warehouse, live_run.run_id, flow_run_id=live_run.flow_run_id)
     progress: AbstractAsyncContextManager[None] = nullcontext()

@@ -17,7 +17,7 @@ from evalhouse.flows.preparing.request import RunRequest
 from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.run.outcome import STORED, Finish, RunOutcome, Watch, explain_incomplete, publish_end, show_end
 from evalhouse.flows.server.environment import API_URL, find_api_url, prepare_environment
-from evalhouse.flows.server.interrupts import Interrupts
+from evalhouse.flows.server.interrupts import Interrupts, answer_for_prefect
 from evalhouse.flows.server.local import prefect_server
 from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
@@ -227,8 +227,7 @@ class OpenRun:
         if self.interrupts.taken is not None:  # a signal was noted while the run was stored
             raise KeyboardInterrupt(self.interrupts.taken)
         run_flow = self.load_flow()
-        from prefect.exceptions import TerminationSignal  # noqa: PLC0415  # these import Prefect too
-        from prefect.task_engine import TaskRunTimeoutError  # noqa: PLC0415
+        from prefect.task_engine import TaskRunTimeoutError  # noqa: PLC0415  # imports Prefect too
 
         from evalhouse.tasks.pipeline.live_run import registered  # noqa: PLC0415
 
@@ -239,6 +238,7 @@ class OpenRun:
 
             live_run.judge_elsewhere = partial(judge_elsewhere, live_run)
         live_run.watch, live_run.across_machines = self.watch, self.across_machines
+        answer_for_prefect()
         loop = asyncio.get_running_loop()
 
         def stop(name: str) -> None:
@@ -260,8 +260,6 @@ class OpenRun:
                 raise
             ended = f"{limited} took longer than {limit_s:g} seconds ({name}) and was ended"
             return FatalJudgeError(f"{ended}; {STORED}")
-        except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
-            return RunCancelled("stopped by SIGTERM")
         finally:
             self.interrupts.note_only()
             await live_run.close()

@@ -1,4 +1,4 @@
-"""The signals to stop, SIGINT and SIGTERM: `Interrupts` handles them for one run, `StopOrders` for `evalhouse serve`.
+"""The signals to stop (SIGINT, SIGTERM, SIGHUP): `Interrupts` handles them for a run, `StopOrders` for `evalhouse serve`.
 
 Before a run is stored a signal ends everything and leaves nothing. From then on the first signal stops the run in good
 order at every stage (see `run.open_run`), and the second ends the process at once, like
@@ -19,7 +19,7 @@ from evalhouse.flows.errors import INTERRUPTED
 from evalhouse.flows.results.output import print_notice
 from evalhouse.warehouse.engine.locks import waiting_for_others
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A progress display has hidden it.
 _SHOW_CURSOR = "\x1b[?25h"
 
@@ -91,11 +91,23 @@ class Interrupts:
 _open: list[Interrupts] = []
 
 
-def take_signals_back() -> None:
-    """Set our handlers again when a flow has begun: Prefect has replaced that for SIGTERM with one that crashes."""
-    for interrupts in _open:
-        for number in interrupts._previous:
-            signal.signal(number, interrupts._take)
+def answer_for_prefect() -> None:
+    """Answer the signals that come while Prefect's flow engine has its own handler for SIGTERM.
+
+    That handler raises in the middle of anything, in Prefect's own code too, which ends a run as crashed.
+    """
+    from prefect.utilities import engine  # noqa: PLC0415  # a run is open before Prefect is imported
+
+    theirs = engine._prefect_sigterm_handler
+
+    def answer(number: int, *frame: Any) -> None:  # noqa: ANN401
+        if _open:
+            _open[-1]._take(number, None)
+        else:
+            theirs(number, *frame)
+
+    if theirs.__module__ != __name__:
+        engine._prefect_sigterm_handler = answer  # type: ignore[assignment]  # theirs never returns
 
 
 @contextmanager

@@ -256,7 +256,7 @@ def _read_reply(
             complete.append(row)
             rest = rest[end:]
         complete = complete or [value for value, _, _ in _find_objects(text) if "id" in value]
-        text = orjson.dumps({VERDICTS: complete}).decode()
+        text = dump_json({VERDICTS: complete})
     verdicts = read_verdicts(text, allowed, inquiry.contexts, sent=inquiry.sent)
     if not inquiry.prompt.examples:
         return verdicts
@@ -448,10 +448,7 @@ def parse_object(text: str, *keys: str) -> dict[str, object]:
         begins_another = re.search(rf"""\{{\s*["'](?:{"|".join(map(re.escape, keys))})["']\s*:""", after) is not None
         if last is None or thinks or begins_another:
             raise UnusableReply(f'the reply held no complete JSON object with "{keys[0]}"') from None
-        try:
-            value = orjson.loads(orjson.dumps(last))
-        except orjson.JSONEncodeError as error:
-            raise UnusableReply(f"the reply held what cannot be stored: {error}") from None
+        value = orjson.loads(dump_json(last))
     if not isinstance(value, dict):
         raise UnusableReply(f"the reply was not a JSON object but a {type(value).__name__}")
     level: list[object] = [value]
@@ -464,6 +461,14 @@ def parse_object(text: str, *keys: str) -> dict[str, object]:
         if not level:
             return value
     raise UnusableReply(f"the reply was nested deeper than {_MAX_DEPTH} levels")
+
+
+def dump_json(value: object) -> str:
+    """Return JSON of what was read from a reply; raises UnusableReply for half a surrogate pair and longer numbers."""
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError as error:
+        raise UnusableReply(f"the reply held what cannot be stored: {error}") from None
 
 
 def _find_objects(text: str) -> Iterator[tuple[dict[str, object], int, int]]:
