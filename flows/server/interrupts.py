@@ -1,4 +1,4 @@
-"""The signals to stop (SIGINT, SIGTERM, SIGHUP): `Interrupts` handles them for a run, `StopOrders` for `evalhouse serve`.
+"""The signals to stop, SIGINT, SIGTERM and SIGHUP: `Interrupts` for one run, `StopOrders` for `evalhouse serve`.
 
 Before a run is stored a signal ends everything and leaves nothing. From then on the first signal stops the run in good
 order at every stage (see `run.open_run`), and the second ends the process at once, like
