@@ -32,7 +32,7 @@ from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Batch, Warehouse, build_
 
 logger = logging.getLogger(__name__)
 
-_SEGMENT = ".jsonl"
+SEGMENT: Final = ".jsonl"
 # A segment is read and written into its table at once, so this bounds what both take.
 _SEGMENT_BYTES = 32_000_000
 _OWNER_LOCK = ".lock"
@@ -62,8 +62,10 @@ class Segment:
 
     @cached_property
     def _contents(self) -> tuple[list[dict[str, object]], list[bytes]]:
-        rows, damaged = [], []
-        for line in self.path.read_bytes().split(b"\n")[:-1]:
+        rows, damaged, content = [], [], b""
+        with contextlib.suppress(FileNotFoundError):  # a file that is gone was taken in
+            content = self.path.read_bytes()
+        for line in content.split(b"\n")[:-1]:
             row = parse_line(line)
             if row is None:
                 damaged.append(line)
@@ -85,9 +87,9 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._owner = uuid.uuid4().hex[:16]
+        self.owner = uuid.uuid4().hex[:16]
         # Not bound to a thread: another thread may close the journal.
-        self._lock = FileLock(folder / f"{self._owner}{_OWNER_LOCK}", thread_local=False)
+        self._lock = FileLock(folder / f"{self.owner}{_OWNER_LOCK}", thread_local=False)
         # It is new, but a process that sweeps up after dead ones may hold it for a moment.
         self._lock.acquire(timeout=_SWEPT_S)
         self._guard = threading.Lock()
@@ -106,7 +108,7 @@ class Journal:
                 self._end_segment()
             if self._file is None:
                 self._number += 1
-                self._path = self._folder / f"{self._owner}-{self._number:06d}{_SEGMENT}"
+                self._path = self._folder / f"{self.owner}-{self._number:06d}{SEGMENT}"
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 self._size = 0
             try:
@@ -154,7 +156,7 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
     """Yield segments of ended processes, oldest first within an owner."""
     if not folder.exists():
         return
-    owners = {path.stem.split("-")[0] for path in folder.glob(f"*{_SEGMENT}")}
+    owners = {path.stem.split("-")[0] for path in folder.glob(f"*{SEGMENT}")}
     # A lock without segments: its process was killed before its first call, or held a run's lock (`locks`).
     owners |= {path.stem for path in folder.glob(f"*{_OWNER_LOCK}")}
     for owner in sorted(owners):
@@ -164,7 +166,7 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
         except Timeout:
             continue
         try:
-            for path in sorted(folder.glob(f"{owner}-*{_SEGMENT}")):
+            for path in sorted(folder.glob(f"{owner}-*{SEGMENT}")):
                 yield Segment(path=path)
         finally:
             # While it is still held: afterwards the file may belong to another process.
@@ -227,7 +229,7 @@ class Mover:
     ) -> None:
         messages.note_environment()
         self._warehouse, self._table, self._moved = warehouse, table, moved
-        self._journal = Journal(find_journal(warehouse.location, table))
+        self.journal = Journal(find_journal(warehouse.location, table))
         self._waiting: list[Path] = []
         self._moving = threading.Lock()
         self._wake = threading.Event()
@@ -240,8 +242,8 @@ class Mover:
         """Put a row on disk, without secrets; raises OSError when the disk does not take it."""
         if messages.noted:
             row = dict(messages.hide_in_rows([row])[0])
-        self._journal.append(row)
-        if self._journal.has_full or len(self._journal) >= FLUSH_POLICIES[self._table].max_rows:
+        self.journal.append(row)
+        if self.journal.has_full or len(self.journal) >= FLUSH_POLICIES[self._table].max_rows:
             self._wake.set()
 
     def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
@@ -257,7 +259,7 @@ class Mover:
         try:
             self.flush()
         finally:
-            self._journal.close()
+            self.journal.close()
 
     def _run(self) -> None:
         while self.failure is None:
@@ -279,7 +281,7 @@ class Mover:
         with self._moving:
             # While a locked file keeps segments waiting the journal grows by its open one, not by one every tick.
             if not self._waiting:
-                self._waiting = [segment.path for segment in self._journal.rotate()]
+                self._waiting = [segment.path for segment in self.journal.rotate()]
             while self._waiting:
                 segment = Segment(path=self._waiting[0])
                 take_in_segment(self._warehouse, self._table, segment, patience_s=patience_s)
@@ -295,7 +297,7 @@ def take_in_segment(warehouse: Warehouse, table: JournalledTable, segment: Segme
     refused = _store_rows(warehouse, table, segment.key, segment.rows, patience_s=patience_s)
     refused += [(line, "not valid JSON") for line in segment.damaged]
     if refused:
-        path = warehouse.location.refused_path / table / f"{segment.path.stem}-refused{_SEGMENT}"
+        path = warehouse.location.refused_path / table / f"{segment.path.stem}-refused{SEGMENT}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"".join(line + b"\n" for line, _ in refused))
@@ -339,7 +341,7 @@ def _store_rows(
 
 def count_refused(location: Location) -> int:
     """Count the rows that were set aside because their table cannot hold them."""
-    return sum(path.read_bytes().count(b"\n") for path in location.refused_path.glob(f"*/*{_SEGMENT}"))
+    return sum(path.read_bytes().count(b"\n") for path in location.refused_path.glob(f"*/*{SEGMENT}"))
 
 
 def delete_refused(
@@ -349,7 +351,7 @@ def delete_refused(
 
     A line that is not valid JSON belongs to no run that could be named: it stays, and a warning names its file.
     """
-    for path in sorted(location.refused_path.glob(f"*/*{_SEGMENT}")):
+    for path in sorted(location.refused_path.glob(f"*/*{SEGMENT}")):
         table = path.parent.name
         lines = path.read_bytes().splitlines(keepends=True)
         rows = [parse_line(line) for line in lines]

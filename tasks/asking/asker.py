@@ -67,6 +67,7 @@ _KEPT_OF_LONGER = 30_000
 _MAX_REFUSED = 8
 # A judge that gives so many unusable replies to a step, and no usable one before, will not do better.
 _MAX_UNUSABLE = 20
+_LOOK_S = 0.1
 _SHOWN_OF_REPLY = 200
 # In our own words alone: the note is outside of all blocks, where no text of a reply or a sample may be.
 _UNUSABLE_NOTE = (
@@ -80,6 +81,10 @@ _SHORTENED = 0.5
 
 # Set by the caller that would retry on EndpointDown, when it will not do so again: the question is then given up.
 LAST_CHANCE: ContextVar[bool] = ContextVar("LAST_CHANCE", default=True)
+
+
+class _AskedElsewhere(Exception):
+    """Another process asks the same, or has done so meanwhile."""
 
 
 class StopSign:
@@ -167,6 +172,7 @@ class _Attempts:
     exceeded_s: float = 0.0
     refusals: int = 0
     waited_s: float = 0.0
+    elsewhere_s: float = 0.0
     options_dropped: int = 0
     note: str = ""
     last_problem: str = ""
@@ -293,6 +299,11 @@ class Asker:
                     try:
                         received = None if self.batch_queue is None else await self._send_by_batch(again, state)
                         return self._read(received or await self._send(again, state), question, read, read_cut)
+                    except _AskedElsewhere:
+                        state.elsewhere_s += await self._wait_for_other(request.request_hash, state)
+                        recorded = await self.find_recorded(question, request, read, read_cut)
+                        if recorded is not None:
+                            return recorded
                     except (UnusableReply, RefusedRequest, TransientJudgeError, UnsupportedOption) as error:
                         self._stop_if_useless(error, question)
                         await self._prepare_next(error, state)
@@ -310,6 +321,8 @@ class Asker:
         """Send one request and return its reply; an error is recorded before it is raised."""
         async with self.limit.slot(attempts.tokens, number=attempts.number) as slot:
             request = self._prepare_again(question, attempts)
+            if attempts.elsewhere_s < self.limit.find_timeout(0) and not self.record.claim(request.request_hash):
+                raise _AskedElsewhere
             allowed_s, clock = self.limit.find_timeout(attempts.late), time.perf_counter()
             call = self._begin_call(question, request, attempts, started_at=time.time())
             timeout = asyncio.timeout(None)
@@ -344,6 +357,16 @@ class Asker:
             tokens = None if reply.prompt_tokens is None else reply.prompt_tokens + (reply.completion_tokens or 0)
             self.limit.note_success(slot, tokens=tokens, exceeded_s=attempts.exceeded_s)
         return _Received(call=call, clock=clock, reply=reply)
+
+    async def _wait_for_other(self, request_hash: str, attempts: _Attempts) -> float:
+        """Wait while another process asks the same, at most as long as a reply may take in all; return the seconds."""
+        began_at = time.monotonic()
+        left_s = self.limit.find_timeout(0) - attempts.elsewhere_s
+        while True:
+            await self.stop_sign.sleep(_LOOK_S)
+            waited_s = time.monotonic() - began_at
+            if waited_s >= left_s or self.record.claim(request_hash) or await self.record.find(request_hash):
+                return waited_s
 
     async def _send_by_batch(self, question: Question, attempts: _Attempts) -> _Received | None:
         """Return the reply that came by batch; None where the request has to be sent by itself."""

@@ -6,20 +6,24 @@ are looked up many at a time.
 """
 
 import asyncio
+import contextlib
+import os
 import time
 import uuid
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled
+from evalhouse.warehouse.engine.locks import Claims
 from evalhouse.warehouse.errors import WarehouseBusy
-from evalhouse.warehouse.mover import Mover, Segment
+from evalhouse.warehouse.mover import SEGMENT, Mover, Segment, find_journal, parse_line
 from evalhouse.warehouse.rows.calls import StoredReply, find_replies, make_request_key
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
@@ -70,6 +74,9 @@ class Record(Protocol):
     async def find(self, request_hash: str) -> StoredReply | None:
         """Return the recorded reply to a request, or None."""
 
+    def claim(self, request_hash: str) -> bool:
+        """Return False if another process asks the same now, or has a reply to it; `keep` gives the claim back."""
+
     def keep(self, call: Call) -> str:
         """Record a call and return its id."""
 
@@ -81,6 +88,8 @@ T = TypeVar("T")
 
 _MAX_LOOK_UP = 2000
 _GATHER_S = 0.01
+_COARSE_NS = 50_000_000
+_BLOCK_BYTES = 2**20
 
 
 class ReplyFinder:
@@ -150,6 +159,69 @@ async def _read_patiently(read: Callable[[], T]) -> T:
                 raise
 
 
+@dataclass(kw_only=True)
+class _OtherSegment:
+    """An open segment of another process's journal, read up to now, and the requests with a reply in it."""
+
+    file: int
+    rest: bytes = b""
+    found: set[str] = field(default_factory=set)
+
+
+class OtherReplies:
+    """The usable replies in the journals of other processes: those that are not in the warehouse yet.
+
+    A segment stays open, so that it can be read to its end after it was moved; from then on the warehouse has its
+    replies, and `moved` is called with the hash of each request.
+    """
+
+    def __init__(self, folder: Path, owner: str, *, moved: Callable[[str], None]) -> None:
+        self._folder, self._owner, self._moved = folder, owner, moved
+        self._listed_at = 0
+        self._known: set[str] = set()
+        self._segments: list[_OtherSegment] = []
+        self._replies: dict[str, StoredReply] = {}
+
+    def find(self, request_hash: str) -> StoredReply | None:
+        """Return the reply to a request; reads what was added to the journals since the last look."""
+        changed_at = os.stat(self._folder).st_mtime_ns
+        if changed_at != self._listed_at:
+            # Clocks of file systems are coarse: a folder that has just changed may change again at the same time.
+            self._listed_at = changed_at if time.time_ns() - changed_at > _COARSE_NS else 0
+            names = {path.name for path in self._folder.glob(f"*{SEGMENT}") if not path.name.startswith(self._owner)}
+            for name in names - self._known:
+                with contextlib.suppress(FileNotFoundError):
+                    self._segments.append(_OtherSegment(file=os.open(self._folder / name, os.O_RDONLY)))
+            self._known = names
+        for segment in list(self._segments):
+            is_moved = not os.fstat(segment.file).st_nlink
+            self._read(segment)
+            if is_moved:
+                os.close(segment.file)
+                self._segments.remove(segment)
+                for moved_hash in segment.found:
+                    self._replies.pop(moved_hash, None)
+                    self._moved(moved_hash)
+        return self._replies.get(request_hash)
+
+    def _read(self, segment: _OtherSegment) -> None:
+        """Read the lines that were added."""
+        while block := os.read(segment.file, _BLOCK_BYTES):
+            *lines, segment.rest = (segment.rest + block).split(b"\n")
+            for row in filter(None, map(parse_line, lines)):
+                if row.get("status") == "ok" and row.get("reply") is not None:
+                    call_id, logprobs = str(row["reused_call_id"] or row["call_id"]), row["logprobs"]
+                    reply = StoredReply(call_id=call_id, reply=str(row["reply"]), logprobs=logprobs)  # type: ignore[arg-type]
+                    self._replies[str(row["request_hash"])] = reply
+                    segment.found.add(str(row["request_hash"]))
+
+    def close(self) -> None:
+        """Close the segments."""
+        for segment in self._segments:
+            os.close(segment.file)
+        self._segments.clear()
+
+
 class CallRecord:
     """Looks up and keeps calls for one run. Use inside its event loop; `close` before the process ends."""
 
@@ -159,10 +231,32 @@ class CallRecord:
         self._unmoved: dict[str, StoredReply] = {}
         self.n_lost = 0  # replies that came and could not be kept
         self._mover = Mover(warehouse, "llm_calls", moved=self._forget)
+        # A run that asks all again shares nothing with others.
+        self._others: OtherReplies | None = None
+        if not fresh:
+            folder = find_journal(warehouse.location, "llm_calls")
+            self._others = OtherReplies(folder, self._mover.journal.owner, moved=self._expect)
+            self._claims = Claims(folder / "claims")
 
     async def find(self, request_hash: str) -> StoredReply | None:
         """Return the recorded reply to a request, or None; raises WarehouseError when it cannot be read."""
-        return self._unmoved.get(request_hash) or await self._finder.find(request_hash)
+        if (reply := self._unmoved.get(request_hash)) is not None:
+            return reply
+        if self._others is not None and (reply := self._others.find(request_hash)) is not None:
+            return reply
+        return await self._finder.find(request_hash)
+
+    def claim(self, request_hash: str) -> bool:
+        """Return False if another process asks the same now, or has a reply to it; `keep` gives the claim back."""
+        if self._others is None:
+            return True
+        key = make_request_key(request_hash)
+        if not self._claims.take(key):
+            return False
+        if self._others.find(request_hash) is None:
+            return True
+        self._claims.release(key)
+        return False
 
     def keep(self, call: Call) -> str:
         """Put a call on disk and return its id; raises FatalJudgeError when the disk does not take it."""
@@ -182,6 +276,8 @@ class CallRecord:
             self._finder.expect(request_key)  # also where it then cannot be kept
         try:
             self._mover.keep(row)
+            if self._others is not None:
+                self._claims.release(request_key)
         except OSError as error:
             self.n_lost += call.reply is not None
             raise FatalJudgeError(
@@ -198,7 +294,13 @@ class CallRecord:
 
     def close(self) -> None:
         """Move everything into the warehouse; raises WarehouseBusy when the file stays locked (nothing is lost)."""
+        if self._others is not None:
+            self._others.close()
+            self._claims.close()
         self._mover.close()
+
+    def _expect(self, request_hash: str) -> None:
+        self._finder.expect(make_request_key(request_hash))
 
     def _forget(self, segment: Segment) -> None:
         for row in segment.rows:

@@ -44,6 +44,10 @@ class NoRecord:
         """Return None: nothing is recorded."""
         return None
 
+    def claim(self, request_hash: str) -> bool:
+        """Return True: no other process knows of it."""
+        return True
+
     def keep(self, call: Call) -> str:
         """Return an id, as every call has one."""
         return call.request_hash

@@ -186,7 +186,7 @@ def lose_memory(live_run: LiveRun) -> None:
     mover._has_ended = True
     mover._wake.set()
     mover._thread.join()
-    mover._journal.close()
+    mover.journal.close()
     record.close = lambda: None  # type: ignore[method-assign]
 
 

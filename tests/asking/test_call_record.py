@@ -11,10 +11,21 @@ from typing import Any
 
 import orjson
 import pytest
-from live_runs import open_warehouse
+from live_runs import (
+    ScriptedJudge,
+    judge_samples,
+    lay_out_run,
+    make_sample,
+    make_settings,
+    open_warehouse,
+    read_outcomes,
+    say_good,
+)
 
 from evalhouse.tasks.asking.record import ORIGIN, Call, CallRecord, Origin
+from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.judge.protocol import FatalJudgeError, hash_canonical
+from evalhouse.tasks.pipeline.live_run import make_work
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.mover import FLUSH_POLICIES, take_in_orphans
@@ -116,7 +127,7 @@ async def test_fresh_asks_again_but_not_twice_within_one_run(warehouse: Warehous
 async def test_what_a_killed_process_left_in_the_journal_is_found(warehouse: Warehouse) -> None:
     record = CallRecord(warehouse, "run-1")
     call_id = record.keep(make_call())
-    record._mover._journal._lock.release()  # as the system does when the process is killed
+    record._mover.journal._lock.release()  # as the system does when the process is killed
     assert take_in_orphans(warehouse) == 1
     async with open_record(warehouse, "run-1") as resumed:
         assert (await resumed.find(make_call().request_hash)).call_id == call_id  # type: ignore[union-attr]
@@ -238,3 +249,74 @@ async def test_keeping_is_fast_enough_for_the_event_loop(warehouse: Warehouse) -
         for number in range(1000):
             record.keep(make_call(number, request=f'"{"x" * 8000}"', reply="y" * 1000))
         assert (time.perf_counter() - started) / 1000 < 0.001
+
+
+@pytest.mark.parametrize("steps_apart", [0, 1], ids=["at once", "one after the other"])
+async def test_two_runs_at_once_share_what_is_in_flight(tmp_path: Path, steps_apart: float) -> None:
+    samples = [make_sample(number) for number in range(1, 9)]
+
+    async def judge(run_id: str, wait_s: float) -> int:
+        judge = ScriptedJudge(say_good, latency_s=0.05)
+        async with lay_out_run(tmp_path, make_settings(concurrency=4), judge=judge, run_id=run_id) as live_run:
+            await asyncio.sleep(wait_s)
+            works = await judge_samples(live_run, samples)
+            assert not any(read_outcomes(work)[step] for work in works for step in read_outcomes(work))
+            assert live_run.asker.counts.requests + live_run.asker.counts.reused == n_alone
+            return len(judge.asked)
+
+    n_alone = 4 * len(samples) + 2 * len(samples)
+    n_asked = await asyncio.gather(judge("first", 0.0), judge("second", 0.2 * steps_apart))
+    assert sum(n_asked) == n_alone
+
+
+async def test_claim_of_a_run_ends_with_its_call_and_with_its_record(warehouse: Warehouse) -> None:
+    one, two, three = (make_call(number).request_hash for number in (1, 2, 3))
+    async with open_record(warehouse, "run-2") as other:
+        async with open_record(warehouse) as record:
+            assert [record.claim(name) for name in (one, two, three)] == [True] * 3
+            assert [other.claim(name) for name in (one, two, three)] == [False] * 3
+            record.keep(make_call(1, status="error", reply=None))
+            assert other.claim(one), "what failed there is asked here"
+            record.keep(make_call(2))
+            assert not other.claim(two), "what was answered there is not asked here"
+            assert (await other.find(two)) == (await record.find(two))
+        assert other.claim(three), "the claim of a run that has ended is void"
+        assert await other.find(two) is not None, "it is in the warehouse now"
+        other.keep(make_call(3))
+    assert not list(warehouse.location.journal_path.glob("claims"))
+
+
+async def test_run_that_asks_all_again_claims_nothing(warehouse: Warehouse) -> None:
+    async with open_record(warehouse) as record, open_record(warehouse, "run-2", fresh=True) as fresh:
+        assert record.claim(make_call().request_hash)
+        assert fresh.claim(make_call().request_hash)
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "hangs"])
+async def test_no_question_waits_longer_for_another_process_than_a_reply_may_take(
+    tmp_path: Path, warehouse: Warehouse, ends: bool
+) -> None:
+    judge = ScriptedJudge(say_good)
+    async with lay_out_run(tmp_path, make_settings(timeout_s=1.0), judge=judge) as live_run:
+        holder = CallRecord(warehouse, "run-2")
+        claim, hashes = live_run.asker.record.claim, list[str]()
+
+        def note(request_hash: str) -> bool:
+            if request_hash not in hashes:
+                hashes.append(request_hash)
+                holder.claim(request_hash)
+            return claim(request_hash)
+
+        live_run.asker.record.claim = note  # type: ignore[method-assign]
+        asking = asyncio.create_task(extract_statements(live_run, make_work(make_sample())))
+        await asyncio.sleep(0.3)
+        assert not judge.asked
+        if ends:
+            holder.close()
+        began_at = time.monotonic()
+        async with asyncio.timeout(5):
+            await asking
+        assert len(judge.asked) == 2
+        assert time.monotonic() - began_at < (0.5 if ends else 3)
+        if not ends:
+            holder.close()

@@ -407,7 +407,7 @@ def test_spans_in_the_journal_are_imported_by_the_next_command(tmp_path: Path) -
     mover._has_ended, keeper._has_ended._flag = True, True  # type: ignore[attr-defined]  # as if killed
     mover._wake.set()
     mover._thread.join()
-    mover._journal.close()
+    mover.journal.close()
     assert take_in_orphans(warehouse) == 3
     assert len(warehouse.read_rows("from spans")) == 3
     assert os.listdir(find_journal(warehouse.location, "spans")) == ["waiting"]
