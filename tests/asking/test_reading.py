@@ -1,13 +1,31 @@
 """Replies as models write them: JSON is found anywhere, and its verdicts are checked against the question."""
 
+import json
+import random
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import orjson
 import pytest
-from live_runs import say_verdicts
+from live_runs import (
+    PROMPTS,
+    ScriptedJudge,
+    judge_samples,
+    lay_out_run,
+    make_sample,
+    read_calls,
+    read_outcomes,
+    say_good,
+    say_verdicts,
+)
 
-from evalhouse.tasks.asking.verdicts import parse_object, read_statements, read_verdicts
-from evalhouse.tasks.judge.protocol import UnusableReply
+from evalhouse.tasks.asking.asker import read_twice
+from evalhouse.tasks.asking.verdicts import Inquiry, _read_reply, parse_object, read_statements, read_verdicts
+from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question, UnusableReply
 
 OBJECT = '{"statements": ["It is 40 m high {really}.", "Es ist 40 m hoch \\"ja\\"."]}'
 TEXTS = ["It is 40 m high {really}.", 'Es ist 40 m hoch "ja".']
@@ -179,3 +197,95 @@ def test_problems_quote_little_of_what_came() -> None:
     good = {"id": "G1", "label": "TP"}
     reply = say_verdicts({"id": "A1", "label": "x" * 5000}, {"id": "y" * 5000, "label": "TP"}, good)
     assert len("; ".join(read_verdicts(reply, AG).problems)) < 400
+
+
+CANNOT_BE_STORED = ["good \\ud83d", "\\udc00 bad", 10**30, -(2**63) - 1, [2**64], {"n": 2**64}]
+
+
+@pytest.mark.parametrize("reason", CANNOT_BE_STORED, ids=str)
+@pytest.mark.parametrize("cut", [0, 15], ids=["whole", "cut"])
+async def test_reply_that_cannot_be_stored_is_recorded_and_asked_again(
+    tmp_path: Path, reason: object, cut: int
+) -> None:
+    replies = []
+
+    def say(question: Question) -> str:
+        reply = say_good(question)
+        if question.prompt is not None and question.prompt.name == "classify" and not replies:
+            verdicts = orjson.loads(reply)["verdicts"]
+            verdicts[0]["reason"] = "REASON"
+            reply = say_verdicts(*verdicts).replace('"REASON"', json.dumps(reason).replace("\\\\", "\\"))
+            replies.append(reply[: len(reply) - cut])
+            return replies[0]
+        return reply
+
+    class Judge(ScriptedJudge):
+        async def reply(self, request: ModelRequest) -> ModelReply:
+            n_before = len(replies)
+            reply = await super().reply(request)
+            return replace(reply, is_cut=bool(cut) and len(replies) > n_before)
+
+    async with lay_out_run(tmp_path, judge=Judge(say)) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample()])
+    assert set(read_outcomes(work).values()) == {None}
+    calls = [call for call in read_calls(tmp_path) if call["step"] == "classify"]
+    assert calls[0]["reply"] == replies[0]
+    assert calls[-1]["status"] == "ok"
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "statements": read_statements,
+    "verdicts": lambda text: read_verdicts(text, AG, ["C1"]),
+    "supports": lambda text: read_verdicts(text, {"A1": (), "G1": ()}, ["C1", "C2"]),
+    "rows": lambda text: read_verdicts(text, AG, ["C1"], sent=["A1", "G1", "C1"]),
+}
+ODD = [
+    "\\ud83d",
+    "\\u0000",
+    "9" * 30,
+    "1e999",
+    "-",
+    "NaN",
+    "[",
+    "]",
+    "{",
+    "}",
+    '"',
+    "\\",
+    ",",
+    ":",
+    "null",
+    "\ud83d",
+    "\0",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_but_the_declared_error_leaves_a_reader(name: str, seed: int) -> None:
+    """Mutate good replies at random places, as they are and read as the second reading and a cut reply are."""
+    draw, read = random.Random(f"{name}/{seed}"), READERS[name]
+    question = Question(step="classify", sample_id="s", prompt=PROMPTS["classify"], data={"question": "When?"})
+    inquiry = Inquiry(
+        step="classify", sample_id="s", prompt=PROMPTS["classify"], allowed=AG, build_data=lambda _: {}, contexts=["C1"]
+    )
+    goods = [
+        OBJECT,
+        say_verdicts({"id": "A1", "label": "TP", "reason": "as G1"}, {"id": "G1", "label": "FN"}),
+        say_verdicts({"id": "A1", "contexts": ["C1"], "together": []}, {"id": "G1", "contexts": []}),
+        '{"answer_statements": [["A1", "G1", "TP", "C1"]], "ground_truth_statements": [["G1", "A1", "FN", "-"]]}',
+    ]
+    for _ in range(5_000):
+        text = draw.choice(goods)
+        for _ in range(draw.randint(1, 6)):
+            begin = draw.randrange(len(text) + 1)
+            text = text[:begin] + draw.choice([*ODD, text[begin : begin + 9]]) + text[begin + draw.randint(0, 4) :]
+        text = text[: draw.randint(len(text) // 2, len(text))] if draw.random() < 0.3 else text
+        for attempt in (
+            partial(read, text),
+            partial(read_twice, text, read, question),
+            partial(_read_reply, text, inquiry=inquiry, ids=list(AG), data={}, is_cut=True),
+        ):
+            with suppress(UnusableReply):
+                attempt()
