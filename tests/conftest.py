@@ -166,7 +166,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def postgres() -> "Iterator[PostgresServer]":
-    """A PostgreSQL of the session, whose databases have names of their own; without one the test is skipped."""
+    """A PostgreSQL of the session, where each test has separate databases; without one the test is skipped."""
     from postgres_server import start_postgres  # noqa: PLC0415  # few files need one
 
     with start_postgres() as server:

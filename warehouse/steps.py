@@ -156,7 +156,7 @@ def list_tasks(names: Collection[str]) -> tuple[str, ...]:
 
 
 def list_earlier_tasks(task: str, names: Collection[str]) -> frozenset[str]:
-    """Return the tasks whose verdicts a task needs for those of these steps that it takes."""
+    """Return the tasks whose verdicts a task needs, where it takes its share of these steps."""
     taken = [find_step(name) for name in names if find_step(name).task == task]
     joined = [find_step(name) for step in taken for name in step.joins]
     return frozenset(find_step(name).task for step in (*taken, *joined) for name in step.after)
