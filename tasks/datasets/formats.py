@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import stat
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,13 +32,11 @@ import orjson
 import polars as pl
 
 from evalhouse.tasks.datasets.rows import ALIASES, ColumnPath, RawRow
-from evalhouse.tasks.datasets.values import Complain, Place, ReadingStopped, parse_json, refuse_dataset
+from evalhouse.tasks.datasets.values import MAX_ROW, Complain, Place, ReadingStopped, parse_json, refuse_dataset
 from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value
 
-_MAX_LINE = 2**28  # bytes of one JSON Lines row or one line of CSV: a file without line ends must not fill the memory
-_MAX_CELL = 2**26  # characters of one CSV cell: more is a quote that is never closed
 _MAX_DOCUMENT = 2**28  # bytes of a JSON file that is an object, and so has to be read whole
 _CHUNK = 2**16
 _SNIFFED = 2**20
@@ -204,10 +203,10 @@ def open_text(file: DataFile) -> Iterator[BinaryIO]:
 def _read_lines(file: DataFile) -> Iterator[tuple[int, bytes]]:
     with open_text(file) as opened:
         number = 0
-        while line := opened.readline(_MAX_LINE):
+        while line := opened.readline(MAX_ROW):
             number += 1
-            if len(line) == _MAX_LINE:
-                raise ReadingStopped(number, "unreadable", f"a line of more than {_MAX_LINE // 2**20} MiB")
+            if len(line) == MAX_ROW:
+                raise ReadingStopped(number, "unreadable", f"a line of more than {MAX_ROW // 2**20} MiB")
             yield number, line
 
 
@@ -233,7 +232,7 @@ def read_csv(file: DataFile, complain: Complain) -> Iterator[RawRow]:
 
     def read_records() -> Iterator[tuple[int, list[object]]]:
         # One setting for the whole process; its default of 128 KiB is too small for contexts.
-        csv.field_size_limit(_MAX_CELL)
+        csv.field_size_limit(MAX_ROW)
         lines = decode_lines()
         first = next(lines, "")
         records = csv.reader(chain([first], lines), delimiter=max(",;\t", key=first.count), strict=True)
@@ -356,9 +355,14 @@ def _parse_json(file: DataFile, *, many: bool = False) -> Iterator[JsonEvent]:
     parser = ijson.basic_parse_coro(events, multiple_values=many)
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, offset, chunk = 1, 0, b""
+    length = 0  # of a text that has not ended
     with open_text(file) as opened:
         try:
             while chunk := opened.readline(_CHUNK):
+                length += len(chunk)
+                if length > MAX_ROW:
+                    text = f"line {line:,} has a text of more than {MAX_ROW // 2**20} MiB"
+                    raise ReadingStopped(None, "unreadable", text)
                 n_pending = len(decoder.getstate()[0])
                 try:
                     decoder.decode(chunk)
@@ -366,6 +370,7 @@ def _parse_json(file: DataFile, *, many: bool = False) -> Iterator[JsonEvent]:
                     text = _describe_byte(error.object, error.start, offset - n_pending + error.start)
                     raise ReadingStopped(None, "not_utf8", f"line {line:,} is {text}") from error
                 parser.send(chunk)
+                length = 0 if events else length
                 yield from events
                 events.clear()
                 line, offset = (line + 1, 0) if chunk.endswith(b"\n") else (line, offset + len(chunk))
@@ -596,6 +601,19 @@ def _open_named(name: str, encoding: str | None) -> DatasetSource:
     return DatasetSource(name=name, place=form.place, tabular=form.tabular, read=read, file=file if is_text else None)
 
 
+_SPECIAL: Final = {
+    stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
+
+
+def find_special(path: Path) -> str | None:
+    """Return what a path is that reading may never end, or open something else than a file; None for others."""
+    try:
+        return _SPECIAL.get(stat.S_IFMT(path.stat().st_mode))
+    except OSError:
+        return "a link to nothing"
+
+
 def _check_file(path: Path, name: str) -> None:
     """Refuse what is not a file with content. Opens nothing: closing a live DuckDB file would drop its lock."""
 
@@ -621,8 +639,8 @@ def _check_file(path: Path, name: str) -> None:
         else:
             to_do = f"check the path; datasets in that folder: {list_datasets(path.parent)}"
         raise refuse_dataset(f"{name}: no such file", allowed=_ALLOWED, to_do=to_do)
-    if not path.is_file():
-        raise refuse_dataset(f"{name} is not a regular file", allowed=_ALLOWED, to_do="save its content to a file")
+    if kind := find_special(path):
+        raise refuse_dataset(f"{name} is {kind}", allowed=_ALLOWED, to_do="save its content to a file")
     if path.stat().st_size == 0:
         to_do = "was it written to the end?"
         raise refuse_dataset(f"{name} is empty (0 bytes)", allowed="at least one row", to_do=to_do)

@@ -5,30 +5,26 @@ A workbook is read with calamine in a child process. calamine takes memory for e
 and the last before it reports how many these are, and aborts its process when memory runs out: with a note in the last
 corner a workbook of 7 kB takes 550 GB. A bound before that would need a separate parser for .xlsx and .ods: the
 dimension that a sheet states is optional, and .ods repeats cells by a number.
+
+A Parquet file of 5 MB may repeat one value of 100 MB in every row. So its texts are read as pyarrow stores them, each
+value once, and measured before they are written out.
 """
 
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from evalhouse.tasks.datasets.values import ReadingStopped, refuse_dataset
+from evalhouse.tasks.datasets.limited import FileTooLarge, LimitedReader
+from evalhouse.tasks.datasets.values import MAX_ROW, ReadingStopped, refuse_dataset
 from evalhouse.warehouse.messages import list_names
 
-if sys.platform != "win32":
-    import resource
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_CHILD: Final = "from evalhouse.tasks.datasets.tables import run_child; run_child()"
-_MAX_GB: Final = 4  # memory of the child process
 _BUFFER: Final = 2**20  # bytes of a Parquet column read ahead; without it a whole row group is in memory
 TABLE_BATCH = 1000  # rows of a table that are in memory at once
+_MAX_UNPACKED: Final = 2**28  # bytes that a column of a row group may unpack to from less than a hundredth of that
 DUCKDB_PATIENCE_S = 5.0  # seconds to wait for a file that another program writes to
 
 
@@ -38,64 +34,45 @@ def read_workbook(path: Path, sheet: str) -> Iterator[tuple[int, list[object]]]:
     The sheet is the named one (`FILE.xlsx#SHEET`), or the one visible sheet that has any rows. An empty cell is None.
     Raises ReadingStopped for an unreadable workbook, and DatasetError where it is not known which sheet is meant.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", _CHILD, str(path), sheet],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
     number = 0
-    try:
-        while True:
-            try:
-                kind, content = pickle.load(process.stdout)  # written by `run_child`
-            except (EOFError, pickle.UnpicklingError):
-                kind = "unreadable"
-                content = (
-                    f"the process that reads it ended with status {process.wait()}, as it does where that takes more "
-                    f"than {_MAX_GB} GB: delete what is far outside the table, or save the sheet as .csv"
-                )
-            match kind:
-                case "locked":
-                    raise ReadingStopped(None, "unreadable", "the workbook is locked with a password: save it without")
-                case "unreadable":
-                    raise ReadingStopped(None, "unreadable", f"cannot be read as {path.suffix}: {content}")
-                case "which":
-                    came = f"{path} has no sheet {sheet!r}" if sheet else f"{path} has several sheets: which one?"
-                    allowed = f"its sheets: {list_names(content)}"
-                    raise refuse_dataset(came, allowed=allowed, to_do=f"write {path}#SHEET")
-            if not content:
-                return
-            for cells in content:
-                number += 1
-                for place, cell in enumerate(cells):
-                    if isinstance(cell, float) and cell.is_integer():  # a spreadsheet has no whole numbers
-                        cells[place] = int(cell)
-                    elif isinstance(cell, timedelta):
-                        cells[place] = str(cell)
-                    elif cell == "":
-                        cells[place] = None
-                if any(cell is not None for cell in cells):
-                    yield number, cells
-    finally:
-        process.kill()
-        with suppress(BrokenPipeError):
-            process.communicate()
+    with LimitedReader() as reader:
+        try:
+            for kind, content in reader.read(f"{__name__}:list_cells", path, sheet):
+                match kind:
+                    case "locked":
+                        raise ReadingStopped(
+                            None, "unreadable", "the workbook is locked with a password: save it without"
+                        )
+                    case "unreadable":
+                        raise ReadingStopped(None, "unreadable", f"cannot be read as {path.suffix}: {content}")
+                    case "which":
+                        came = f"{path} has no sheet {sheet!r}" if sheet else f"{path} has several sheets: which one?"
+                        raise refuse_dataset(
+                            came, allowed=f"its sheets: {list_names(content)}", to_do=f"write {path}#SHEET"
+                        )
+                for cells in content:
+                    number += 1
+                    for place, cell in enumerate(cells):
+                        if isinstance(cell, float) and cell.is_integer():  # a spreadsheet has no whole numbers
+                            cells[place] = int(cell)
+                        elif isinstance(cell, timedelta):
+                            cells[place] = str(cell)
+                        elif cell == "":
+                            cells[place] = None
+                    if any(cell is not None for cell in cells):
+                        yield number, cells
+        except FileTooLarge as error:
+            to_do = "delete what is far outside the table, or save the sheet as .csv"
+            raise ReadingStopped(None, "unreadable", f"cannot be read as {path.suffix}: {error}: {to_do}") from error
 
 
-def run_child() -> None:
-    """Send the parent the rows of a sheet, or why they cannot be read, as pairs of kind and content."""
+def list_cells(path: Path, sheet: str) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of a sheet by batches, or why they cannot be read, as pairs of kind and content.
+
+    It is called in the child process.
+    """
     from python_calamine import CalamineError, PasswordError, SheetTypeEnum, SheetVisibleEnum, load_workbook  # noqa: PLC0415  # the parent does not need it
 
-    def send(kind: str, content: object) -> None:
-        pickle.dump((kind, content), sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-
-    path, sheet = sys.argv[1:]
-    if sys.platform != "win32":
-        resource.setrlimit(resource.RLIMIT_DATA, (_MAX_GB * 2**30, _MAX_GB * 2**30))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         with load_workbook(path) as workbook:
             sheets = [item for item in workbook.sheets_metadata if item.typ == SheetTypeEnum.WorkSheet]
@@ -107,28 +84,56 @@ def run_child() -> None:
             ]
             names = [item.name for item in sheets]
             if sheet not in names and (sheet or len(filled) > 1):
-                send("which", names)
+                yield "which", names
             elif chosen := sheet or "".join(filled):
-                rows = workbook.get_sheet_by_name(chosen).iter_rows()
-                while batch := list(islice(rows, TABLE_BATCH)):
-                    send("rows", batch)
-        send("rows", [])
+                batch: list[list[object]] = []
+                length = 0
+                for number, row in enumerate(workbook.get_sheet_by_name(chosen).iter_rows(), start=1):
+                    batch.append(row)
+                    length += (size := sum(len(cell) for cell in row if isinstance(cell, str)))
+                    if size > MAX_ROW:
+                        yield "unreadable", f"row {number:,} has {size:,} characters; at most {MAX_ROW:,} are read"
+                        return
+                    if len(batch) == TABLE_BATCH or length > MAX_ROW:
+                        yield "rows", batch
+                        batch, length = [], 0
+                yield "rows", batch
     except PasswordError:
-        send("locked", "")
+        yield "locked", ""
     except CalamineError as error:
-        send("unreadable", str(error))
+        yield "unreadable", str(error)
 
 
 def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a Parquet file, or of an Arrow file or stream, a batch at a time."""
     import polars as pl  # noqa: PLC0415  # the child that reads a workbook needs none of these
     import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     def read_batches() -> "Iterator[pa.RecordBatch]":
         if ending == ".parquet":
-            with pq.ParquetFile(path, buffer_size=_BUFFER) as parquet:
-                yield from parquet.iter_batches(TABLE_BATCH)
+            metadata = pq.read_metadata(path)
+            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+            chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+            unpacked = max((chunk.total_uncompressed_size for chunk in chunks), default=0)
+            if unpacked > max(_MAX_UNPACKED, 100 * path.stat().st_size):
+                text = f"a column unpacks to {unpacked / 2**20:,.0f} MB, more than a hundred times the file"
+                raise ReadingStopped(None, "unreadable", f"cannot be read as {ending}: {text}")
+            columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+            texts = [column.path for column in columns if column.logical_type.type == "STRING"]
+            for number, group in enumerate(groups):
+                with pq.ParquetFile(path, buffer_size=_BUFFER, read_dictionary=texts) as parquet:
+                    start = next(parquet.iter_batches(1, row_groups=[number]), None)
+                    leaves = [] if start is None else [leaf for array in start.columns for leaf in _list_leaves(array)]
+                    lengths = [_count_letters(leaf) for leaf in leaves if pa.types.is_dictionary(leaf.type)]
+                    longest = max([pc.max(length).as_py() or 0 for length in lengths], default=0)
+                    n_values = max([group.column(place).num_values for place in range(group.num_columns)], default=0)
+                    if longest * n_values > _MAX_UNPACKED:
+                        yield from parquet.iter_batches(TABLE_BATCH, row_groups=[number])
+                        continue
+                with pq.ParquetFile(path, buffer_size=_BUFFER) as parquet:
+                    yield from parquet.iter_batches(TABLE_BATCH, row_groups=[number])
             return
         with pa.memory_map(str(path)) as opened:
             if opened.read(6) == b"ARROW1":
@@ -144,8 +149,24 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
             names = batch.schema.names
             if repeated := sorted({name for name in names if names.count(name) > 1}):
                 raise ReadingStopped(None, "broken_table", f"two columns have the same name: {list_names(repeated)}")
-            for start in range(0, batch.num_rows, TABLE_BATCH):  # a batch may be a whole file
-                part = batch.slice(start, TABLE_BATCH)
+            parts = [batch]
+            while parts:
+                part = parts.pop()
+                # The bytes of the values when each is written out.
+                size = 0
+                for leaf in (leaf for array in part.columns for leaf in _list_leaves(array)):
+                    if pa.types.is_dictionary(leaf.type) and part.num_rows <= TABLE_BATCH:
+                        lengths = _count_letters(leaf)
+                        size += pc.sum(pc.take(lengths, leaf.indices)).as_py() or 0 if len(lengths) else leaf.nbytes
+                    else:
+                        size += leaf.nbytes
+                if part.num_rows > TABLE_BATCH or (size > MAX_ROW and part.num_rows > 1):
+                    half = part.num_rows // 2  # a batch may be a whole file
+                    parts += [part.slice(half), part.slice(0, half)]
+                    continue
+                if size > MAX_ROW:
+                    text = f"{size / 2**20:,.0f} MB in one row; at most {MAX_ROW // 2**20} MB are read"
+                    raise ReadingStopped(number + 1, "unreadable", text)
                 try:
                     frame = pl.from_arrow(part)
                     assert isinstance(frame, pl.DataFrame)
@@ -159,6 +180,28 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
     except pa.ArrowException as error:
         first_line = str(error).partition("\n")[0] or type(error).__name__
         raise ReadingStopped(None, "unreadable", f"cannot be read as {ending}: {first_line}") from error
+
+
+def _list_leaves(array: "pa.Array") -> Iterator["pa.Array"]:
+    """Yield the arrays of single values in an array of lists and objects."""
+    import pyarrow as pa  # noqa: PLC0415  # as above
+
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        yield from _list_leaves(array.flatten())
+    elif pa.types.is_struct(array.type):
+        for member in array.flatten():
+            yield from _list_leaves(member)
+    else:
+        yield array
+
+
+def _count_letters(leaf: "pa.DictionaryArray") -> "pa.Array":
+    """Return the length in bytes of each text that an array refers to; none where it refers to other values."""
+    import pyarrow as pa  # noqa: PLC0415  # as above
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    value = leaf.type.value_type
+    return pc.binary_length(leaf.dictionary if pa.types.is_string(value) or pa.types.is_large_string(value) else [])
 
 
 def read_duckdb(path: Path, table: str) -> Iterator[dict[str, Any]]:

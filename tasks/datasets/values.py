@@ -35,6 +35,9 @@ Place = Literal["line", "element", "row", "samples"]
 Complain = Callable[[int, ProblemKind, str], None]
 
 LISTED_PROBLEMS = 20
+MAX_ROW: Final = 2**26
+"""The longest row, line or cell of any format: bytes, or characters where these are known. A file without line ends, or
+one that unpacks to gigabytes, must not fill the memory."""
 
 # What is allowed and what to do, stated once for each kind of problem at the end of the message.
 _ADVICE: dict[ProblemKind, str] = {

@@ -17,8 +17,11 @@ class UnreadableFile(Exception):
     """A file of a knowledge base that cannot be read."""
 
     def __init__(self, why: str, to_do: str) -> None:
-        super().__init__(why)
+        super().__init__(why, to_do)  # it comes from another process: both are needed to make it again
         self.to_do = to_do
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def refuse(came: str, *, allowed: str, to_do: str) -> TestsetError:

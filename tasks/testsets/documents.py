@@ -20,10 +20,12 @@ from evalhouse.tasks.datasets.formats import (
     check_known,
     find_encoding,
     find_mark,
+    find_special,
     is_utf8,
     open_source,
     show_readings,
 )
+from evalhouse.tasks.datasets.limited import FileTooLarge, LimitedReader
 from evalhouse.tasks.datasets.rows import ColumnPath
 from evalhouse.tasks.datasets.values import MISSING, ProblemKind, ReadingStopped, advise, is_empty, read_id, read_text
 from evalhouse.tasks.testsets import TestsetError, UnreadableFile, refuse
@@ -55,6 +57,9 @@ _DECLARED: Final = re.compile(rb"<meta[^<>]{0,200}charset=[\"']?([\w-]{1,40})", 
 _DECLARED_WITHIN: Final = 4096
 _SAVE: Final = "save it as UTF-8, or name its encoding with --encoding"
 _MAX_LISTED: Final = 20
+_MAX_FILE: Final = 2**26  # bytes of a document
+_SOFT_HYPHEN: Final = "\u00ad"  # where a word may be divided: not seen, and not in a quotation
+_READ: Final = "evalhouse.tasks.testsets.readers:read_document"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +119,7 @@ def load_documents(
         for line in left_out:
             note(line)
         files.sort(key=lambda one: one.document_id)
-        return _load_files(str(path), files, encoding, note)
+        return _load_files(str(path), files, encoding, note, folder=path.resolve())
     kind = KINDS.get(path.suffix.lower())
     if not path.exists() and not any(mark in str(source) for mark in ("#", "://")):
         raise refuse(f"{source}: no such file or folder", allowed=_ALLOWED, to_do="check the path")
@@ -152,23 +157,29 @@ def load_documents(
     return documents
 
 
-def _load_files(name: str, files: list[_File], encoding: str | None, note: Note) -> list[Document]:
+def _load_files(
+    name: str, files: list[_File], encoding: str | None, note: Note, *, folder: Path | None = None
+) -> list[Document]:
     documents: list[Document] = []
     problems: list[str] = []
     empty: list[str] = []
     advice: dict[str, None] = {}
     n_passages = 0
-    for file in files:
-        try:
-            text = _load_document(file, encoding, note)
-        except UnreadableFile as error:
-            problems.append(f"{file.document_id}: {error}")
-            advice[error.to_do] = None
-            continue
-        except OSError as error:
-            problems.append(f"{file.document_id}: {error.strerror or error}")
-            advice["check that you may read it"] = None
-            continue
+    texts: list[tuple[_File, str]] = []
+    with LimitedReader() as reader:
+        for file in files:
+            try:
+                texts.append((file, _load_document(file, folder, encoding, note, reader)))
+            except UnreadableFile as error:
+                problems.append(f"{file.document_id}: {error}")
+                advice[error.to_do] = None
+            except FileTooLarge as error:
+                problems.append(f"{file.document_id}: cannot be read: {error}")
+                advice["save a document that is too large in several, or as Markdown or plain text"] = None
+            except OSError as error:
+                problems.append(f"{file.document_id}: {error.strerror or error}")
+                advice["check that you may read it"] = None
+    for file, text in texts:
         cut = cut_plain if file.kind == "plain" else cut_markdown
         document = cut(file.document_id, text, n_before=n_passages)
         n_passages += len(document.passages)
@@ -193,19 +204,27 @@ def _refuse_all(name: str, problems: Sequence[str], advice: Sequence[str]) -> Te
     return TestsetError("\n".join([*lines, *(f"to do: {text}" for text in advice)]))
 
 
-def _load_document(file: _File, encoding: str | None, note: Note) -> str:
-    """Return a document as Markdown, or a plain text unchanged. Raises UnreadableFile, or OSError."""
+def _load_document(file: _File, folder: Path | None, encoding: str | None, note: Note, reader: LimitedReader) -> str:
+    """Return a document as Markdown, or a plain text unchanged; one of a `folder` is in it also if it is a link.
+
+    Raises UnreadableFile, FileTooLarge, or OSError.
+    """
+    if kind := find_special(file.path):
+        raise UnreadableFile(f"is {kind}, not a file", "remove it, or save its content to a file")
+    target = file.path.resolve()
+    if folder is not None and not target.is_relative_to(folder):
+        raise UnreadableFile(f"a link to {target}, out of the folder", "copy what it links to into the folder")
+    if file.path.stat().st_size > _MAX_FILE:
+        raise UnreadableFile(f"more than {_MAX_FILE // 2**20} MiB", "save a document that is too large in several")
     if file.kind in ("markdown", "plain"):
         return _load_text(file.path, encoding)
     if any(find_spec(package) is None for package in _EXTRA):
         raise UnreadableFile(f"reading {file.path.suffix} needs a package", 'pip install "evalhouse[documents]"')
-    from evalhouse.tasks.testsets.readers import convert_html, load_pdf, load_word  # noqa: PLC0415  # as above
-
-    if file.kind == "html":
-        return convert_html(_load_text(file.path, encoding))
-    if file.kind == "word":
-        return load_word(file.path)
-    return load_pdf(file.path, lambda line: note(f"{file.document_id}: {line}"))
+    text = _load_text(file.path, encoding) if file.kind == "html" else ""
+    text, *notes = reader.read(_READ, file.path, file.kind, text)
+    for line in notes:
+        note(f"{file.document_id}: {line}")
+    return text
 
 
 def _load_text(path: Path, encoding: str | None) -> str:
@@ -228,7 +247,7 @@ def _load_text(path: Path, encoding: str | None) -> str:
         text = data.decode(found)
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"not {error.encoding}: {error.reason}", _SAVE) from error
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").replace(_SOFT_HYPHEN, "")
 
 
 Column = Literal["id", "text", "document", "title"]

@@ -1,4 +1,5 @@
-"""Readers that make Markdown of HTML, Word and PDF; their packages come with the extra `documents`.
+"""Readers that make Markdown of HTML, Word and PDF; their packages come with the extra `documents`. A child process
+imports this module: see `limited`.
 
 markdownify writes the Markdown, of pages and of what mammoth makes of Word documents. Emphasis, links and pictures are
 left out, so that a quotation has the words that a person sees. A title that is not a heading becomes front matter.
@@ -34,8 +35,24 @@ _NOT_TEXT: Final = (
     "[role=navigation], [role=search], [role=menu], [role=menubar], [role=contentinfo]"
 )
 _INLINE: Final = ["a", "b", "strong", "em", "i", "del", "s", "img"]
+_TOO_DEEP: Final = ("its elements are nested too deeply", "save it again as Markdown or plain text")
 _EMPTY_LINES: Final = re.compile(r"\n{3,}")
 _SOFT_HYPHEN: Final = "\u00ad"
+
+
+def read_document(path: Path, kind: str, text: str) -> Iterator[str]:
+    """Yield the Markdown of a file, and then what the user should know about it; `text` is that of a page.
+
+    Raises UnreadableFile.
+    """
+    if kind == "html":
+        yield convert_html(text)
+    elif kind == "word":
+        yield load_word(path)
+    else:
+        notes: list[str] = []
+        yield load_pdf(path, notes.append)
+        yield from notes
 
 
 def convert_html(text: str) -> str:
@@ -45,7 +62,7 @@ def convert_html(text: str) -> str:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Beautiful Soup warns about pages that begin as XML or look like a file's name
-        page = BeautifulSoup(text.replace(_SOFT_HYPHEN, "").replace("&shy;", ""), "lxml")
+        page = BeautifulSoup(text.replace("&shy;", ""), "lxml")
     main = page.body
     if main is None:
         return ""
@@ -83,7 +100,7 @@ def _write_markdown(main: Tag, title: str) -> str:
     try:
         text = converter.convert_soup(main)
     except RecursionError:
-        raise UnreadableFile("its elements are nested too deeply", "save it again as Markdown or plain text") from None
+        raise UnreadableFile(*_TOO_DEEP) from None
     text = "\n".join(line.rstrip() for line in text.split("\n"))
     text = _EMPTY_LINES.sub("\n\n", text).strip("\n")
     title = " ".join(title.split())
@@ -111,6 +128,8 @@ def load_word(path: Path) -> str:
     except BadZipFile as error:
         why = "cannot be read as .docx: it is not a ZIP archive, as these are"
         raise UnreadableFile(why, "save it again as .docx") from error
+    except RecursionError:
+        raise UnreadableFile(*_TOO_DEEP) from None
     except _BROKEN_WORD as error:
         raise UnreadableFile(f"cannot be read as .docx: {error}", "save it again as .docx") from error
     main = BeautifulSoup(page.replace(_SOFT_HYPHEN, ""), "lxml").body

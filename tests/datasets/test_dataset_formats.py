@@ -15,7 +15,7 @@ import pytest
 from dataset_files import FRANCE, MOON, Row, read_all, refuse, write_duckdb, write_json_lines
 from pyarrow import feather
 
-from evalhouse.tasks.datasets.read import read_samples
+from evalhouse.tasks.datasets.read import DatasetError, read_samples
 
 ROWS: list[Row] = [FRANCE, MOON]
 
@@ -282,3 +282,21 @@ def test_null_and_nan_in_a_frame_are_absent() -> None:
 def test_a_hash_sign_in_a_file_name_is_part_of_it(tmp_path: Path) -> None:
     assert len(read_all(write_json_lines(tmp_path / "run#2.jsonl", ROWS))) == 2
     assert "no such file" in str(refuse(tmp_path / "run#3.jsonl"))
+
+
+@pytest.mark.parametrize(("n_rows", "length", "refused"), [(60, 70_000_000, True), (3000, 1_000_000, False)])
+def test_value_that_parquet_repeats_is_measured_before_it_is_written_out(
+    tmp_path: Path, n_rows: int, length: int, refused: bool
+) -> None:
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * (n_rows - 1), pa.int32()), pa.array(["x" * length]))
+    lists = pa.ListArray.from_arrays(pa.array([0, *range(n_rows)], pa.int32()), texts)
+    path = tmp_path / "repeated.parquet"
+    pq.write_table(pa.table({"question": ["q"] * n_rows, "contexts": lists}), path)
+    assert path.stat().st_size < 5_000_000
+    if refused:
+        with pytest.raises(DatasetError, match=r"row 2: 67 MB in one row; at most 64 MB are read"):
+            list(read_samples(path))
+        return
+    first = next(read_samples(path, limit=100))
+    assert len(first) < 80, "a batch is bounded by its bytes"
+    assert first[1].contexts == ("x" * length,)

@@ -158,7 +158,7 @@ def test_other_sources_are_refused(tmp_path: Path) -> None:
         ("https://host/qa.jsonl", "https://host/qa.jsonl is an address"),
         ([{"question": "q"}], "a builtins.list is not a dataset"),
         ([{"question": "q"}], "polars.DataFrame"),
-        ("/dev/null", "is not a regular file"),
+        ("/dev/null", "is a device"),
         (f"{tmp_path}/qa.duckdb#t", "qa.duckdb is empty (0 bytes); allowed: at least one row"),
         (frame, "no rows"),
         (tmp_path / "empty.parquet", "no rows"),

@@ -374,8 +374,8 @@ CASES = {
     "excel with a note in the last corner": Case(
         name="qa.xlsx",
         write=write_far_note,
-        message="{path}: cannot be read as .xlsx: the process that reads it ended with status -6, as it does where "
-        "that takes more than 4 GB: delete what is far outside the table, or save the sheet as .csv",
+        message="{path}: cannot be read as .xlsx: it takes more than 1,000 MB of memory to read: delete what is far "
+        "outside the table, or save the sheet as .csv",
     ),
     "excel without rows": Case(
         name="qa.xlsx",

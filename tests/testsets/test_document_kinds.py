@@ -1,6 +1,8 @@
 """HTML, PDF and Word: what of a file is text, under which headings, and what is refused with the other problems."""
 
 import importlib.util
+import resource
+import zipfile
 from pathlib import Path
 
 import docx
@@ -330,3 +332,28 @@ def test_a_missing_package_is_named_with_what_installs_it(tmp_path: Path, monkey
     write_pdf(tmp_path / "a.pdf", LEAVE)
     with pytest.raises(TestsetError, match=r"a\.pdf: reading \.pdf needs a package\nto do: pip install \"evalhouse\["):
         read(tmp_path)
+
+
+@pytest.mark.slow
+def test_documents_that_unpack_to_gigabytes_are_refused_and_the_next_is_read(tmp_path: Path) -> None:
+    make_word(tmp_path / "c.docx")
+    with (
+        zipfile.ZipFile(tmp_path / "c.docx") as good,
+        zipfile.ZipFile(tmp_path / "a.docx", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as bomb,
+    ):
+        for name in good.namelist():
+            if name != "word/document.xml":
+                bomb.writestr(name, good.read(name))
+        with bomb.open("word/document.xml", "w", force_zip64=True) as part:
+            part.write(f"<w:document {nsdecls('w')}><w:body><w:p><w:r><w:t>".encode())
+            for _ in range(1500):
+                part.write(b"a" * 1_000_000)
+            part.write(b"</w:t></w:r></w:p></w:body></w:document>")
+    with pytest.raises(TestsetError) as refused:
+        read(tmp_path)
+    lines = str(refused.value).splitlines()
+    assert lines[1:] == [
+        "  a.docx: cannot be read: it takes more than 1,000 MB of memory to read",
+        "to do: save a document that is too large in several, or as Markdown or plain text",
+    ]
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1_100_000

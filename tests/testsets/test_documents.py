@@ -1,6 +1,8 @@
 """A folder of documents, or a table of passages, as passages: what is kept, where it is cut, what is refused."""
 
+import os
 import re
+import socket
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -333,3 +335,35 @@ def test_a_large_base_takes_seconds_and_memory_in_proportion(tmp_path: Path) -> 
         tracemalloc.stop()
         assert time.perf_counter() - started < 60
     assert peaks[1] < 5 * peaks[0]
+
+
+def test_what_is_no_file_in_the_folder_is_refused_in_words(tmp_path: Path) -> None:
+    outside = write(tmp_path / "outside", secret_txt="The password is 7.") / "secret.txt"
+    folder = write(tmp_path / "base", a_md="# A\n\nWords.")
+    os.mkfifo(folder / "fifo.txt")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket.md"))
+    links = {"zero.txt": "/dev/zero", "out.txt": outside, "up.md": "../outside/secret.txt", "self.md": "self.md",
+             "gone.pdf": "gone", "fifo.docx": "fifo.txt"}  # fmt: skip
+    for name, target in links.items():
+        (folder / name).symlink_to(target)
+    (folder / "inside.md").symlink_to("a.md")
+    with pytest.raises(TestsetError) as refused:
+        load_documents(folder)
+    assert str(refused.value).splitlines()[1:-2] == [
+        "  fifo.docx: is a FIFO, not a file",
+        "  fifo.txt: is a FIFO, not a file",
+        "  gone.pdf: is a link to nothing, not a file",
+        f"  out.txt: a link to {outside}, out of the folder",
+        "  self.md: is a link to nothing, not a file",
+        "  socket.md: is a socket, not a file",
+        f"  up.md: a link to {outside}, out of the folder",
+        "  zero.txt: is a device, not a file",
+    ]
+    with pytest.raises(TestsetError, match="is a FIFO"):
+        load_documents(folder / "fifo.txt")
+    for name in ("fifo.txt", "socket.md", *links):
+        (folder / name).unlink()
+    assert [document.document_id for document in load_documents(folder)] == ["a.md", "inside.md"]
+    (passage,) = list_passages(load_documents((folder / "named.txt").symlink_to(outside) or folder / "named.txt"))
+    assert passage.text == "The password is 7.", "a document that is named may be a link"
