@@ -22,13 +22,12 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import orjson
-import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from evalhouse.flows.server.local import find_token, listen, write_address
+from evalhouse.flows.server.connections import find_token, listen, make_server, write_address
 from evalhouse.tasks.datasets.otel import (
     Logged,
     Recorded,
@@ -216,7 +215,6 @@ _PROTOBUF: Final = "application/x-protobuf"
 _MIB: Final = 2**20
 _RETRY_AFTER_S: Final = 5
 _MAX_REQUESTS: Final = 64  # requests that are read or written at the same time
-_PATIENCE_S: Final = 30.0  # the time one may take to arrive
 _LEAVE_S: Final = 5
 _GZIP: Final = 31  # zlib's number for it
 
@@ -272,10 +270,9 @@ class Receiver:
         self.n_open += 1
         try:
             self._check(request, kind)
-            body = await asyncio.wait_for(self._read_body(request), _PATIENCE_S)
+            body = await self._read_body(request)
             problems = await asyncio.to_thread(self._store, signal, body, kind)
-        except (Refused, TimeoutError, ClientDisconnect) as error:
-            refused = error if isinstance(error, Refused) else Refused(408, "the request did not arrive in time")
+        except Refused as refused:
             headers = {"retry-after": str(_RETRY_AFTER_S)} if refused.again else {}
             headers |= {"www-authenticate": "Bearer"} if refused.status == 401 else {}
             # A message of type google.rpc.Status.
@@ -432,11 +429,5 @@ def serve_receiver(
         report(f"one that captures content as events: both for LOGS as well, with {logs}")
         if not has_protobuf():
             report(f"this receiver accepts only JSON; {INSTALL} accepts protobuf, the exporters' default")
-        server = uvicorn.Server(
-            uvicorn.Config(
-                make_app(receiver, report), log_level="critical", access_log=False, server_header=False,
-                lifespan="on", timeout_graceful_shutdown=_LEAVE_S,
-            )
-        )  # fmt: skip
         with suppress(KeyboardInterrupt):
-            server.run(sockets=[listening])
+            make_server(make_app(receiver, report), leave_s=_LEAVE_S).run(sockets=[listening])

@@ -1,4 +1,4 @@
-"""The Prefect server that evalhouse starts, for one run or for as long as suites are served; sockets of other servers.
+"""The Prefect server that evalhouse starts, for one run or for as long as suites are served.
 
 The server is a child process started before Prefect is imported here, so that its start, the import and the staging of
 the dataset happen at the same time. It listens on a socket of this process, reports over a pipe when it is ready,
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import errno
 import importlib
-import ipaddress
 import json
 import os
 import secrets
@@ -29,7 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server.environment import (
     API_URL,
     LOOPBACK,
@@ -67,7 +65,6 @@ _ORPHAN_LIFE_S = 1.5
 _PARENT_CHECK_S = 1.0
 _POLL_S = 0.02
 _ORIGINS = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
-_MIN_TOKEN: Final = 16
 
 
 class LocalServer:
@@ -519,39 +516,3 @@ async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_
     server.should_exit = True
     await serving
     return 0
-
-
-def listen(host: str, port: int | None, default: int) -> socket.socket:
-    """Return a socket for `evalhouse ui` or `receive` at the port; at None at the default one, or a free one.
-
-    Raises SettingsError.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    problem = ""
-    for number in (default, 0) if port is None else (port,):
-        try:
-            return socket.create_server((host, number), family=family, backlog=128)
-        except OSError as error:
-            problem = problem or error.strerror or str(error)
-    raise SettingsError(f"cannot listen at {host}, port {port or default}: {problem}; name another --host or --port")
-
-
-def write_address(host: str, listening: socket.socket) -> str:
-    """Return the address for other machines: with this machine's name if it listens at all of its addresses."""
-    named = host
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_unspecified:
-            named = socket.gethostname()
-    shown = f"[{named}]" if ":" in named else named
-    return f"http://{shown}:{listening.getsockname()[1]}/"
-
-
-def find_token(variable: str) -> str:
-    """Return the token that the user has set, or a new one; raises SettingsError for one that is easy to guess."""
-    given = os.environ.get(variable)
-    if given is not None and (len(given) < _MIN_TOKEN or not given.isascii() or not given.isalnum()):
-        raise SettingsError(
-            f"{variable} has {len(given)} characters; a token has at least {_MIN_TOKEN} letters and digits: "
-            "set another, or none, and one is made"
-        )
-    return given or secrets.token_hex(16)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, quote, urlencode
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -30,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.page import make_environment
-from evalhouse.flows.server.local import find_token, listen, write_address
+from evalhouse.flows.server.connections import find_token, listen, make_server, write_address
 from evalhouse.flows.ui import documents, judge, pair, runs, samples, sql
 from evalhouse.flows.ui.pages import ASSET_TYPES, FOLDERS, asset, link, load_assets, render
 from evalhouse.warehouse.engine.connection import one_reader
@@ -115,9 +114,6 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "websocket":  # no page has one
-            await send({"type": "websocket.close"})
-            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -254,13 +250,7 @@ def serve_pages(
             f"other machines can open it too, at this address the first time and by a cookie from then on: {address}"
         )
     app = create_app(warehouse, Access(port=bound, token=token))
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, log_level="critical", access_log=False, server_header=False, lifespan="on",
-            timeout_graceful_shutdown=_LEAVE_S,
-        )
-    )  # fmt: skip
     if opens_browser or (opens_browser is None and token is None and sys.stdout.isatty()):
         webbrowser.open(address)
     with listening, serving_queries(), suppress(KeyboardInterrupt):
-        server.run(sockets=[listening])
+        make_server(app, leave_s=_LEAVE_S).run(sockets=[listening])

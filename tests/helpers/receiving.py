@@ -13,10 +13,9 @@ from typing import Any
 
 import httpx
 import orjson
-import uvicorn
 
 from evalhouse.flows.receiver import Receiver, SpanKeeper, make_app
-from evalhouse.flows.server.local import listen
+from evalhouse.flows.server.connections import listen, make_server
 from evalhouse.tasks.settings.suite import ReceiverSettings
 from evalhouse.warehouse.store import Warehouse
 
@@ -78,7 +77,7 @@ def serving(path: Path, **tables: Any) -> Iterator[Receiving]:  # noqa: ANN401  
     with listen("127.0.0.1", None, 0) as listening:
         served = Receiving(warehouse=warehouse, receiver=receiver, port=int(listening.getsockname()[1]))
         app = make_app(receiver, served.reports.append)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on"))
+        server = make_server(app, leave_s=5)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import uvicorn
 from starlette.testclient import TestClient
 
+from evalhouse.flows.server.connections import listen, make_server
 from evalhouse.flows.ui.app import Access, create_app
 from evalhouse.warehouse.store import Warehouse
 
@@ -27,12 +27,9 @@ def make_client(url: str, *, token: str | None = None, headers: Mapping[str, str
 @contextlib.contextmanager
 def serve_ui(path: Path | str, *, token: str | None = None) -> Iterator[str]:
     """The app behind a real socket, for a browser; its address, without a slash at the end."""
-    app = create_app(Warehouse(str(path)), Access(port=0))
-    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off")
-    server = uvicorn.Server(config)
-    listening = config.bind_socket()
+    listening = listen("127.0.0.1", None, 0)
     port = int(listening.getsockname()[1])
-    config.app = create_app(Warehouse(str(path)), Access(port=port, token=token))
+    server = make_server(create_app(Warehouse(str(path)), Access(port=port, token=token)), leave_s=1)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started:

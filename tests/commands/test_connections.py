@@ -1,0 +1,191 @@
+"""Connections to `evalhouse ui` and `evalhouse receive`: no client without a token keeps the others out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from cli_process import Place
+from receiving import TOKEN
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from evalhouse.flows.server import connections
+
+MAX = 12
+POST = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+# What a client sends, and what it sends again and again afterwards.
+SLOW_CLIENTS = {
+    "nothing": (b"", b""),
+    "half a header": (b"GET / HTTP/1.1\r\nHost: x\r\nX-A: ", b""),
+    "a header in drops": (b"GET / HTTP/1.1\r\nHost: x\r\nX-A: ", b"y"),
+    "a second header in drops": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nX: ", b"y"),
+    "half a body": (POST % b"read", b""),
+    "a body in drops": (POST % b"read", b"y"),
+    "a refused body in drops": (POST % b"refuse", b"y"),
+    "chunks in drops": (b"POST /read HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\ny\r\n"),
+    "no reading": (b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n", b""),
+    "no reading of a last response": (b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b""),
+    "no reading of a short response": (b"GET /whole HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b""),
+}
+
+
+async def _answer(request: Request) -> Response:
+    match request.url.path:
+        case "/read":
+            return PlainTextResponse(str(len(await request.body())))
+        case "/large":
+            return StreamingResponse((b"x" * 1_000_000 for _ in range(20)), media_type="text/plain")
+        case "/whole":
+            return PlainTextResponse(b"x" * 20_000_000)
+        case "/slow":
+            await asyncio.sleep(1.5)
+    return PlainTextResponse("refused", 401)
+
+
+@contextlib.contextmanager
+def _serving() -> Iterator[tuple[int, uvicorn.Server]]:
+    """Serve an app, and yield its port and its server."""
+    with connections.listen("127.0.0.1", None, 0) as listening:
+        server = connections.make_server(
+            Starlette(routes=[Route("/{rest:path}", _answer, methods=["GET", "POST"])]), leave_s=1
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield int(listening.getsockname()[1]), server
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _open(port: int, text: bytes) -> socket.socket:
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", port))
+    client.sendall(text)
+    return client
+
+
+def _ask(port: int, path: str = "/", *, timeout_s: float = 5.0) -> int:
+    return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=timeout_s).status_code
+
+
+@pytest.mark.parametrize("kind", SLOW_CLIENTS)
+def test_slow_client_is_closed_however_it_is_slow(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADERS_S", 0.5)
+    monkeypatch.setattr(connections, "BODY_S", 0.5)
+    text, drop = SLOW_CLIENTS[kind]
+    with _serving() as (port, server), _open(port, text) as client:
+        deadline = time.monotonic() + 10
+        while not server.server_state.connections:
+            time.sleep(0.01)
+        while server.server_state.connections and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                client.sendall(drop)
+            time.sleep(0.05)
+        assert not server.server_state.connections
+
+
+def test_client_that_is_slow_for_a_reason_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that takes the server long, and a response that is read slowly."""
+    monkeypatch.setattr(connections, "HEADERS_S", 0.5)
+    monkeypatch.setattr(connections, "BODY_S", 0.5)
+    with _serving() as (port, _):
+        assert _ask(port, "/slow") == 401
+        with _open(port, b"GET /whole HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
+            n_read = 0
+            while part := client.recv(200_000):
+                n_read += len(part)
+                time.sleep(0.02 if n_read < 10_000_000 else 0)
+        assert n_read > 20_000_000
+
+
+@pytest.mark.parametrize("kind", SLOW_CLIENTS)
+def test_other_clients_are_served_while_slow_ones_take_every_place(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "find_max_connections", lambda: MAX)
+    with _serving() as (port, server), contextlib.ExitStack() as opened:
+        for _ in range(3 * MAX):
+            opened.enter_context(_open(port, SLOW_CLIENTS[kind][0]))
+        assert [_ask(port) for _ in range(3)] == [401] * 3
+        assert len(server.server_state.connections) <= MAX
+
+
+def test_request_that_is_being_answered_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "find_max_connections", lambda: MAX)
+    with _serving() as (port, _), contextlib.ExitStack() as opened:
+        statuses = list[int]()
+        asking = threading.Thread(target=lambda: statuses.append(_ask(port, "/slow")))
+        asking.start()
+        uploading = opened.enter_context(_open(port, POST % b"read"))
+        time.sleep(0.2)
+        for _ in range(3 * MAX):
+            opened.enter_context(_open(port, b"GET"))
+        uploading.sendall(b"x" * 1_000_000)
+        assert b"200 OK" in uploading.recv(1000)
+        asking.join()
+    assert statuses == [401]
+
+
+def test_equal_error_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    with _serving():
+        loop, places = logging.getLogger("asyncio"), logging.getLogger("uvicorn.error")
+        for error in (OSError(24, "Too many open files"), ClientDisconnect(), asyncio.CancelledError(), KeyError("x")):
+            for logger in (loop, places) * 50:
+                logger.error("socket.accept() failed\n%s", "socket", exc_info=error)
+        logged = [(record.name, record.getMessage(), record.exc_info is not None) for record in caplog.records]
+        files = "a connection failed: Too many open files"
+        assert [item for item in logged if item[1] == files] == [
+            ("asyncio", files, False),
+            ("uvicorn.error", files, False),
+        ]
+        assert [is_traced for _, text, is_traced in logged if "accept" in text] == [True, True]
+        later = time.monotonic() + 61
+        monkeypatch.setattr(connections.time, "monotonic", lambda: later)
+        loop.error("again", exc_info=OSError(24, "Too many open files"))
+        assert caplog.records[-1].getMessage() == files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["ui", "receive"])
+def test_more_half_open_connections_than_files_shut_nobody_out(
+    command: str, tmp_path: Path, prefect_home: Path
+) -> None:
+    """1,100 of them, at a process that may open 1,024 files."""
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home), "EVALHOUSE_RECEIVE_TOKEN": TOKEN})
+    place.call("run", "sample", "--limit", "1", "--warehouse", "w.duckdb")
+    with connections.listen("127.0.0.1", None, 0) as taken:
+        port = int(taken.getsockname()[1])
+    with (
+        place.start(command, "--port", str(port), "--warehouse", "w.duckdb") as process,
+        contextlib.ExitStack() as opened,
+    ):
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
+        assert process.stdout is not None
+        process.stdout.readline()
+        for _ in range(1100):
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)).sendall(
+                b"POST / HTTP/1.1\r\nX: "
+            )
+        assert _ask(port, timeout_s=10) in (200, 303, 404)
+        time.sleep(12)
+        assert len(os.listdir(f"/proc/{process.pid}/fd")) < 60
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
