@@ -38,8 +38,9 @@ from evalhouse.tasks.datasets.otel import (
     read_protobuf,
     read_protobuf_logs,
 )
+from evalhouse.tasks.datasets.received import Redactor, is_named, is_picked
 from evalhouse.tasks.datasets.spans import Blame, Tree
-from evalhouse.tasks.datasets.traces import Redactor, is_named, is_picked, to_row
+from evalhouse.tasks.datasets.traces import to_row
 from evalhouse.tasks.settings.suite import ReceiverSettings, find_cutoff
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.messages import note_secret
@@ -76,6 +77,7 @@ class Counts:
     n_accepted: int = 0
     n_logged: int = 0
     n_unplaced: int = 0
+    n_waiting: int = 0
     n_kept: int = 0
     n_dropped: int = 0
     n_moved: int = 0
@@ -106,6 +108,7 @@ class SpanKeeper:
             for row in segment.rows:
                 self._waiting.append(row)
                 self._open.setdefault(str(row["trace_id"]), _OpenTrace(until=until)).rows.append(row)
+                self.counts.n_waiting += 1
             segment.remove()
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="evalhouse-waiting-spans", daemon=True)
@@ -119,43 +122,50 @@ class SpanKeeper:
     @property
     def n_on_disk(self) -> int:
         """The number of rows that are on disk and not in the warehouse."""
-        with self._guard:
-            return self.counts.n_kept - self.counts.n_moved + sum(len(trace.rows) for trace in self._open.values())
+        return self.counts.n_kept - self.counts.n_moved + self.counts.n_waiting
 
     def keep(self, items: Iterable[Item], blame: Blame) -> None:
         """Put items on disk unless their trace is dropped; raises OSError for a full disk. An item that no row can hold
         is reported to `blame`."""
-        now, began_at = time.monotonic(), now_utc()
+        rows: list[tuple[Recorded | Logged, Row]] = []
+        began_at, n_unplaced = now_utc(), 0
+        for place, item in enumerate(items):  # before the lock is taken: much text takes seconds
+            if isinstance(item, Unplaced):
+                n_unplaced += 1
+                continue
+            # Rows have the order in which the items came, which their own times may not show.
+            received_at = began_at + timedelta(microseconds=place)
+            try:
+                rows.append((item, to_row(self._redactor.redact(item), received_at)))
+            except (TypeError, ValueError, OverflowError, RecursionError) as error:
+                blame(f"span {item.span_id} of trace {item.trace_id} cannot be stored: {error}")
         with self._guard:
-            for place, item in enumerate(items):
-                if isinstance(item, Unplaced):
-                    self.counts.n_unplaced += 1
-                    continue
-                # Rows have the order in which the items came, which their own times may not show.
-                received_at = began_at + timedelta(microseconds=place)
-                try:
-                    row = to_row(self._redactor.redact(item), received_at)
-                except (TypeError, ValueError, OverflowError, RecursionError) as error:
-                    blame(f"span {item.span_id} of trace {item.trace_id} cannot be stored: {error}")
-                    continue
-                sampling, trace_id = self._settings.sampling, item.trace_id
-                is_kept = is_picked(trace_id, sampling.share) or trace_id in self._kept_until
-                if not is_kept and isinstance(item, Recorded) and is_named(item, sampling):
-                    # The first item that keeps its trace: rows that waited for it are stored before it.
-                    waiting = self._open.pop(trace_id, None)
-                    for earlier in waiting.rows if waiting else ():
-                        self._keep_row(earlier)
-                    self._kept_until[trace_id] = now + _KEPT_FOR * sampling.wait_s
-                    is_kept = True
-                if is_kept:
-                    self._keep_row(row)
-                else:
-                    self._waiting.append(row)
-                    trace = self._open.setdefault(trace_id, _OpenTrace(until=0.0))
-                    trace.until = now + sampling.wait_s
-                    trace.rows.append(row)
-                self.counts.n_accepted += 1
-                self.counts.n_logged += isinstance(item, Logged)
+            self.counts.n_unplaced += n_unplaced
+            for item, row in rows:
+                self._sample(item, row)
+
+    def _sample(self, item: Recorded | Logged, row: Row) -> None:
+        """Store a row, or let it wait for an item that keeps its trace."""
+        sampling, trace_id, now = self._settings.sampling, item.trace_id, time.monotonic()
+        is_kept = is_picked(trace_id, sampling.share) or trace_id in self._kept_until
+        if not is_kept and isinstance(item, Recorded) and is_named(item, sampling):
+            # The first item that keeps its trace: rows that waited for it are stored before it.
+            waiting = self._open.pop(trace_id, None)
+            for earlier in waiting.rows if waiting else ():
+                self._keep_row(earlier)
+                self.counts.n_waiting -= 1
+            self._kept_until[trace_id] = now + _KEPT_FOR * sampling.wait_s
+            is_kept = True
+        if is_kept:
+            self._keep_row(row)
+        else:
+            self._waiting.append(row)
+            trace = self._open.setdefault(trace_id, _OpenTrace(until=0.0))
+            trace.until = now + sampling.wait_s
+            trace.rows.append(row)
+            self.counts.n_waiting += 1
+        self.counts.n_accepted += 1
+        self.counts.n_logged += isinstance(item, Logged)
 
     def _keep_row(self, row: Row) -> None:
         # Rows of both tables wait for their trace together.
@@ -184,7 +194,9 @@ class SpanKeeper:
         with self._guard:
             old = [trace_id for trace_id, trace in self._open.items() if trace.until <= now]
             for trace_id in old:
-                self.counts.n_dropped += len(self._open.pop(trace_id).rows)
+                n_rows = len(self._open.pop(trace_id).rows)
+                self.counts.n_dropped += n_rows
+                self.counts.n_waiting -= n_rows
             self._kept_until = {trace_id: until for trace_id, until in self._kept_until.items() if until > now}
             segments = self._waiting.rotate()
             if not segments:

@@ -90,8 +90,14 @@ def spell_secret(value: str) -> set[str]:
     plain, escaped = orjson.dumps(value).decode()[1:-1], json.dumps(value)[1:-1]
     slashed = {spelling.replace("/", "\\/") for spelling in (plain, escaped)}
     coded = {quote(value, safe=""), quote(value), html.escape(value), repr(value)[1:-1]}
-    packed = base64.b64encode(value.encode()).decode().rstrip("=")
-    return {value, plain, escaped, packed, *slashed, *coded}
+    packed = set[str]()
+    for n_before in range(3):  # in a longer text it begins at any byte of the groups of three that base64 encodes
+        digits = base64.b64encode(bytes(n_before) + value.encode()).decode()[-(-n_before * 4 // 3) :]
+        packed.add(digits.rstrip("="))
+        if digits.endswith("="):  # the last digit depends on what follows
+            packed.add(digits.rstrip("=")[:-1])
+    packed |= {digits.replace("+", "-").replace("/", "_") for digits in packed}
+    return {value, plain, escaped, *packed, *slashed, *coded}
 
 
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+|(?<=://)[^\s/@]+@")

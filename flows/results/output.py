@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import orjson
@@ -382,7 +382,7 @@ def write_frame(frame: "pl.DataFrame", kind: str) -> str:
         case "jsonl":
             return "".join(write_json(row, indent=False) + "\n" for row in frame.iter_rows(named=True))
         case "csv":
-            return flatten_lists(frame).write_csv()
+            return disarm_formulas(frame).write_csv()
         case "markdown":
             rows = [frame.columns, ["---"] * frame.width, *frame.rows()]
             return "".join(
@@ -397,16 +397,14 @@ def write_frame(frame: "pl.DataFrame", kind: str) -> str:
             return lay_table(frame).to_text()
 
 
-def write_safe_csv(frame: "pl.DataFrame", file: IO[bytes]) -> None:
-    """Write all rows as CSV for a spreadsheet. It would run a text that begins like a formula, so such texts get an
-    apostrophe in front. The file begins with the UTF-8 mark, without which Excel assumes another encoding.
-    """
+def disarm_formulas(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """Return a table for CSV: a spreadsheet would run a text that begins like a formula, so it gets an apostrophe."""
     import polars as pl  # noqa: PLC0415
 
     flat = flatten_lists(frame).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
     texts = pl.col(pl.String)
     harmless = flat.with_columns(pl.when(texts.str.contains(_FORMULA)).then("'" + texts).otherwise(texts).name.keep())
-    harmless.rename(lambda name: f"'{name}" if name[:1] in _FORMULA_STARTS else name).write_csv(file, include_bom=True)
+    return harmless.rename(lambda name: f"'{name}" if name[:1] in _FORMULA_STARTS else name)
 
 
 def lay_table(frame: "pl.DataFrame") -> Table:

@@ -1,8 +1,8 @@
 """The server of `evalhouse ui` and `evalhouse receive`: its socket, its token, and connections that cannot exhaust it.
 
-Any machine that reaches the port can open connections before it shows a token. uvicorn limits the bytes of a request's
-headers, but neither the number of connections nor the time that a request takes to arrive. Here a connection is closed
-when its client keeps the server waiting; of too many, the one that has kept it waiting longest is closed for a new one.
+Any machine that reaches the port can open connections before it shows a token. uvicorn can limit the bytes of a
+request's headers, but neither the number of connections nor the time that a request takes to arrive. Here a connection
+is closed when its client keeps the server waiting; of too many, the one that has kept it waiting longest is closed.
 """
 
 import asyncio
@@ -30,9 +30,12 @@ if sys.platform != "win32":
 HEADERS_S: Final = 10.0
 """The time from the start of a connection, or from its last response, to the end of the next request's headers."""
 BODY_S: Final = 30.0
-"""The time in which the body of a request must arrive, and within which a client must read a part of a response."""
+"""The time in which the body of a request must arrive."""
+UNREAD_S: Final = 120.0
+"""The time in which a client must read a part of its response, of which the system buffers some megabytes."""
 _MAX_CONNECTIONS: Final = 256
 _BACKLOG: Final = 128
+_MAX_HEADERS: Final = 2**16
 _REPEAT_S: Final = 60.0
 _MIN_TOKEN: Final = 16
 
@@ -108,8 +111,8 @@ class BoundedConnection(H11Protocol):
 
     def _start_timer(self) -> None:
         self._n_unsent = self.transport.get_write_buffer_size()
-        is_idle = self.conn.their_state is h11.IDLE and not self._n_unsent
-        self._timer = self.loop.call_later(HEADERS_S if is_idle else BODY_S, self._end_if_stalled)
+        seconds = UNREAD_S if self._n_unsent else HEADERS_S if self.conn.their_state is h11.IDLE else BODY_S
+        self._timer = self.loop.call_later(seconds, self._end_if_stalled)
 
     def _end_if_stalled(self) -> None:
         if 0 < self.transport.get_write_buffer_size() < self._n_unsent:  # a slow client still reads its response
@@ -152,7 +155,8 @@ def make_server(app: ASGIApp, *, leave_s: int) -> uvicorn.Server:
     """Return the server of an app; at its end it waits `leave_s` for responses that are being sent."""
     config = uvicorn.Config(
         app, http=BoundedConnection, ws="none", backlog=min(_BACKLOG, find_max_connections() // 2), log_level="error",
-        access_log=False, server_header=False, lifespan="on", timeout_graceful_shutdown=leave_s,
+        h11_max_incomplete_event_size=_MAX_HEADERS, access_log=False, server_header=False, lifespan="on",
+        timeout_graceful_shutdown=leave_s,
     )  # fmt: skip
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).addFilter(_OncePerMinute())

@@ -19,7 +19,7 @@ from fastapi.responses import Response
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import draw_amounts
 from evalhouse.flows.results.output import write_share
-from evalhouse.flows.ui.pages import find_warehouse, link, render
+from evalhouse.flows.ui.pages import PageNumber, find_warehouse, link, render
 from evalhouse.flows.ui.pair import mark_changes
 from evalhouse.tasks.comparing.intervals import find_share_interval
 from evalhouse.warehouse.messages import suggest
@@ -77,7 +77,7 @@ def show_documents(
     words: str = "",
     show: Show = "all",
     sort: Sort = "misleads",
-    page: Annotated[int, Query(ge=1)] = 1,
+    page: PageNumber = 1,
 ) -> Response:
     """Show the documents of a run, or of it and the runs before it in its series, a page at a time."""
     warehouse = find_warehouse(request)

@@ -8,10 +8,10 @@ import hashlib
 from collections.abc import Callable, Collection, Hashable
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
 from evalhouse.flows.server.environment import load_user_settings
@@ -20,6 +20,7 @@ from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 T = TypeVar("T")
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 _MAX_CACHED: Final = 64
 FOLDERS: Final = (
     Path(__file__).with_name("assets"),

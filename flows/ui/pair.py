@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import polars as pl
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 from rapidfuzz.distance import LCSseq
 
@@ -25,7 +25,7 @@ from evalhouse.flows.results.comparison import name_part, write_p
 from evalhouse.flows.results.headline import describe_causes, lay_against
 from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
 from evalhouse.flows.results.run_facts import group_metrics, load_advice, sort_first
-from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render, use_cached
+from evalhouse.flows.ui.pages import PageNumber, check_choice, find_warehouse, link, render, use_cached
 from evalhouse.tasks.comparing.changes import WAYS, find_graded, list_verdict_flips, match_items
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, rank_samples
 from evalhouse.tasks.reviews.export import CorrectedPair, explain_uncorrected, pair_corrected
@@ -360,7 +360,7 @@ def show_samples(
     *,
     which: Literal["moved", "base", "candidate"] = "moved",
     by: str = "",
-    page: Annotated[int, Query(ge=1)] = 1,
+    page: PageNumber = 1,
 ) -> Response:
     """Show the samples with another score, or the samples of only one of the runs, a page at a time."""
     pair = find_pair(request, base, candidate)
@@ -419,7 +419,7 @@ def show_flips(
     way: str = "",
     metric: str = "",
     around: str = "",
-    page: Annotated[int, Query(ge=1)] = 1,
+    page: PageNumber = 1,
 ) -> Response:
     """Show the verdicts that fit all that is given, a page at a time; a table above counts them by step and way."""
     pair = find_pair(request, base, candidate)

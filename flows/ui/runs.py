@@ -27,7 +27,7 @@ from evalhouse.flows.results.output import (
     write_value,
 )
 from evalhouse.flows.results.run_facts import explain_joint_split, list_first, sort_first
-from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render, use_cached
+from evalhouse.flows.ui.pages import PageNumber, find_flow_run_page, find_warehouse, link, render, use_cached
 from evalhouse.flows.ui.pair import compare_cached
 from evalhouse.tasks.comparing.causes import FINE
 from evalhouse.warehouse.errors import WarehouseError
@@ -229,7 +229,7 @@ def show_runs(
     request: Request,
     sort: str = "started",
     ascending: str = "",
-    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+    page: PageNumber = 1,
 ) -> Response:
     """Show the runs that the address asks for."""
     known = (*_WANTED, "sort", "ascending", "page")

@@ -24,7 +24,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
 from evalhouse.flows.report.charts import MAX_POINTS, MAX_SERIES, Chart, draw_distribution, draw_result
-from evalhouse.flows.results.output import write_cell, write_json, write_safe_csv
+from evalhouse.flows.results.output import disarm_formulas, write_cell, write_json
 from evalhouse.flows.ui.pages import find_warehouse, link, render, use_cached
 from evalhouse.warehouse.errors import QueryError, WarehouseError
 from evalhouse.warehouse.location import Location
@@ -219,7 +219,8 @@ def read_recipes() -> tuple[Recipe, ...]:
 
 router = APIRouter()
 _FILES: Final[Mapping[str, tuple[str, Callable[[pl.DataFrame, IO[bytes]], None]]]] = {
-    "csv": ("text/csv; charset=utf-8", write_safe_csv),
+    # With the UTF-8 mark, without which Excel assumes another encoding.
+    "csv": ("text/csv; charset=utf-8", lambda frame, file: disarm_formulas(frame).write_csv(file, include_bom=True)),
     "parquet": ("application/vnd.apache.parquet", pl.DataFrame.write_parquet),
 }
 MAX_ADDRESS: Final = 30_000

@@ -9,15 +9,13 @@ they were asked, or what a reranker chose of them. A trace of which nothing can 
 sample.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
-from hashlib import sha256
-from typing import Any, Final, Literal, TypeVar
+from functools import partial
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -36,9 +34,9 @@ from evalhouse.tasks.datasets.otel import (
 )
 from evalhouse.tasks.datasets.rows import RawRow
 from evalhouse.tasks.datasets.spans import Blame, Document, Kind, Span, Tree
-from evalhouse.tasks.datasets.values import Complain, ReadingStopped, open_cell
+from evalhouse.tasks.datasets.values import Complain, ReadingStopped
 from evalhouse.tasks.datasets.vendors import read_langfuse, read_langsmith
-from evalhouse.tasks.settings.suite import PATTERNS, TRACES, Redaction, Sampling, TraceFormat, TraceWindow
+from evalhouse.tasks.settings.suite import TRACES, TraceFormat, TraceWindow
 from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.rows.spans import fetch_trace_rows, find_forgotten_traces
@@ -372,87 +370,6 @@ def make_samples(traces: Iterable[tuple[list[Span], bool]], tally: Tally, *, are
         yield RawRow(row=number, values=row)
     if (tally.n_traces or tally.n_unplaced) and not tally.n_samples:
         raise ReadingStopped(None, "no_rows", tally.describe())
-
-
-# --- the choice of received spans
-
-AnyItem = TypeVar("AnyItem", bound=Recorded | Logged)
-_MAX_NESTING: Final = 50
-_TOO_DEEP: Final = "[nested too deep]"
-
-
-@dataclass(frozen=True)
-class Redactor:
-    """Takes what the patterns find out of spans.
-
-    Text that is JSON is opened first: in it a letter may be written as an escape, which no pattern would find.
-    """
-
-    redaction: Redaction
-
-    @cached_property
-    def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
-        own = [(re.compile(item.pattern), item.replacement) for item in self.redaction.own]
-        return [*own, *((re.compile(PATTERNS[name]), f"[{name}]") for name in self.redaction.patterns)]
-
-    def redact(self, item: AnyItem) -> AnyItem:
-        """Return the same span or event without it; ids, times and status stay."""
-        if not self._patterns:
-            return item
-        fields: dict[str, Any] = {
-            "name": self._redact_text(item.name),
-            "service": None if item.service is None else self._redact_text(item.service),
-            "attributes": self._redact_value(item.attributes),
-        }
-        if isinstance(item, Recorded):
-            fields["message"] = None if item.message is None else self._redact_text(item.message)
-            fields["events"] = tuple(self._redact_value(event) for event in item.events)
-        return replace(item, **fields)
-
-    def _redact_value(self, value: Any, depth: int = 0) -> Any:  # noqa: ANN401  # any value of an attribute
-        if isinstance(value, str):
-            opened = open_cell(value)
-            is_text = isinstance(opened, str)
-            return self._redact_text(value) if is_text else _spell(self._redact_value(opened, depth + 1))
-        if depth > _MAX_NESTING:
-            return _TOO_DEEP
-        if isinstance(value, Mapping):
-            return {self._redact_text(str(key)): self._redact_value(item, depth + 1) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._redact_value(item, depth + 1) for item in value]
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            # A number may be what a pattern looks for, such as a card's.
-            redacted = self._redact_text(str(value))
-            return value if redacted == str(value) else redacted
-        return value
-
-    def _redact_text(self, text: str) -> str:
-        for pattern, replacement in self._patterns:
-            text = pattern.sub(replacement, text)
-        return text
-
-
-def is_picked(trace_id: str, share: float) -> bool:
-    """Return True if a trace is in the share that is kept: by its id, so that all receivers pick the same ones."""
-    return int.from_bytes(sha256(trace_id.encode()).digest()[:8], "big") < share * 2**64
-
-
-def is_named(recorded: Recorded, sampling: Sampling) -> bool:
-    """Return True if a rule keeps the trace of this span, regardless of the share."""
-    if sampling.errors and recorded.status == "error":
-        return True
-    duration_ms = recorded.duration_ms
-    if sampling.slower_than_ms is not None and duration_ms is not None and duration_ms > sampling.slower_than_ms:
-        return True
-    return any(
-        name in recorded.attributes and (not values or _spell(recorded.attributes[name]) in values)
-        for name, values in sampling.attributes.items()
-    )
-
-
-def _spell(value: object) -> str:
-    """Return a value as a rule writes it."""
-    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
 # --- rows of the warehouse

@@ -94,6 +94,11 @@ def test_csv_is_read_back_with_lists_as_json(ask: Ask) -> None:
     (kinds,) = csv.DictReader(io.StringIO(ask("query", KINDS, "--format", "csv").stdout))
     assert kinds["struct"] == '{"a":"b"}'
     assert kinds["lines"] == "a|b\nc"
+    texts = "select '=1+1' as a, '- one' as b, -1.5 as c, ['+x'] as d, '@x' as \"=e\""
+    (row,) = csv.DictReader(io.StringIO(ask("query", texts, "--format", "csv").stdout))
+    assert row == {"a": "'=1+1", "b": "'- one", "c": "-1.5", "d": '["+x"]', "'=e": "'@x"}, "no spreadsheet runs it"
+    exact = {"a": "=1+1", "b": "- one", "c": -1.5, "d": ["+x"], "=e": "@x"}
+    assert ask("query", texts, "--format", "jsonl").document == exact
 
 
 def test_a_table_shows_digits_that_three_decimals_would_lose(ask: Ask) -> None:

@@ -75,9 +75,13 @@ def _serving() -> Iterator[tuple[int, uvicorn.Server]]:
             thread.join()
 
 
+def _shorten(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEADERS_S", "BODY_S", "UNREAD_S"):
+        monkeypatch.setattr(connections, name, 0.6)
+
+
 def _open(port: int, text: bytes) -> socket.socket:
     client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", port))
     client.sendall(text)
     return client
@@ -89,8 +93,7 @@ def _ask(port: int, path: str = "/", *, timeout_s: float = 5.0) -> int:
 
 @pytest.mark.parametrize("kind", SLOW_CLIENTS)
 def test_slow_client_is_closed_however_it_is_slow(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEADERS_S", 0.5)
-    monkeypatch.setattr(connections, "BODY_S", 0.5)
+    _shorten(monkeypatch)
     text, drop = SLOW_CLIENTS[kind]
     with _serving() as (port, server), _open(port, text) as client:
         deadline = time.monotonic() + 10
@@ -105,16 +108,16 @@ def test_slow_client_is_closed_however_it_is_slow(kind: str, monkeypatch: pytest
 
 def test_client_that_is_slow_for_a_reason_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that takes the server long, and a response that is read slowly."""
-    monkeypatch.setattr(connections, "HEADERS_S", 0.5)
-    monkeypatch.setattr(connections, "BODY_S", 0.5)
+    _shorten(monkeypatch)
     with _serving() as (port, _):
         assert _ask(port, "/slow") == 401
         with _open(port, b"GET /whole HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
-            n_read = 0
-            while part := client.recv(200_000):
+            began_at, n_read = time.monotonic(), 0
+            while part := client.recv(100_000):
                 n_read += len(part)
-                time.sleep(0.02 if n_read < 10_000_000 else 0)
+                time.sleep(0.01)
         assert n_read > 20_000_000
+        assert time.monotonic() - began_at > 1.5
 
 
 @pytest.mark.parametrize("kind", SLOW_CLIENTS)

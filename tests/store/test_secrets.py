@@ -29,6 +29,13 @@ SPELLINGS = {
     "an address": quote(KEY, safe=""),
     "a page": "Zq7/&quot;odd&amp;ü-key+0123456789=",
     "base64": base64.b64encode(KEY.encode()).decode(),
+    **{
+        f"base64 of a text, {len(before) % 3}, {encode.__name__}": encode(
+            f"{before}{KEY} and ¿?~~ more".encode()
+        ).decode()
+        for before in ("bot", "bots", "robot")
+        for encode in (base64.b64encode, base64.urlsafe_b64encode)
+    },
     "Python": repr(KEY),
 }
 
@@ -43,6 +50,9 @@ def test_a_secret_is_hidden_in_every_spelling(spelling: str) -> None:
     note_secret(KEY)
     hidden = hide_secrets(f"so it is {SPELLINGS[spelling]} and no other")
     assert "0123456789" not in hidden
+    assert "MDEyMzQ1" not in hidden
+    assert "EyMzQ1" not in hidden
+    assert "AxMjM0NT" not in hidden
     assert hidden.startswith("so it is ")
     assert hidden.endswith(" and no other")
 

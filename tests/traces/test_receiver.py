@@ -393,7 +393,7 @@ def test_a_receivers_file_is_refused_with_lines_and_keys(tmp_path: Path) -> None
     lines = str(refused.value).splitlines()
     assert lines[0].startswith("receiver.toml, line 1: body: unknown key; did you mean body_mb?")
     assert lines[1] == "receiver.toml, line 3: sampling.share: got 2; input should be less than or equal to 1"
-    assert "line 5: redaction.patterns: got ['mail']; unknown pattern mail" in lines[2]
+    assert "line 5: redaction.patterns[1]: got 'mail'; input should be 'email', 'phone'" in lines[2]
     assert any("patern" in line for line in lines)
     assert load_receiver(None).sampling.share == 1
 

@@ -7,14 +7,18 @@ import json
 import re
 import socket
 import unicodedata
+from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import cast
 from urllib.parse import quote
 
 import duckdb
 import pytest
 from browser import open_browser
 from cli_process import call_here
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from history_nights import Size, write_nights
 from starlette.testclient import TestClient
 from ui_house import PORT, TOKEN, make_client, serve_ui
@@ -181,6 +185,22 @@ def test_any_text_in_an_address_is_answered_with_a_page(client: TestClient, run_
             assert "root:" not in answer.text, at
             if answer.headers.get("content-type", "").startswith("text/html"):
                 assert Page(answer.text).faults == [], at
+
+
+def test_number_of_any_size_is_answered_with_a_page(client: TestClient, run_id: str) -> None:
+    given = {"run": run_id, "base": "previous", "candidate": "latest", "name": "x", "id": "x", "show": "all"}
+    tried = set[str]()
+    for route in cast("FastAPI", client.app).routes:
+        if not isinstance(route, APIRoute) or "GET" not in route.methods:
+            continue
+        path = route.path.format_map(defaultdict(lambda: "x", given))
+        for parameter in route.dependant.query_params:
+            if parameter.field_info.annotation is int or parameter.name == "page":
+                tried.add(f"{route.path} {parameter.name}")
+                for number in ("9" * 30, "1000000", "-1", "1e5"):
+                    answer = client.get(path, params={**given, parameter.name: number})
+                    assert answer.status_code in (200, 400, 404), (path, parameter.name, number)
+    assert {"/runs/{run}/documents page", "/compare/samples page", "/runs page"} <= tried
 
 
 SQL = (

@@ -1,0 +1,210 @@
+"""Received spans before they are stored: which are kept, and the texts of them that are removed.
+
+The shapes of keys are a table here because no package fits: the rules of gitleaks are part of a program in Go, and
+detect-secrets (last released in 2024) searches lines of source code, with patterns that take quadratic time on foreign
+text and know neither Google, Hugging Face nor Anthropic. Each shape is the one that its provider documents.
+
+`regex` searches without holding Python's lock, so that a receiver answers other requests during a large one.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+
+import orjson
+import regex
+
+from evalhouse.tasks.datasets.otel import Logged, Recorded
+from evalhouse.tasks.datasets.values import open_cell
+from evalhouse.tasks.settings.suite import PatternName, Redaction, Sampling
+
+AnyItem = TypeVar("AnyItem", bound=Recorded | Logged)
+
+_NUMBER: Final = r"(?<![\w.])"
+_LOCAL, _DOMAIN = r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}", r"[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
+_HEX: Final = r"[0-9A-Fa-f]{1,4}"
+_IBAN_COUNTRIES: Final = (
+    "A[DELTZ]|B[AEGHIRY]|C[HRYZ]|D[EKO]|E[EGS]|F[IKOR]|G[BEILRT]|H[NRU]|I[ELQST]|JO|K[WZ]|L[BCITUVY]|M[CDEKNRTU]"
+    "|N[ILO]|OM|P[KLST]|QA|R[OSU]|S[ACDEIKMOTV]|T[LNR]|UA|V[AG]|XK|YE"
+)
+# The names of fields, headers and variables whose value is a secret.
+_SECRET: Final = (
+    r"(?i:(?:api|access|auth|account|client|private|secret|signing|subscription|encryption|session|refresh|id)[._ -]?"
+    r"(?:key|token|secret)(?:[._ -]?id)?|x-[\w-]{0,30}(?:key|token|secret)|client_?credentials?|secret|token)"
+)
+_PASSWORD: Final = r"(?i:pass(?:word|wd|phrase)|pwd)"
+_SEPARATOR: Final = r"""\\?["']?\s{0,3}(?::=|=>|[:=])\s{0,3}\\?["']?"""
+_VALUE: Final = r"""[^\s"'\\&,;<>(){}\[\]]"""
+
+PATTERNS: Final[Mapping[PatternName, tuple[str, ...]]] = {
+    "email": (
+        rf"{_LOCAL}@{_DOMAIN}",
+        rf"{_LOCAL}＠{_DOMAIN}",
+        rf"{_LOCAL}%40{_DOMAIN}",
+        rf"[\w.+-]{{1,64}} ?\[at\] ?{_DOMAIN}",
+        rf"[\w.+-]{{1,64}} ?\(at\) ?{_DOMAIN}",
+    ),
+    "phone": (
+        rf"{_NUMBER}(?:\+|00)\d{{1,3}}[ ./-]?(?:\(\d{{1,4}}\)[ ./-]?)?\d(?:[ ./-]?\d){{6,12}}(?!\w)"
+        rf"|{_NUMBER}\(?0?\d{{2,5}}\)?[ ./-]\d{{3,4}}[ ./-]?\d{{3,5}}(?![\w.])|{_NUMBER}1[3-9]\d{{9}}(?!\w)",
+    ),
+    "card": (
+        rf"{_NUMBER}(?:\d{{4}}[ .-]?\d{{4}}[ .-]?\d{{4}}[ .-]?\d{{1,7}}|3[47]\d\d[ .-]?\d{{6}}[ .-]?\d{{5}})(?!\w)",
+    ),
+    "iban": (
+        rf"(?i:\b(?:{_IBAN_COUNTRIES})\d{{2}}(?=(?:[ -]?[A-Z]{{0,6}}[ -]?\d){{8}})"
+        r"(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,4})?\b)",
+    ),
+    "ip": (
+        rf"(?<![\w:.])(?:{_HEX}:){{7}}{_HEX}(?![\w:])",
+        # Three hexadecimal digits in a row, or three colons: `1::2` is a slice in Python.
+        rf"(?<![\w:.])(?=[0-9A-Fa-f:]{{0,30}}[0-9A-Fa-f]{{3}}|(?:{_HEX}:+){{3}})(?:{_HEX}:){{0,6}}(?:{_HEX})?::"
+        rf"(?:{_HEX}:){{0,6}}(?:(?:\d{{1,3}}\.){{3}}\d{{1,3}}|{_HEX})?(?![\w:])",
+        rf"{_NUMBER}(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?![\w.])",
+    ),
+    "key": (
+        # OpenAI, Anthropic and providers with their form, Langfuse, Stripe
+        r"\b[spr]k[-_](?=[\w-]{0,80}\d)[\w-]{16,}",
+        # GitHub, GitLab, Hugging Face, Groq, Pinecone, Replicate, Fireworks, LangSmith, npm, Linear, Notion, Grafana,
+        # Sentry, Supabase, Shopify, DigitalOcean, Stripe's webhooks
+        r"\b(?:gh[pousr]|github_pat|hf|gsk|pcsk|r8|fw|lsv2_(?:pt|sk)|npm|lin_api|ntn|glc|glsa|sntr[yu]s|sbp|sb_secret"
+        r"|shp(?:at|ca|pa|ss)|do[opr]_v1|whsec)_(?=\w{0,60}\d)[\w+/=]{16,}",
+        r"\b(?:gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|soat|ffct)|gloas|xox[a-z](?:\.xox[a-z])?|xapp|xai|pplx|nvapi|tvly|pypi"
+        r"|NRAK|GOCSPX)-(?=[\w-]{0,60}\d)[\w-]{16,}",
+        r"\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}",  # Google
+        r"\b(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[A-Z0-9]{16}\b|\bABSK[\w+/=]{40,}",  # AWS
+        r"\b(?:LTAI|AKID)(?=\w{0,30}\d)\w{12,}",  # Alibaba Cloud, Tencent Cloud
+        r"\bSG\.[\w-]{16,}\.[\w-]{16,}|\bhv[sbr]\.[\w-]{20,}|\bdp\.\w{2,5}\.\w{20,}",  # SendGrid, Vault, Doppler
+        r"\b(?:SK|AC|dapi|key-)[0-9a-f]{32}\b",  # Twilio, Databricks, Mailgun
+        r"\bATATT3[\w=-]{20,}|\b\d{8,10}:AA[\w-]{30,}",  # Atlassian, Telegram
+        r"\bhooks\.slack\.com/\w{1,20}/[\w/+]{20,}|\bdiscord(?:app)?\.com/api/webhooks/\d{1,20}/[\w-]{20,}",
+        r"[?&]sig=[\w%+/=-]{20,}",  # addresses that Azure has signed
+        r"\beyJ[\w-]{8,300}\.[\w-]{8,}(?:\.[\w-]*){0,3}",  # JWT
+        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----))*+(?:-----END [A-Z0-9 ]{1,40}-----)?",
+        r"(?i:\bbearer)\s{1,9}[\w.~+/=-]{16,}",
+        r"(?i:\bbasic)\s{1,9}(?=[\w+/]{0,60}[\d=])[\w+/]{12,}={0,2}",
+        rf"(?i:\bauthorization){_SEPARATOR}(?:[A-Za-z]{{1,20}}\s{{1,3}})?(?={_VALUE}{{0,60}}\d){_VALUE}{{8,}}",
+        r"(?<=://)[^\s/@:]{0,100}:[^\s/]{1,200}(?=@)",  # the user and the password of an address
+        rf"{_SECRET}{_SEPARATOR}(?={_VALUE}{{0,60}}\d){_VALUE}{{8,}}",
+        rf"{_PASSWORD}(?:{_SEPARATOR}(?={_VALUE}{{0,60}}[^\s\w.])|{_SEPARATOR}(?={_VALUE}{{0,60}}\d)|=){_VALUE}{{4,}}",
+    ),
+}
+"""The built-in patterns by name; a match becomes `[name]`. Each searches any text in a time in proportion to its
+length: what can fail has an end, and what has none is part of a match."""
+
+_TIMEOUT_S: Final = 20.0
+_UNSEARCHED: Final = "[redaction took too long]"
+_MAX_NESTING: Final = 50
+_TOO_DEEP: Final = "[nested too deep]"
+_SECRET_FIELD: Final = regex.compile(rf"(?:[\w.-]*[._-])?(?:{_SECRET}|(?P<password>{_PASSWORD})|(?i:authorization))")
+_SECRET_VALUE: Final = regex.compile(r"(?=\S*\d)\S{8,}")
+_BASE64: Final = regex.compile(r"(?<![\w+/-])[\w+/-]{16,}={0,2}(?![\w+/=-])", regex.ASCII)
+
+
+@dataclass(frozen=True)
+class Redactor:
+    """Takes what the patterns find out of spans.
+
+    Text that is JSON is opened first, because in it a letter may be written as an escape, which no pattern would find.
+    Text in base64 is decoded for the same reason.
+    """
+
+    redaction: Redaction
+
+    @cached_property
+    def _patterns(self) -> list[tuple[Any, str]]:
+        own = [(regex.compile(item.pattern), item.replacement) for item in self.redaction.own]
+        names = self.redaction.patterns
+        return [*own, *((regex.compile(pattern), f"[{name}]") for name in names for pattern in PATTERNS[name])]
+
+    def redact(self, item: AnyItem) -> AnyItem:
+        """Return the same span or event without it; ids, times and status stay."""
+        if not self._patterns:
+            return item
+        fields: dict[str, Any] = {
+            "name": self._redact_text(item.name),
+            "service": None if item.service is None else self._redact_text(item.service),
+            "attributes": self._redact_value(item.attributes),
+        }
+        if isinstance(item, Recorded):
+            fields["message"] = None if item.message is None else self._redact_text(item.message)
+            fields["events"] = tuple(self._redact_value(event) for event in item.events)
+        return replace(item, **fields)
+
+    def _redact_value(self, value: Any, depth: int = 0) -> Any:  # noqa: ANN401  # any value of an attribute
+        if isinstance(value, str):
+            opened = open_cell(value)
+            is_text = isinstance(opened, str)
+            return self._redact_text(value) if is_text else spell(self._redact_value(opened, depth + 1))
+        if depth > _MAX_NESTING:
+            return _TOO_DEEP
+        if isinstance(value, Mapping):
+            return {
+                self._redact_text(str(name)): (
+                    "[key]" if self._is_secret(name, item) else self._redact_value(item, depth + 1)
+                )
+                for name, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self._redact_value(item, depth + 1) for item in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            # A number may be what a pattern looks for, such as a card's.
+            redacted = self._redact_text(str(value))
+            return value if redacted == str(value) else redacted
+        return value
+
+    def _is_secret(self, name: object, value: object) -> bool:
+        """Return True if a field is named like one that holds a secret, and its value may be one."""
+        if "key" not in self.redaction.patterns or not isinstance(value, str):
+            return False
+        match = _SECRET_FIELD.fullmatch(str(name))
+        return match is not None and (match["password"] is not None or _SECRET_VALUE.fullmatch(value) is not None)
+
+    def _redact_text(self, text: str) -> str:
+        redacted = self._replace(text)
+        return _BASE64.sub(lambda match: self._redact_base64(match[0]), redacted, concurrent=True)
+
+    def _redact_base64(self, packed: str) -> str:
+        """Return base64 of a text with its redacted text; anything else unchanged."""
+        altchars = b"-_" if "-" in packed or "_" in packed else b"+/"
+        digits = packed.rstrip("=")
+        try:
+            text = base64.b64decode(digits + "=" * (-len(digits) % 4), altchars, validate=True).decode()
+        except ValueError:
+            return packed
+        redacted = self._replace(text)
+        return packed if redacted == text else base64.b64encode(redacted.encode(), altchars).decode()
+
+    def _replace(self, text: str) -> str:
+        for pattern, replacement in self._patterns:
+            try:
+                text = pattern.sub(replacement, text, concurrent=True, timeout=_TIMEOUT_S)
+            except TimeoutError:  # a pattern of the user's, such as (a+)+b: what it might find must not be stored
+                return _UNSEARCHED
+        return text
+
+
+def is_picked(trace_id: str, share: float) -> bool:
+    """Return True if a trace is in the share that is kept: by its id, so that all receivers pick the same ones."""
+    return int.from_bytes(sha256(trace_id.encode()).digest()[:8], "big") < share * 2**64
+
+
+def is_named(recorded: Recorded, sampling: Sampling) -> bool:
+    """Return True if a rule keeps the trace of this span, regardless of the share."""
+    if sampling.errors and recorded.status == "error":
+        return True
+    duration_ms = recorded.duration_ms
+    if sampling.slower_than_ms is not None and duration_ms is not None and duration_ms > sampling.slower_than_ms:
+        return True
+    return any(
+        name in recorded.attributes and (not values or spell(recorded.attributes[name]) in values)
+        for name, values in sampling.attributes.items()
+    )
+
+
+def spell(value: object) -> str:
+    """Return a value as a rule, or JSON within a text, writes it."""
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
