@@ -17,9 +17,8 @@ import difflib
 import html
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -205,6 +204,7 @@ def evaluate(
     from evalhouse.tasks.datasets.values import DatasetError
     from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.messages import list_names, settings_as_arguments
+    from evalhouse.warehouse.rows.samples import Scratch
 
     path = os.fspath(samples) if isinstance(samples, str | os.PathLike) else None
     if path and name:
@@ -231,12 +231,12 @@ def evaluate(
         elif message.get("interrupted"):
             line.say(f"stopped; to resume it: evalhouse resume {message['interrupted']['run_id']}\n")
 
-    with tempfile.TemporaryDirectory(prefix="evalhouse-") as folder, settings_as_arguments():
+    with closing(Scratch()) as scratch, settings_as_arguments():
         dataset, source = path or name or _SAMPLES, None
         if path is None:
             mapping = settings.get("mapping")
             try:
-                source = str(write_samples(samples, Path(folder), mapping if isinstance(mapping, dict) else {}))
+                source = str(write_samples(samples, scratch.folder, mapping if isinstance(mapping, dict) else {}))
             except DatasetError as error:
                 raise EvaluationError(str(error)) from None
         chosen = split_list(metrics, "metrics") if isinstance(metrics, str) else tuple(metrics)

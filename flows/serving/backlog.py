@@ -38,6 +38,7 @@ from evalhouse.tasks.asking.batches import WAITS
 from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing, WarehouseUnreachable
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, now_utc, update_run
+from evalhouse.warehouse.rows.samples import remove_abandoned
 from evalhouse.warehouse.store import WRITE_PATIENCE_S, Warehouse
 
 _GONE: Final = "its process ended before the run did"
@@ -109,6 +110,8 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
             reason = f" ({run.problem})" if run.problem else ""
             result = resume_crashed(api, suite, run, f"it had crashed{reason}")
             lines.append(f"{suite.name}: run {run.run_id} had crashed{reason}: {result}")
+        if crashed:
+            remove_abandoned()  # what their processes had in temporary folders
         lines += _queue_lost(api, suite)
         lines += _resume_left(api, warehouse, suite, alive | crashed.keys())
     return lines

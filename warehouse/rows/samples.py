@@ -197,7 +197,7 @@ class Staging:
 
     def discard(self) -> None:
         """Remove the folder."""
-        self._scratch.remove()
+        self._scratch.close()
 
 
 def take_in_samples(
@@ -317,29 +317,34 @@ _PREFIX: Final = "evalhouse-staging-"
 
 
 class Scratch:
-    """A temporary folder that its process alone may read; `remove` it when done.
+    """A temporary folder that its process alone may read; `close` it when done.
 
     A lock beside the folder, taken before the folder is made, shows the next process whether it is still in use.
     """
 
     def __init__(self) -> None:
-        for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/"):  # of ended processes
-            lock = FileLock(folder.with_name(f"{folder.name}.lock"))
-            try:
-                lock.acquire(timeout=0)
-            except (Timeout, OSError):  # in use, or another user's
-                continue
-            _remove_folder(folder, lock)
+        remove_abandoned()
         self.folder = Path(tempfile.gettempdir()) / f"{_PREFIX}{uuid.uuid4().hex}"
         # Not bound to a thread: another thread may end the run and release it.
         self._lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"), thread_local=False)
         self._lock.acquire()
         self.folder.mkdir(mode=0o700)
 
-    def remove(self) -> None:
+    def close(self) -> None:
         """Remove the folder with its files; a second time it does nothing."""
         if self._lock.is_locked:
             _remove_folder(self.folder, self._lock)
+
+
+def remove_abandoned() -> None:
+    """Remove the temporary folders of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/"):
+        lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+        try:
+            lock.acquire(timeout=0)
+        except (Timeout, OSError):  # in use, or another user's
+            continue
+        _remove_folder(folder, lock)
 
 
 def _remove_folder(folder: Path, lock: FileLock) -> None:
