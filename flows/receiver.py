@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -225,6 +225,7 @@ INSTALL: Final = "pip install 'evalhouse[traces]'"
 _JSON: Final = "application/json"
 _PROTOBUF: Final = "application/x-protobuf"
 _MIB: Final = 2**20
+_LARGE: Final = _MIB
 _RETRY_AFTER_S: Final = 5
 _MAX_REQUESTS: Final = 64  # requests that are read or written at the same time
 _LEAVE_S: Final = 5
@@ -275,6 +276,7 @@ class Receiver:
     settings: ReceiverSettings
     token: str = field(repr=False)
     n_open: int = 0
+    _large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2)))
 
     async def receive(self, signal: _Signal, request: Request) -> Response:
         """Store the items of one request, and answer in its encoding."""
@@ -283,7 +285,9 @@ class Receiver:
         try:
             self._check(request, kind)
             body = await self._read_body(request)
-            problems = await asyncio.to_thread(self._store, signal, body, kind)
+            # Large ones take seconds and must not occupy all threads: small ones are stored beside them.
+            async with self._large if len(body) > _LARGE else nullcontext():
+                problems = await asyncio.to_thread(self._store, signal, body, kind)
         except Refused as refused:
             headers = {"retry-after": str(_RETRY_AFTER_S)} if refused.again else {}
             headers |= {"www-authenticate": "Bearer"} if refused.status == 401 else {}
