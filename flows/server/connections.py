@@ -1,4 +1,5 @@
-"""The server of `evalhouse ui` and `evalhouse receive`: its socket, its token, and connections that cannot exhaust it.
+"""The server of `evalhouse ui` and `evalhouse receive`: its socket, its token, and connections that cannot exhaust it,
+which are those of the Prefect server of `evalhouse serve` as well.
 
 Any machine that reaches the port can open connections before it shows a token. uvicorn can limit the bytes of a
 request's headers, but neither the number of connections nor the time that a request takes to arrive. Here a connection
@@ -14,7 +15,7 @@ import secrets
 import socket
 import sys
 import time
-from typing import Final
+from typing import Any, Final
 
 import h11
 import uvicorn
@@ -106,6 +107,8 @@ class BoundedConnection(H11Protocol):
             self._timer = None
         if self._is_answering and state not in (h11.IDLE, h11.SEND_BODY) and not is_paused:
             return  # the client waits for the server
+        if self.transport.get_protocol() is not self:
+            return  # a websocket, whose pings have a timeout
         self._waiting_since = self.loop.time()
         self._start_timer()
 
@@ -154,13 +157,22 @@ class _OncePerMinute(logging.Filter):
 def make_server(app: ASGIApp, *, leave_s: int) -> uvicorn.Server:
     """Return the server of an app; at its end it waits `leave_s` for responses that are being sent."""
     config = uvicorn.Config(
-        app, http=BoundedConnection, ws="none", backlog=min(_BACKLOG, find_max_connections() // 2), log_level="error",
-        h11_max_incomplete_event_size=_MAX_HEADERS, access_log=False, server_header=False, lifespan="on",
-        timeout_graceful_shutdown=leave_s,
-    )  # fmt: skip
+        app, ws="none", log_level="error", server_header=False, timeout_graceful_shutdown=leave_s, **bound_connections()
+    )
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).addFilter(_OncePerMinute())
     return uvicorn.Server(config)
+
+
+def bound_connections() -> dict[str, Any]:
+    """Return the arguments of `uvicorn.Config` by which clients cannot exhaust a server."""
+    return {
+        "http": BoundedConnection,
+        "backlog": min(_BACKLOG, find_max_connections() // 2),
+        "h11_max_incomplete_event_size": _MAX_HEADERS,
+        "access_log": False,
+        "lifespan": "on",
+    }
 
 
 def listen(host: str, port: int | None, default: int) -> socket.socket:

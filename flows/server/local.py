@@ -460,6 +460,7 @@ async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_
     import uvicorn  # noqa: PLC0415  # these take two seconds, in which the order is watched for
     from filelock import FileLock  # noqa: PLC0415
 
+    from evalhouse.flows.server.connections import bound_connections  # noqa: PLC0415
     from evalhouse.flows.server.faster_start import create_app_faster, is_plain  # noqa: PLC0415
 
     if is_lasting or is_plain():
@@ -480,10 +481,9 @@ async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_
     settings = get_current_settings()
     config = uvicorn.Config(
         Guard(app, settings.server.api.cors_allowed_origins.split(",")),
-        lifespan="on",
         log_config=None,
-        access_log=False,
         timeout_graceful_shutdown=3,
+        **bound_connections(),
     )
     server = uvicorn.Server(config)
 
