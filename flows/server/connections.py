@@ -1,5 +1,6 @@
-"""The server of `evalhouse ui` and `evalhouse receive`: its socket, its token, and connections that cannot exhaust it,
-which are those of the Prefect server of `evalhouse serve` as well.
+"""The server of `evalhouse ui` and `evalhouse receive`: its socket, its token, and connections that cannot exhaust it.
+
+The Prefect server of `evalhouse serve` limits its connections in the same way.
 
 Any machine that reaches the port can open connections before it shows a token. uvicorn can limit the bytes of a
 request's headers, but neither the number of connections nor the time that a request takes to arrive. Here a connection

@@ -167,7 +167,7 @@ def test_equal_error_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["ui", "receive"])
-def test_more_half_open_connections_than_files_shut_nobody_out(
+def test_clients_are_served_beside_more_half_open_connections_than_files(
     command: str, tmp_path: Path, prefect_home: Path
 ) -> None:
     """1,100 of them, at a process that may open 1,024 files."""
