@@ -101,7 +101,7 @@ _MAX_NESTING: Final = 50
 _TOO_DEEP: Final = "[nested too deep]"
 _SECRET_FIELD: Final = regex.compile(rf"(?:[\w.-]*[._-])?(?:{_SECRET}|(?P<password>{_PASSWORD})|(?i:authorization))")
 _SECRET_VALUE: Final = regex.compile(r"(?=\S*\d)\S{8,}")
-_BASE64: Final = regex.compile(r"(?<![\w+/-])[\w+/-]{16,}={0,2}(?![\w+/=-])", regex.ASCII)
+_BASE64: Final = regex.compile(r"(?<![\w+/-])[A-Za-z0-9_+/-]{16,}={0,2}(?![\w+/=-])")
 
 
 @dataclass(frozen=True)
