@@ -353,8 +353,8 @@ def query(
     columns of one with what they mean. In SQL getvariable('latest') is the id of the newest evaluation and
     getvariable('previous') that of the run before it in its series (suite, or dataset). `table` cuts very long texts
     at a terminal; the other formats have them whole. In `csv` a text that begins like a formula gets an apostrophe, so
-    that no spreadsheet runs it; `json` and `jsonl` have every text unchanged. `evalhouse ui` has a page to write SQL in,
-    with completion and charts.
+    that no spreadsheet runs it; `json` and `jsonl` have every text unchanged. `evalhouse ui` has a page to write SQL
+    in, with completion and charts.
     """
     from evalhouse.warehouse.sandbox.query_process import answer_apart  # noqa: PLC0415  # imports Polars
 

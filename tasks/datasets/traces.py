@@ -9,6 +9,7 @@ they were asked, or what a reranker chose of them. A trace of which nothing can 
 sample.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
