@@ -87,7 +87,7 @@ PATTERNS: Final[Mapping[PatternName, tuple[str, ...]]] = {
         r"(?i:\bbearer)\s{1,9}[\w.~+/=-]{16,}",
         r"(?i:\bbasic)\s{1,9}(?=[\w+/]{0,60}[\d=])[\w+/]{12,}={0,2}",
         rf"(?i:\bauthorization){_SEPARATOR}(?:[A-Za-z]{{1,20}}\s{{1,3}})?(?={_VALUE}{{0,60}}\d){_VALUE}{{8,}}",
-        r"(?<=://)[^\s/@:]{0,100}:[^\s/]{1,200}(?=@)",  # the user and the password of an address
+        r"(?<=://)[^\s/?#@:]{0,100}:[^\s/?#]{1,200}(?=@)",  # the user and the password of an address
         rf"{_SECRET}{_SEPARATOR}(?={_VALUE}{{0,60}}\d){_VALUE}{{8,}}",
         rf"{_PASSWORD}(?:{_SEPARATOR}(?={_VALUE}{{0,60}}[^\s\w.])|{_SEPARATOR}(?={_VALUE}{{0,60}}\d)|=){_VALUE}{{4,}}",
     ),
