@@ -79,7 +79,8 @@ HARMLESS = [
     "Authorization: required before boarding", "the api key: ask the harbour", "password: required",
     "forgot your password?",
     "max_tokens=1024", "prompt_tokens: 12345678", "token: hello", "total tokens: 123456789", "https://example.org/a:b@c",
-    "http://localhost:8080/a", "http://localhost:8080?to=a@b", "-----BEGIN CERTIFICATE-----\nMIIC\n-----END CERTIFICATE-----", "eyJ.a.b", "SG.1.2",
+    "http://localhost:8080/a", "http://localhost:8080?to=a@b",
+    "-----BEGIN CERTIFICATE-----\nMIIC\n-----END CERTIFICATE-----", "eyJ.a.b", "SG.1.2",
     "4f09a1c7d2e85b364f09a1c7d2e85b36", "iVBORw0KGgoAAAANSUhEUgAAAAUA", "secretary 12345678", "hooks.slack.com/help",
 ]  # fmt: skip
 
