@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -164,7 +165,7 @@ def test_equal_error_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) ->
         files, bug = ("a connection failed: Too many open files", False), ("accept() failed\nsocket", True)
         assert logged == [(name, *written) for name in ("asyncio", "uvicorn.error") for written in (files, bug)]
         later = time.monotonic() + 61
-        monkeypatch.setattr(time, "monotonic", lambda: later)
+        monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: later))
         log("asyncio", errors[0])
         assert logged[-1] == ("asyncio", *files)
         assert len(logged) == 5

@@ -224,13 +224,13 @@ SQL = (
 )
 def test_sql_reaches_only_tables(client: TestClient, paths: tuple[str, ...], every: int) -> None:
     for path in paths:
-        for sql in SQL[::every]:
-            answer = client.get(path, params={"q": sql})
+        for query in SQL[::every]:
+            answer = client.get(path, params={"q": query})
             # A page whose query is not refused in a moment is sent before its result.
             is_refused = path == "/sql" and 'class="notice mistake"' in answer.text
-            assert answer.status_code == 400 or is_refused, (path, sql)
-            assert "root:" not in answer.text, (path, sql)
-            assert Page(answer.text).faults == [], (path, sql)
+            assert answer.status_code == 400 or is_refused, (path, query)
+            assert "root:" not in answer.text, (path, query)
+            assert Page(answer.text).faults == [], (path, query)
             assert not list(Path("/tmp").glob("evalhouse-pwned*"))
 
 
