@@ -155,13 +155,16 @@ class _OncePerMinute(logging.Filter):
         return True
 
 
+_ONCE_PER_MINUTE: Final = _OncePerMinute()
+
+
 def make_server(app: ASGIApp, *, leave_s: int) -> uvicorn.Server:
     """Return the server of an app; at its end it waits `leave_s` for responses that are being sent."""
     config = uvicorn.Config(
         app, ws="none", log_level="error", server_header=False, timeout_graceful_shutdown=leave_s, **bound_connections()
     )
     for name in ("uvicorn.error", "asyncio"):
-        logging.getLogger(name).addFilter(_OncePerMinute())
+        logging.getLogger(name).addFilter(_ONCE_PER_MINUTE)
     return uvicorn.Server(config)
 
 

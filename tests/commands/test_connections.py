@@ -158,14 +158,15 @@ def test_equal_error_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) ->
         if logger.filter(record):
             logged.append((name, record.getMessage(), record.exc_info is not None))
 
+    now = [time.monotonic() + 1000]
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with _serving():
         for name in ("asyncio", "uvicorn.error") * 50:
             for error in errors:
                 log(name, error)
         files, bug = ("a connection failed: Too many open files", False), ("accept() failed\nsocket", True)
         assert logged == [(name, *written) for name in ("asyncio", "uvicorn.error") for written in (files, bug)]
-        later = time.monotonic() + 61
-        monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: later))
+        now[0] += 61
         log("asyncio", errors[0])
         assert logged[-1] == ("asyncio", *files)
         assert len(logged) == 5
