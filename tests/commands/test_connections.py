@@ -158,7 +158,8 @@ def test_equal_error_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) ->
         if logger.filter(record):
             logged.append((name, record.getMessage(), record.exc_info is not None))
 
-    now = [time.monotonic() + 1000]
+    now = [time.monotonic()]
+    monkeypatch.setattr(connections._ONCE_PER_MINUTE, "_logged_at", {})
     monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with _serving():
         for name in ("asyncio", "uvicorn.error") * 50:
