@@ -90,7 +90,7 @@ FORMATS: Final[Mapping[TraceFormat, Callable[[Tree, Blame], Iterator[Item | Unpl
 _COLUMNS: Final[Mapping[str, TraceFormat]] = {
     "resourceSpans": "otel", "resourceLogs": "otel", "start_time_unix_nano": "otel", "run_type": "langsmith",
     "observations": "langfuse", "parentObservationId": "langfuse", "parent_observation_id": "langfuse",
-    "context.trace_id": "phoenix", "span_id": "otel", "trace_id": "otel",
+    "context.trace_id": "phoenix", "span_id": "otel", "trace_id": "otel", "parent_id": "otel",
 }  # fmt: skip
 """Columns by which an export is known when the user did not name its format."""
 

@@ -275,7 +275,12 @@ def test_earlier_traces_of_a_session_are_its_earlier_turns(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("row", "form"),
-    [(make_request([]), "otel"), (make_langfuse_trace(), "langfuse"), (_make_langsmith()[0], "langsmith")],
+    [
+        (make_request([]), "otel"),
+        ({"name": "x", "context": {}, "parent_id": None, "attributes": {}}, "otel"),  # as an SDK prints it
+        (make_langfuse_trace(), "langfuse"),
+        (_make_langsmith()[0], "langsmith"),
+    ],
 )
 def test_missing_format_is_named(tmp_path: Path, row: dict[str, Any], form: str) -> None:
     row = {name: value for name, value in row.items() if name not in ("input", "inputs")}
