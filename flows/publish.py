@@ -23,7 +23,7 @@ import httpx
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.run_facts import Cause, list_first, load_advice
 from evalhouse.tasks.judge.protocol import parse_retry_after
-from evalhouse.tasks.settings.suite import TRACES
+from evalhouse.tasks.settings.suite import TRACES, is_web_address
 from evalhouse.warehouse.messages import list_names, redact, shorten
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
@@ -67,6 +67,8 @@ def read_published(warehouse: Warehouse, run: RunRow, metrics: Sequence[str], ui
     if run.config.get("format") is None and run.dataset != TRACES:
         came = f"run {run.run_id} judged {run.dataset}, so its samples have no ids of traces"
         raise SettingsError(f'{came}; allowed: a run of dataset = "traces", or of an export with --format')
+    if ui_url is not None and not is_web_address(ui_url):
+        raise SettingsError(f"--ui-url {ui_url!r} is not an address; give one that begins with http:// or https://")
     if unknown := [name for name in metrics if name not in run.metrics]:
         raise SettingsError(f"run {run.run_id} has no metric {unknown[0]!r}; it has: {list_names(run.metrics)}")
     advice = load_advice("zh" if run.language == "zh" else "en")

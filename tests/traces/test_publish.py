@@ -148,6 +148,7 @@ def test_feedback_that_is_there_is_written_again(place: Place) -> None:
         (["spans", "--to", "otlp"], {"OTEL_EXPORTER_OTLP_ENDPOINT": "x:4318"}, "is 'x:4318'; set"),
         (["spans", "--to", "langfuse"], {}, "langfuse needs keys: set LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"),
         (["spans", "--to", "otlp", "--metrics", "bleus"], {}, "has no metric 'bleus'; it has: "),
+        (["spans", "--to", "otlp"], {"EVALHOUSE_UI_URL": "ui:4210"}, "--ui-url 'ui:4210' is not an address"),
         (["runs", "--to", "langsmith"], {"LANGSMITH_API_KEY": "k", "LANGSMITH_ENDPOINT": "http://127.0.0.1:9"},
          "http://127.0.0.1:9/feedback cannot be reached"),
     ],
