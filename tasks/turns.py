@@ -15,7 +15,7 @@ from prefect import task
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import list_ranks, parse_object
-from evalhouse.tasks.judge.protocol import JudgeFailed, Question, UnusableReply
+from evalhouse.tasks.judge.protocol import LEXICAL, JudgeFailed, Question, UnusableReply
 from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, collect_turns, take_shard
 
 _MAX_POINTS = 50
@@ -44,6 +44,9 @@ async def judge_turns(live_run: LiveRun, work: SampleWork) -> None:
         return
     extraction = await work.wait_for_statements("answer")
     reason = extraction.reason if work.sample.conversation else "no_conversation"
+    if reason is None and live_run.asker.find("turns").judge.name == LEXICAL:
+        # Comparing words it finds few contradictions of earlier turns, and names statements that contradict none.
+        reason = "judge_not_suited"
     if reason is not None or not work.sample.answer:
         work.note_outcome("turns", reason)
         return

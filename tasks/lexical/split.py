@@ -445,6 +445,17 @@ _PATTERNS_ZH = read_patterns("chinese_silences", sources=read_pattern("chinese_s
 _REFUSES_ZH = re.compile(_PATTERNS_ZH["refusals"], re.IGNORECASE)
 _SILENT_ZH = re.compile(f"{_PATTERNS_ZH['fillers']}|{_PATTERNS_ZH['orders']}", re.IGNORECASE)
 _REFERS = re.compile(read_pattern("referrals"), re.IGNORECASE)
+_PARTS = read_patterns("corrections")
+_CORRECTS = re.compile(
+    rf"^{_PARTS['agreement']}(?:{_PARTS['apology']}(?:(?:{_PARTS['fault']}){_PARTS['end']}|[\s,.:;!–—-]+"
+    rf"(?:i\smeant\s(?:to\ssay\s)?|(?:that\s)?{_PARTS['wrong']}{_PARTS['end']}))|{_PARTS['wrong']}{_PARTS['end']})",
+    re.IGNORECASE,
+)
+# What an apology leads to where it is no correction: `I'm sorry for the confusion, but I can only answer …`.
+_UNABLE = re.compile(
+    r"^but\b.*\b(?:(?:i|we)\b.*\b(?:can|could|able|answer|help|know)|information|assist)\b", re.IGNORECASE
+)
+_CORRECTS_ZH = re.compile(read_pattern("chinese_corrections"))
 
 
 def _finds(patterns: Mapping[tuple[str, ...], re.Pattern[str]], sentence: str) -> bool:
@@ -535,7 +546,12 @@ def split_statements(text: str) -> list[str]:
     if len(read_alternatives(text)) > 1:
         return [" ".join(text.split())]
     statements: dict[str, None] = {}
-    sentences = [sentence for block in read_blocks(text) for sentence in split_sentences(block)]
+    sentences = []
+    for sentence in (sentence for block in read_blocks(text) for sentence in split_sentences(block)):
+        # `I am sorry, I was wrong: it is 900` states that it is 900.
+        correction = (_CORRECTS_ZH if _HAN.search(sentence) else _CORRECTS).search(sentence.replace("’", "'"))
+        stated = sentence if correction is None else sentence[correction.end() :]
+        sentences += [] if not stated else [sentence if _UNABLE.search(stated) else stated]
     silent = [sentence for sentence in sentences if not asserts_something(sentence)]
     refused = any(_refuses(sentence) for sentence in silent)
     for sentence in sentences:

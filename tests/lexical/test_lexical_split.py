@@ -201,3 +201,70 @@ def test_marks_of_notes_do_not_glue_sentences(mark: str, first: str, second: str
 )
 def test_notes_and_numbers(text: str, statements: list[str]) -> None:
     assert split_statements(text) == statements
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I am sorry, I was wrong: the deposit is 900 crowns, not 800.",
+        "Sorry, I made a mistake earlier. The deposit is 900 crowns.",
+        "I'm sorry for the confusion; the deposit is 900 crowns.",
+        "I'm sorry, I was mistaken, the deposit is 900 crowns.",
+        "I apologise for the error: the deposit is 900 crowns.",
+        "My apologies, I misspoke: the shop opens at nine.",
+        "I'm sorry about my earlier answer: the deposit is 900 crowns.",
+        "We are sorry for the mistake in our last reply: the shop is closed on Mondays.",
+        "Sorry, correction: the deposit is 900 crowns.",
+        "You are right, my mistake: it is 900 crowns.",
+        "I'm very sorry, I mixed that up; the deposit is 900 crowns.",
+        "I'm afraid I was wrong: the deposit is not refunded.",
+        "I am sorry, I got that wrong – the shop does not open on Sundays.",
+        "I'm sorry, I meant 900 crowns.",
+        "I was not right: the deposit is 900 crowns.",
+        "I am sorry, that was incorrect. The deposit is 900 crowns.",
+        "对不起，我刚才说错了，押金是900元。",
+        "抱歉，我之前弄错了：押金不能退。",
+        "很抱歉，之前的回答有误，押金应为900元。",
+        "不好意思，更正一下：退租没有违约金。",
+        "对不起，我记错了，商店周一不开门。",
+        "抱歉造成误解，押金是900元。",
+        "对不起，应该是900元，不是800元。",
+        "I'm sorry for the confusion, but the deposit is 900 crowns.",
+    ],
+)
+def test_correction_states_what_follows_its_apology(text: str) -> None:
+    (statement,) = split_statements(text)
+    assert text.endswith(statement)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I'm sorry, but I can't help with that.",
+        "I am sorry, I was wrong: I do not know the deposit.",
+        "I'm sorry for the confusion, but I don't have that information.",
+        "I apologise for the mistake; the documents do not mention the deposit.",
+        "I'm sorry, I cannot answer that.",
+        "I'm sorry, but that is not something I can answer.",
+        "I am sorry to say that this is beyond what I can answer.",
+        "Sorry, I was mistaken: there is no information about it in the documents.",
+        "I'm sorry, I don't know.",
+        "I'm afraid I can't say.",
+        "I'm sorry about that.",
+        "I am sorry, I was wrong.",
+        "I'm sorry for the confusion.",
+        "I'm sorry, I made a mistake.",
+        "抱歉，我无法回答这个问题。",
+        "对不起，我刚才说错了，我不知道押金是多少。",
+        "抱歉，之前的回答有误，资料中没有提到押金。",
+        "对不起，我不清楚。",
+        "很抱歉，我弄错了。",
+        "抱歉造成误解，我无法确定。",
+        "很遗憾，文中没有相关信息。",
+        "I'm sorry, something went wrong while processing your request.",
+        "I'm sorry for the confusion, but that is not something I can answer.",
+        "Sorry for my earlier answer.",
+    ],
+)
+def test_apology_that_leads_to_no_answer_states_nothing(text: str) -> None:
+    assert split_statements(text) == []

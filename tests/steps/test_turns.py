@@ -29,7 +29,7 @@ from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.fused import judge_together
 from evalhouse.tasks.judge.protocol import Question, UnusableReply
-from evalhouse.tasks.lexical.judge import judge_lexically
+from evalhouse.tasks.lexical.judge import LexicalJudge, judge_lexically
 from evalhouse.tasks.pipeline.live_run import SampleWork, collect_turns, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.turns import judge_turns, read_turns
@@ -95,6 +95,17 @@ def test_a_sample_without_one_is_asked_as_ever(tmp_path: Path, plan: str) -> Non
     if plan == "separate":
         assert read_outcomes(work)["turns"] == "no_conversation"
         assert "turns" not in {question.step for question in scripted.asked}, "nothing is paid for it"
+
+
+async def test_lexical_judge_is_not_asked_about_turns(tmp_path: Path) -> None:
+    sample = make_sample(1, conversation_json=TALK)
+    async with lay_out_run(tmp_path, make_settings(judge="lexical"), judge=LexicalJudge(), metrics=METRICS) as live_run:
+        work = make_work(sample)
+        await gather_all([step(live_run, work) for step in STEPS])
+        assert "turns" not in {call["step"] for call in work.rows.get("llm_calls", [])}
+    assert read_outcomes(work)["turns"] == "judge_not_suited"
+    assert not work.rows.get("turn_verdicts")
+    assert read_outcomes(work)["classify"] is None
 
 
 def test_turns_that_support_a_statement_are_kept_apart_from_contexts(tmp_path: Path) -> None:

@@ -10,16 +10,17 @@ with reasons (reason, precedence, meaning) as (
         ('ids_do_not_match', 5, 'no reference id of the whole run matches a retrieved id: the two name different things, or in different ways'),
         ('no_conversation', 6, 'no turn came before the question'),
         ('language_not_supported', 7, 'the lexical judge, which knows English and Chinese, was asked about another language'),
-        ('target_failed', 8, 'the application under test gave no answer'),
-        ('judge_failed', 9, 'the judge gave no usable reply'),
-        ('embedding_failed', 10, 'the embedding model gave no usable reply'),
-        ('budget_exhausted', 11, 'the budget was spent before the sample was judged'),
-        ('cancelled', 12, 'the run stopped before the sample was judged, or never asked for the step'),
-        ('nothing_to_heed', 13, 'no earlier turn of the user matters for the question'),
-        ('too_many_citations', 14, 'the answer cites more often, or has more sentences, than what it cites is compared for'),
-        ('measure_failed', 15, 'the SQL of the answer took too long or too much memory, measuring the sample ended the process, or a metric''s Python function raised an exception'),
-        ('no_citations', 16, 'the answer cites nothing, so that there is no citation to take a share of'),
-        ('no_statements', 17, 'there is no statement to take a share of; answer_rate counts samples whose ground truth states something, refusal_rate the others')
+        ('judge_not_suited', 8, 'the lexical judge, which compares words, cannot tell whether an answer fits the turns before it'),
+        ('target_failed', 9, 'the application under test gave no answer'),
+        ('judge_failed', 10, 'the judge gave no usable reply'),
+        ('embedding_failed', 11, 'the embedding model gave no usable reply'),
+        ('budget_exhausted', 12, 'the budget was spent before the sample was judged'),
+        ('cancelled', 13, 'the run stopped before the sample was judged, or never asked for the step'),
+        ('nothing_to_heed', 14, 'no earlier turn of the user matters for the question'),
+        ('too_many_citations', 15, 'the answer cites more often, or has more sentences, than what it cites is compared for'),
+        ('measure_failed', 16, 'the SQL of the answer took too long or too much memory, measuring the sample ended the process, or a metric''s Python function raised an exception'),
+        ('no_citations', 17, 'the answer cites nothing, so that there is no citation to take a share of'),
+        ('no_statements', 18, 'there is no statement to take a share of; answer_rate counts samples whose ground truth states something, refusal_rate the others')
 )
 
 select
