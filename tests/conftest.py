@@ -3,9 +3,10 @@
 import contextlib
 import gc
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import certifi
 import pytest
 from browser import Browser, open_browser
 from cli_house import House, copy_house
-from cli_process import LEFT_OUT, UNWRAPPED, Finished, call_here
+from cli_process import LEFT_OUT, UNWRAPPED, Ask, call_here
 from hypothesis import is_hypothesis_test, settings
 from kept_open import kept_open, stays_open
 from prefect_holder import close_session, find_home, open_session
@@ -137,10 +138,13 @@ def prefect_home() -> Path:
 
 @pytest.fixture
 def endpoint() -> "Iterator[Endpoint]":
-    """An endpoint that answers every request; files that need a different one define their fixture."""
+    """An endpoint that answers and keeps every request, where the test's `openai:` judges ask; files that need a
+    different one define their fixture."""
     from endpoint import running_endpoint  # noqa: PLC0415  # most files need none
+    from live_runs import point_to  # noqa: PLC0415
 
-    with running_endpoint() as running:
+    with running_endpoint(keep_bodies=True) as running:
+        point_to(running.base_url)
         yield running
 
 
@@ -155,6 +159,12 @@ def wide_tables() -> None:
 def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House:
     """A warehouse with two runs, made once a session. Read it; what changes a warehouse works on a copy."""
     return copy_house(tmp_path_factory.mktemp(_HOUSE) / "house", prefect_home)
+
+
+@pytest.fixture
+def url(house: House, tmp_path: Path) -> str:
+    """A copy of the house's warehouse, to be changed."""
+    return str(shutil.copy(house.path, tmp_path / "copy.duckdb"))
 
 
 @pytest.fixture(scope="session")
@@ -202,7 +212,7 @@ def _house_stays_open(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 
 
 @pytest.fixture
-def ask(house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
+def ask(house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
     """Calls a command in this process, in the folder of the house."""
     for name in list(os.environ):
         if name.startswith(LEFT_OUT):

@@ -36,12 +36,7 @@ from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.prompts import BlockValue
 from evalhouse.tasks.asking.usage import Usage
-from evalhouse.tasks.asking.verdicts import (
-    Inquiry,
-    Verdict,
-    ask_verdicts,
-    read_statements,
-)
+from evalhouse.tasks.asking.verdicts import Inquiry, Verdict, ask_verdicts, read_statements
 from evalhouse.tasks.judge.protocol import JudgeFailed, Question, RunCancelled
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.steps import collect_labels

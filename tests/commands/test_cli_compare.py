@@ -6,16 +6,14 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 from cli_house import N_JUDGED, ROWS, House, write_dataset
-from cli_process import Finished
+from cli_process import Ask
 
-Ask = Callable[..., Finished]
 _RUN_TABLES = (
     "run_samples", "statements", "classifications", "attributions", "context_verdicts", "similarities", "outcomes",
     "scores", "llm_calls", "grades",

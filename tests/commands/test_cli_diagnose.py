@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -13,12 +12,11 @@ from typing import get_args
 import duckdb
 import pytest
 from cli_house import N_JUDGED, House, write_dataset
-from cli_process import Finished, Place, show_in_terminal
+from cli_process import Ask, Finished, Place, show_in_terminal
 from rich.cells import cell_len
 
 from evalhouse.flows.results.run_facts import Cause, load_advice
 
-Ask = Callable[..., Finished]
 _OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
 # The lexical judge finds words; these rows leave it no choice.
@@ -41,11 +39,7 @@ FOUND_ELSEWHERE = {**MISSED, "id": "found elsewhere", "reference_context_ids": N
 LACKING = {**MISSED, "id": "lacking", "reference_context_ids": ["prices"]}
 FINE = {**LEFT_OUT, "id": "fine", "answer": LEFT_OUT["ground_truth"]}
 REFUSED = {**LEFT_OUT, "id": "refused", "answer": "I do not know."}
-MADE_UP = {
-    **FINE,
-    "id": "made up",
-    "answer": f"{LEFT_OUT['ground_truth']} Wolves patrol every orchard near Zanzibar.",
-}
+MADE_UP = {**FINE, "id": "made up", "answer": f"{LEFT_OUT['ground_truth']} Wolves patrol every orchard near Zanzibar."}
 BAY = {
     "id": "made up whole",
     "question": "Who painted the chapel?",
@@ -253,10 +247,7 @@ def test_in_a_terminal_every_table_fits_and_no_text_reaches_it_raw(house: House,
 
 def test_a_run_without_samples_says_so(ferry: Place, tmp_path: Path) -> None:
     place = copy_place(ferry, tmp_path)
-    change(
-        place,
-        "insert into runs by name select * replace ('empty' as run_id) from runs limit 1",
-    )
+    change(place, "insert into runs by name select * replace ('empty' as run_id) from runs limit 1")
     finished = place.call("diagnose", "empty")
     assert finished.status == 0
     assert "No samples yet." in finished.lines

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_house import House, write_metric
-from cli_process import Finished
+from cli_process import Ask, Finished
 from endpoint import running_endpoint
 from prompt_files import ALL_NAMES, read_content, write_prompt
 
-Ask = Callable[..., Finished]
 KEY = "sk-doctor-55b1f0c2"
 
 

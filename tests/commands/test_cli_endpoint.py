@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
 import pytest
 from cli_house import place_at
 from cli_process import Finished, Place, finish, in_terminal, wait_for
@@ -32,11 +31,6 @@ def endpoint() -> Iterator[Endpoint]:
 @pytest.fixture
 def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
     return place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=N_ROWS, key=KEY)
-
-
-def read(place: Place, sql: str) -> list[dict[str, object]]:
-    with duckdb.connect(str(place.folder / "evalhouse.duckdb"), read_only=True) as connection:
-        return connection.sql(sql).pl().to_dicts()
 
 
 def read_everything(folder: Path) -> bytes:
@@ -110,8 +104,8 @@ def test_ctrl_c_then_kill_then_resume_pays_nothing_twice(place: Place, endpoint:
     assert finished.document["status"] == "completed"
     # Replies that were on their way when the process died are lost.
     assert endpoint.stats.duplicates_answered <= CONCURRENCY
-    assert read(place, "select count(distinct sample_id) as n from scores where value is not null") == [{"n": N_ROWS}]
-    assert read(place, "select count(*) as n from runs") == [{"n": 1}]
+    assert place.read("select count(distinct sample_id) as n from scores where value is not null") == [{"n": N_ROWS}]
+    assert place.read("select count(*) as n from runs") == [{"n": 1}]
     assert KEY.encode() not in read_everything(place.folder)
 
 
@@ -155,12 +149,12 @@ def test_faults_leave_a_reason_or_a_score_and_resume_repairs_them(place: Place, 
     assert "Traceback" not in faulty.stdout + faulty.stderr
     run_id = faulty.lines[0].split()[1]
     assert f"next: evalhouse resume {run_id}" in faulty.stdout
-    reasons = read(place, "select distinct unscored_reason as reason from scores where value is null")
+    reasons = place.read("select distinct unscored_reason as reason from scores where value is null")
     assert {"reason": "judge_failed"} in reasons
-    assert read(place, "select count(*) as n from scores where (value is null) = (unscored_reason is null)") == [
+    assert place.read("select count(*) as n from scores where (value is null) = (unscored_reason is null)") == [
         {"n": 0}
     ]
-    assert read(place, "select count(distinct sample_id) as n from scores") == [{"n": N_ROWS}]
+    assert place.read("select count(distinct sample_id) as n from scores") == [{"n": N_ROWS}]
     shown = place.call("show", run_id)
     assert "judge_failed" in shown.stdout
     assert f"next: evalhouse resume {run_id}" in shown.stdout
@@ -172,5 +166,5 @@ def test_faults_leave_a_reason_or_a_score_and_resume_repairs_them(place: Place, 
     repaired = place.call("resume", run_id, "--json", "--attempts", "4")
     assert repaired.status == 0, repaired.stderr
     assert repaired.document["calls"]["reused"] > 0
-    assert read(place, "select count(*) as n from scores where unscored_reason = 'judge_failed'") == [{"n": 0}]
-    assert read(place, "select status, language from runs") == [{"status": "completed", "language": "zh"}]
+    assert place.read("select count(*) as n from scores where unscored_reason = 'judge_failed'") == [{"n": 0}]
+    assert place.read("select status, language from runs") == [{"status": "completed", "language": "zh"}]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import duckdb
 import pytest
 from cli_house import ROWS, write_dataset
-from cli_process import Finished, Place
-
-Ask = Callable[..., Finished]
+from cli_process import Ask, Finished, Place
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,13 +11,12 @@ from xml.etree import ElementTree
 import duckdb
 import pytest
 from cli_house import House
-from cli_process import Finished
+from cli_process import Ask, Finished
 from kept_open import let_go
 from rows import derive_all
 
 from evalhouse.flows.results.gate import print_gate
 
-Ask = Callable[..., Finished]
 # Ends of attributes, elements, table cells, code spans and lines; what XML 1.0 has no form for; colours and mentions.
 HOSTILE = "a\"b'<i>&amp;]]></testcase> | `@all <u>` ``d \x1b[31m\x00\ufffe\n| x | ![e](http://x)"
 

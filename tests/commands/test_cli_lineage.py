@@ -7,24 +7,14 @@ test_lineage_grades.py.
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pytest
 from cli_house import HOSTILE, MARKUP, House, write_metric
-from cli_process import Finished
+from cli_process import Ask
 
-Ask = Callable[..., Finished]
 LONG = "The pier is long. " * 60 + "Here it ends."
-
-
-@pytest.fixture
-def url(house: House, tmp_path: Path) -> str:
-    """A copy of the house's warehouse, to be changed."""
-    return str(shutil.copy(house.path, tmp_path / "copy.duckdb"))
 
 
 def change(url: str, sql: str, *values: object) -> None:

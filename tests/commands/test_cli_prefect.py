@@ -9,7 +9,6 @@ from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import pytest
 from cli_house import N_JUDGED, House, write_metric
 from cli_process import Finished, Place
@@ -43,6 +42,9 @@ class Served:
     place: Place
     finished: Finished
 
+    def read(self, sql: str) -> list[dict[str, Any]]:
+        return self.place.read(sql, "served.duckdb")
+
 
 @pytest.fixture(scope="module")
 def server() -> Server:
@@ -66,12 +68,6 @@ def served(server: Server, house: House) -> Served:
     return Served(server=server, place=place, finished=finished)
 
 
-def read(served: Served, sql: str) -> list[dict[str, Any]]:
-    with duckdb.connect(str(served.place.folder / "served.duckdb"), read_only=True) as connection:
-        found: list[dict[str, Any]] = connection.sql(sql).pl().to_dicts()
-        return found
-
-
 def test_prefect_stays_silent(served: Served) -> None:
     assert served.finished.stderr.startswith("columns: question, answer = bot_reply ")
     assert served.finished.stderr.count("\n") == 1
@@ -91,7 +87,7 @@ def test_the_flow_run_and_its_named_task_runs_are_in_the_server(served: Served) 
         time.sleep(0.2)
     steps = {f"{step} shard 0" for step in ("extract", "classify", "write")}
     assert {f"load {run_id}", f"score {run_id}", f"publish {run_id}"} | steps <= names
-    assert read(served, "select flow_run_id from runs") == [{"flow_run_id": flow_run["id"]}]
+    assert served.read("select flow_run_id from runs") == [{"flow_run_id": flow_run["id"]}]
 
 
 def test_the_scores_are_a_table_artifact(served: Served) -> None:
@@ -106,9 +102,9 @@ def test_the_scores_are_a_table_artifact(served: Served) -> None:
 
 
 def test_each_call_names_which_flow_run_and_task_run_made_it(served: Served) -> None:
-    calls = read(served, "select distinct step, flow_run_id, task_run_id from llm_calls")
+    calls = served.read("select distinct step, flow_run_id, task_run_id from llm_calls")
     (flow_run_id,) = {call["flow_run_id"] for call in calls}
-    assert read(served, "select flow_run_id from runs") == [{"flow_run_id": flow_run_id}]
+    assert served.read("select flow_run_id from runs") == [{"flow_run_id": flow_run_id}]
     by_task = {call["task_run_id"]: call["step"].split("_")[0] for call in calls}
     task_runs = served.server.post("/task_runs/filter", task_runs={"id": {"any_": list(by_task)}})
     assert {run["id"]: run["name"].split()[0] for run in task_runs} == by_task
@@ -116,14 +112,14 @@ def test_each_call_names_which_flow_run_and_task_run_made_it(served: Served) -> 
 
 def test_only_the_metrics_asked_for_are_scored_and_only_their_steps_taken(served: Served) -> None:
     assert list(served.finished.document["metrics"]) == METRICS.split(",")
-    steps = {row["step"] for row in read(served, "select distinct step from llm_calls")}
+    steps = {row["step"] for row in served.read("select distinct step from llm_calls")}
     assert steps == {"extract_answer", "extract_ground_truth", "classify"}
 
 
 def test_parameters_are_used_and_are_part_of_the_version(served: Served) -> None:
-    rows = read(served, "select metric, value, metric_version from scores where sample_id = 'tide-1'")
+    rows = served.read("select metric, value, metric_version from scores where sample_id = 'tide-1'")
     scores = {row["metric"]: row for row in rows}
-    lengths = read(served, "select length(answer) / 10 as length from samples where sample_id = 'tide-1'")
+    lengths = served.read("select length(answer) / 10 as length from samples where sample_id = 'tide-1'")
     assert scores["answer_length"]["value"] == pytest.approx(lengths[0]["length"])
     assert scores["answer_length"]["metric_version"] == "3;per=10"
     assert scores["answer_correctness"]["metric_version"].endswith(";factual_weight=1;similarity_weight=0")
@@ -137,7 +133,7 @@ def test_a_metric_beyond_one_has_students_interval(served: Served) -> None:
 
 
 def test_language_is_stored(served: Served) -> None:
-    assert read(served, "select language, judge from runs") == [{"language": "zh", "judge": "lexical"}]
+    assert served.read("select language, judge from runs") == [{"language": "zh", "judge": "lexical"}]
 
 
 def test_doctor_finds_the_server(served: Served) -> None:

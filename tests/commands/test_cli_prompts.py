@@ -6,17 +6,15 @@ of a sample is in test_prompt_preview.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import Finished
+from cli_process import Ask
 from prompt_files import ALL_NAMES, read_content, write_prompt
 
 from evalhouse.prompts import BlockValue, Item, load_prompts
 
-Ask = Callable[..., Finished]
 HOSTILE = "\x1b[31mred\x1b[0m [bold]loud[/bold] \u202eesrever"
 RANK_DATA: dict[str, BlockValue] = {"question": "q", "ground_truth": "g", "contexts": [Item(id="C1", text="c")]}
 

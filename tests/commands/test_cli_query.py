@@ -9,20 +9,18 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 from cli_house import HOSTILE_ID, House
-from cli_process import COMMAND, Finished, finish, show_in_terminal
+from cli_process import COMMAND, Ask, finish, show_in_terminal
 from kept_open import let_go
 
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.sandbox.query import read_catalog
 
-Ask = Callable[..., Finished]
 SAMPLES = "select sample_id, question, contexts, length(answer) as n from samples order by sample_id"
 # One column of each kind that some format has no form for.
 KINDS = """

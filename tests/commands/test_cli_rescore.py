@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 from cli_house import House, write_metric
-from cli_process import Finished
-
-Ask = Callable[..., Finished]
-
-
-@pytest.fixture
-def url(house: House, tmp_path: Path) -> str:
-    """A copy of the house's warehouse, to be changed."""
-    return str(shutil.copy(house.path, tmp_path / "copy.duckdb"))
+from cli_process import Ask
 
 
 def read(url: str, sql: str) -> list[dict[str, Any]]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import duckdb
 import pytest
 from cli_house import HOSTILE_ID, N_JUDGED, House
-from cli_process import Finished
+from cli_process import Ask
 
-Ask = Callable[..., Finished]
 CALL_KEYS = [
     "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd",
 ]  # fmt: skip

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_house import HOSTILE_ID, MARKUP, N_JUDGED, House
-from cli_process import Finished, in_terminal, show_in_terminal
+from cli_process import Ask, Finished, in_terminal, show_in_terminal
 from rich.cells import cell_len
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.warehouse.rows.runs import insert_run
 
-Ask = Callable[..., Finished]
 _OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
 

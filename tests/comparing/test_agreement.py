@@ -1,7 +1,6 @@
 """Agreement of judge and people: against published examples, the libraries, and what is known of drawn verdicts."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -314,14 +313,6 @@ def test_labels_of_classify_are_three() -> None:
     assert found.accuracy.value == pytest.approx(0.75)
     # People never gave FP, so that it has no recall to average.
     assert found.balanced_accuracy.value == pytest.approx((20 / 30 + 1) / 2)
-
-
-def test_plain_data_holds_everything() -> None:
-    plain = asdict(
-        measure_people(frame_of(support([1] * 4), support([1, 1, 0, 0]), support([1, 0, 0, 0])), "attribute")
-    )
-    assert plain["pairs"][0]["agreement"]["accuracy"]["value"] == pytest.approx(0.75)
-    assert set(plain) >= {"n_verdicts", "agreeing", "alpha", "notes"}
 
 
 def make_change_frame(

@@ -303,8 +303,7 @@ def add_prompt(nights: Nights, prompt_hash: str, name: str, template: str) -> No
     rubric = "rubric: {needs: [], criteria: {tone: {max: 5}}}"
     written = f"name: {name}\n{template}\n{rubric}"
     nights.add(
-        "prompts",
-        {"prompt_hash": prompt_hash, "prompt": name, "version": "1", "language": "en", "template": written},
+        "prompts", {"prompt_hash": prompt_hash, "prompt": name, "version": "1", "language": "en", "template": written}
     )
 
 
@@ -316,8 +315,7 @@ def test_a_changed_ground_truth_counts_where_the_stored_prompt_took_it(make: Mak
     for value, (run_id, (input_hash, truth)) in enumerate(truths.items()):
         nights.add_samples(run_id, dict.fromkeys(ids, input_hash))
         nights.add(
-            "samples",
-            *(SAMPLE | {"sample_id": name, "input_hash": input_hash, "ground_truth": truth} for name in ids),
+            "samples", *(SAMPLE | {"sample_id": name, "input_hash": input_hash, "ground_truth": truth} for name in ids)
         )
         nights.add_scores(run_id, metric, dict.fromkeys(ids, float(value)))
         calls = {"step": "grade_relevance", "prompt_hash": "p", "judge": "j", "status": "ok"}
@@ -333,8 +331,7 @@ def test_a_users_rubric_is_moved_by_its_judge_and_only_by_inputs_that_it_read(ma
     for value, (run_id, prompt_hash) in enumerate({BASE: "p", CANDIDATE: "q"}.items()):
         nights.add_samples(run_id, dict.fromkeys(ids, run_id))
         nights.add(
-            "samples",
-            *(SAMPLE | {"sample_id": name, "input_hash": run_id, "contexts": [run_id]} for name in ids),
+            "samples", *(SAMPLE | {"sample_id": name, "input_hash": run_id, "contexts": [run_id]} for name in ids)
         )
         nights.add_scores(run_id, "manners", dict.fromkeys(ids, float(value)))
         add_prompt(nights, prompt_hash, "manners", "variables: {question: text, answer: text}")

@@ -120,14 +120,7 @@ def test_a_sum_in_another_order_has_not_moved() -> None:
 
 
 def test_parts_by_hand() -> None:
-    parts = split(
-        [
-            keep(0.0, 1.0, "answer"),
-            keep(1.0, 0.5, "contexts"),
-            keep(0.5, 0.5, "answer"),
-            keep(0.5, 0.6),
-        ]
-    )
+    parts = split([keep(0.0, 1.0, "answer"), keep(1.0, 0.5, "contexts"), keep(0.5, 0.5, "answer"), keep(0.5, 0.6)])
     assert [(part.name, part.n, part.n_moved) for part in parts] == [
         ("answer", 2, 1),
         ("contexts", 1, 1),

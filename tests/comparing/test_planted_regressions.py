@@ -97,14 +97,14 @@ def test_the_first_sentence_names_the_stage_and_the_causes_that_moved(
     printed = place.call("compare", base, candidate)
     assert re.fullmatch(rf"{of_base}\.", printed.lines[0])
     assert "_" not in printed.lines[0], "the name of a metric"
-    document = place.call("compare", base, candidate, "--json").document
-    assert f"{document['headline']['sentence']}." == printed.lines[0]
-    assert place.call("report", candidate, "--against", base, "-o", "it.html").status == 0
-    assert read_first((place.folder / "it.html").read_text(encoding="utf-8")) == printed.lines[0]
     assert read_first(client.get(f"/compare?base={base}&candidate={candidate}").text) == printed.lines[0]
-    store = Warehouse(str(place.folder / "evalhouse.duckdb"))
-    runs = {run.label: run for run in list_runs(store)}
     if NIGHTS.index(candidate) == NIGHTS.index(base) + 1:
+        document = place.call("compare", base, candidate, "--json").document
+        assert f"{document['headline']['sentence']}." == printed.lines[0]
+        assert place.call("report", candidate, "--against", base, "-o", "it.html").status == 0
+        assert read_first((place.folder / "it.html").read_text(encoding="utf-8")) == printed.lines[0]
+        store = Warehouse(str(place.folder / "evalhouse.duckdb"))
+        runs = {run.label: run for run in list_runs(store)}
         first = read_first(client.get(f"/runs/{candidate}").text)
         assert first == printed.lines[0].replace("the base", "the run before")
         with serve_webhook() as webhook:

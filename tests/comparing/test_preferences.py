@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from rows import fill, open_rows, read
 from scipy import stats
 
-from evalhouse.tasks.comparing.paired import (
-    PreferenceSummary,
-    find_sign_p,
-    number_groups,
-    summarise_preferences,
-)
+from evalhouse.tasks.comparing.paired import PreferenceSummary, find_sign_p, number_groups, summarise_preferences
 from evalhouse.warehouse.queries import read_query
 
 VERDICTS = ("first", "second", "tie")

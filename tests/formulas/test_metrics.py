@@ -7,19 +7,7 @@ from math import log2, nan
 
 import duckdb
 import pytest
-from rows import (
-    Sample,
-    Score,
-    Together,
-    add_samples,
-    fill,
-    open_rows,
-    read,
-    score,
-    score_sample,
-    score_together,
-    value_of,
-)
+from rows import Sample, Score, Together, add_runs, add_samples, fill, open_rows, read, score, score_together, value_of
 
 Expected = Mapping[str, float | str]
 """The value of a sample by metric, or the reason why it has none."""
@@ -406,14 +394,16 @@ MATCHING: dict[str, tuple[Sequence[str], Sequence[str], Sequence[float] | None]]
 
 
 def test_ids_of_documents_and_of_passages_match() -> None:
-    for name, (retrieved, wanted, values) in MATCHING.items():
-        sample = Sample(context_ids=retrieved, reference_ids=wanted)
-        for place, metric in enumerate(("precision_at_k", "recall_at_k", "hit_at_k", "mrr", "ndcg_at_k")):
-            found = score_sample(metric, sample)
-            if values is None:
-                assert (found.value, found.unscored_reason) == (None, "ids_do_not_match"), (name, metric)
-            else:
-                assert found.value == pytest.approx(values[place]), (name, metric)
+    """Each in a separate run, as ids that match in none of a run's samples are not scored."""
+    with open_rows() as con:
+        add_runs(con, {name: [Sample(context_ids=one[0], reference_ids=one[1])] for name, one in MATCHING.items()})
+        for name, (_, _, values) in MATCHING.items():
+            for place, metric in enumerate(("precision_at_k", "recall_at_k", "hit_at_k", "mrr", "ndcg_at_k")):
+                found = score(con, metric, name)["s"]
+                if values is None:
+                    assert (found.value, found.unscored_reason) == (None, "ids_do_not_match"), (name, metric)
+                else:
+                    assert found.value == pytest.approx(values[place]), (name, metric)
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,7 @@ def test_latencies_count_only_answers_that_the_run_asked_for() -> None:
 
 
 FAILED = Sample(
-    sample_id="failed",
-    reasons={"attribute_answer": "judge_failed", "attribute_ground_truth": "judge_failed"},
+    sample_id="failed", reasons={"attribute_answer": "judge_failed", "attribute_ground_truth": "judge_failed"}
 )
 
 

@@ -19,7 +19,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 from in_process import Finished, call_main, is_running, run_here, show_here
 from prefect_holder import find_home, find_server
@@ -40,6 +42,8 @@ UNWRAPPED = 10_000
 """Columns that no line fills."""
 # What Prefect's client sends to a server besides flow runs and pages: three of the fourteen requests of a run.
 _FEWER_REQUESTS = {"PREFECT_LOGGING_TO_API_ENABLED": "false", "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false"}
+Ask = Callable[..., Finished]
+"""Calls a command in the folder of the house."""
 LEFT_OUT = ("EVALHOUSE_", "OPENAI_", "PREFECT_", "HTTP", "http", "NO_PROXY", "no_proxy", "ALL_PROXY", "COLUMNS")
 
 
@@ -59,6 +63,11 @@ class Place:
 
     def with_variables(self, **variables: str) -> Place:
         return replace(self, variables={**self.variables, **variables})
+
+    def read(self, sql: str, warehouse: str = "evalhouse.duckdb") -> list[dict[str, Any]]:
+        """Rows of a warehouse in the folder."""
+        with duckdb.connect(str(self.folder / warehouse), read_only=True) as connection:
+            return connection.sql(sql).pl().to_dicts()
 
     def environment(self) -> dict[str, str]:
         plain = "EVALHOUSE_PLAIN_SERVER"  # in CI for all tests

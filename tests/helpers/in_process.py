@@ -57,11 +57,7 @@ class Finished:
 
 
 def run_here(
-    folder: Path,
-    environment: Mapping[str, str],
-    *arguments: str,
-    stdin: str | None = None,
-    reports_tasks: bool = False,
+    folder: Path, environment: Mapping[str, str], *arguments: str, stdin: str | None = None, reports_tasks: bool = False
 ) -> Finished:
     """Call a command in `folder` with nothing but `environment`. For the main thread, outside of any event loop.
 

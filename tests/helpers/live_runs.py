@@ -25,7 +25,7 @@ from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embeddings import AskedEmbedder, HashingEmbedder
 from evalhouse.tasks.asking.record import CallRecord
-from evalhouse.tasks.asking.usage import Price
+from evalhouse.tasks.asking.usage import Price, estimate_items
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
@@ -268,14 +268,43 @@ def ask_fully(question: Question) -> list[str]:
     return [*ids, *(f"supports {item}" for item in ids if item[0] != "C")]
 
 
+def read_ids(question: Question, block: str) -> list[str]:
+    """Return the ids of the items in a block."""
+    value = question.data[block]
+    assert not isinstance(value, str)
+    return [item.id for item in value]
+
+
+def measure(question: Question) -> int:
+    """Tokens of the lists of a request."""
+    return sum(estimate_items(value) for value in question.data.values() if not isinstance(value, str))
+
+
+def asked_of(judge: ScriptedJudge, step: str) -> list[Question]:
+    return [question for question in judge.asked if question.step.startswith(step)]
+
+
 def find_odd(question: Question, odd: Mapping[str, Says]) -> Says:
     """Return the reply to a question: by its step's name or by the part of it that its prompt is called."""
     return next((says for name, says in odd.items() if question.step.startswith(name)), say_good)
 
 
+async def judge_one(
+    folder: Path,
+    sample: StoredSample | None = None,
+    *,
+    judge: Judge | None = None,
+    run_id: str = "run-1",
+    metrics: Sequence[str] = (),
+    **settings: Any,  # noqa: ANN401  # fields of RunSettings
+) -> SampleWork:
+    """Take one sample through all steps, by this judge or by the endpoint."""
+    async with lay_out_run(folder, make_settings(**settings), judge=judge, run_id=run_id, metrics=metrics) as live_run:
+        (work,) = await judge_samples(live_run, [sample or make_sample()])
+    return work
+
+
 async def judge_with(folder: Path, odd: Mapping[str, Says], **settings: Any) -> tuple[ScriptedJudge, SampleWork]:  # noqa: ANN401
     """A good judge but for some steps, named as `find_odd` says."""
     judge = ScriptedJudge(lambda question: find_odd(question, odd)(question))
-    async with lay_out_run(folder, make_settings(**settings), judge=judge) as live_run:
-        (work,) = await judge_samples(live_run, [make_sample()])
-    return judge, work
+    return judge, await judge_one(folder, judge=judge, **settings)

@@ -242,11 +242,7 @@ def find_statements(base: Mapping[str, Document]) -> list[Statement]:
     """Return the statements of all documents, in order."""
     return [
         Statement(
-            fact=sentence.fact,
-            value=sentence.value,
-            document=path,
-            section=section.heading,
-            text=part.quote(position),
+            fact=sentence.fact, value=sentence.value, document=path, section=section.heading, text=part.quote(position)
         )
         for path, document in base.items()
         for section in document.sections

@@ -196,11 +196,7 @@ class RagBot(HttpThread):
         return response
 
 
-_STREAMS = {
-    "sse": "text/event-stream",
-    "jsonl": "application/x-ndjson",
-    "text": "text/plain; charset=utf-8",
-}
+_STREAMS = {"sse": "text/event-stream", "jsonl": "application/x-ndjson", "text": "text/plain; charset=utf-8"}
 
 
 def start_rag_bot(folder: str | Path, *, port: int = 0, **options: Any) -> RagBot:  # noqa: ANN401

@@ -111,16 +111,6 @@ def test_what_makes_another_request(
     assert (other.request_hash == one) is same
 
 
-def test_a_changed_prompt_is_another_request(endpoint: Endpoint, tmp_path: Path) -> None:
-    from evalhouse.prompts import load_prompts  # noqa: PLC0415
-
-    text = PROMPTS["extract"].template.replace("You split a text", "You divide a text")
-    (tmp_path / "extract.yaml").write_text(text, encoding="utf-8")
-    own = load_prompts("en", tmp_path)["extract"]
-    judge = make_openai_judge("openai:judge", "judge", make_settings())
-    assert judge.prepare(make_question(prompt=own)).request_hash != judge.prepare(make_question()).request_hash
-
-
 async def test_what_is_asked_for_again_is_named_behind_the_data(endpoint: Endpoint) -> None:
     judge = make_openai_judge("openai:judge", "judge", make_settings())
     request = judge.prepare(make_question(only=("A2", "G1"), number=2, note="Please."))
@@ -177,10 +167,7 @@ async def test_retry_after_is_honoured(endpoint: Endpoint, tmp_path: Path) -> No
     ("context_length_exceeded", "too long for the model"),
 ])  # fmt: skip
 async def test_what_will_never_work_is_not_sent_again(
-    endpoint: Endpoint,
-    tmp_path: Path,
-    fault: Fault,
-    expected: str,
+    endpoint: Endpoint, tmp_path: Path, fault: Fault, expected: str
 ) -> None:
     endpoint.configure(script={"extract": [Inject(fault=fault)]})
     (error,) = await ask(tmp_path, make_question())

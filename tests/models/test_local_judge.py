@@ -21,13 +21,7 @@ from warehouse_runs import lay_warehouse
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.pairs import Pair
 from evalhouse.tasks.judge.protocol import FatalJudgeError, Question, RefusedRequest
-from evalhouse.tasks.models.local import (
-    LocalJudge,
-    PairModel,
-    check_golden_pairs,
-    load_table,
-    parse_classifier,
-)
+from evalhouse.tasks.models.local import LocalJudge, PairModel, check_golden_pairs, load_table, parse_classifier
 
 # Not `importorskip`, which passes over one that is there and cannot be imported.
 if not all(map(find_spec, ("torch", "sentence_transformers"))):

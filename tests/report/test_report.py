@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,23 +14,16 @@ from typing import Any
 import duckdb
 import pytest
 from cli_house import HOSTILE, HOSTILE_ID, MARKUP, N_JUDGED, House
-from cli_process import Finished
+from cli_process import Ask
 from report_pages import ReportPage
 from rows import derive_all
 
 from evalhouse.warehouse.metric_files import load_metrics
 
-Ask = Callable[..., Finished]
 Write = Callable[..., ReportPage]
 
 ATTACK = "</script><img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"
 ATTACKS = (ATTACK, "<!--<script>", "]]></style><svg/onload=alert(1)>", "{{ 7 * 7 }}{% raw %}", "\u2028\u2029 &lt;b&gt;")
-
-
-@pytest.fixture
-def url(house: House, tmp_path: Path) -> str:
-    """A copy of the house's warehouse, to be changed."""
-    return str(shutil.copy(house.path, tmp_path / "copy.duckdb"))
 
 
 @pytest.fixture

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import pytest
 from cli_house import House
-from cli_process import Finished, Place, call_here
+from cli_process import Ask, Place, call_here
 from history_nights import Size, write_nights
 from report_pages import ReportPage
 from rows import derive_all
 
 from evalhouse.flows.report.charts import draw_parts
 from evalhouse.tasks.comparing.changes import Part
-
-Ask = Callable[..., Finished]
 
 
 @pytest.fixture(scope="module")

@@ -180,8 +180,7 @@ def test_causes_come_by_size_an_error_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.0, "0 %"), (1.0, "100 %"), (0.004, "0.4 %"), (0.996, "99.6 %"), (0.355, "36 %"), (None, "–")],
+    ("share", "text"), [(0.0, "0 %"), (1.0, "100 %"), (0.004, "0.4 %"), (0.996, "99.6 %"), (0.355, "36 %"), (None, "–")]
 )
 def test_a_share_is_reported_as_per_cent(share: float | None, text: str) -> None:
     assert write_share(share) == text

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import pytest
 from cli_house import House
-from cli_process import Finished
-
-Ask = Callable[..., Finished]
+from cli_process import Ask
 
 
 def test_a_run_is_not_compared_with_itself(house: House, ask: Ask) -> None:

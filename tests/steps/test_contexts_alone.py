@@ -11,11 +11,10 @@ from endpoint_replies import Asked
 from live_runs import (
     Says,
     ScriptedJudge,
-    judge_samples,
-    lay_out_run,
+    judge_one,
     make_sample,
-    make_settings,
     read_calls,
+    read_ids,
     read_labels,
     read_outcomes,
     read_ranks,
@@ -41,14 +40,7 @@ async def judge_alone(
 ) -> tuple[ScriptedJudge, SampleWork]:
     """One sample of three contexts unless another one is given."""
     judge = ScriptedJudge(says)
-    async with lay_out_run(folder, make_settings(contexts_alone=alone, **settings), judge=judge) as live_run:
-        (work,) = await judge_samples(live_run, [sample or make_sample()])
-    return judge, work
-
-
-def read_ids(question: Question, block: str) -> list[str]:
-    value: Any = question.data[block]
-    return [item.id for item in value]
+    return judge, await judge_one(folder, sample, judge=judge, contexts_alone=alone, **settings)
 
 
 def contexts_of(judge: ScriptedJudge, step: str) -> list[list[str]]:

@@ -4,7 +4,7 @@ three where the contexts stay as well, none for a dataset that has not changed; 
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,6 @@ CHAT = "/v1/chat/completions"
 METRICS = ("answer_correctness", "context_recall", "context_precision", "faithfulness")
 N = 4
 SIX = {"extract": 2, "classify": 1, "attribute": 2, "rank": 1}
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint() as running:
-        point_to(running.base_url)
-        yield running
 
 
 def make_samples(**changes: Any) -> list[StoredSample]:  # noqa: ANN401  # fields of StoredSample
@@ -76,25 +69,6 @@ async def test_contexts_cost_no_further_request(endpoint: Endpoint, tmp_path: Pa
     assert await count_requests(endpoint, tmp_path, make_samples(contexts=contexts)) == SIX
 
 
-@pytest.mark.parametrize("n_contexts", [1, 3, 5])
-async def test_contexts_alone_cost_three_each(endpoint: Endpoint, tmp_path: Path, n_contexts: int) -> None:
-    samples = make_samples(contexts=[f"Lighthouse {place} was built on a cape." for place in range(n_contexts)])
-    asked = await count_requests(endpoint, tmp_path, samples, contexts_alone=True)
-    assert asked == {"extract": 2, "classify": 1, "attribute": 2 * n_contexts, "rank": n_contexts}
-
-
-async def test_with_the_ground_truth_on_record_it_takes_five(endpoint: Endpoint, tmp_path: Path) -> None:
-    """Another retriever and another answer to the same questions."""
-    await count_requests(endpoint, tmp_path, make_samples())
-    changed = [
-        replace(sample, answer=f"Lighthouse {n} was built in 1911.", contexts=[f"Tower {n} dates from 1911.", "Soup."])
-        for n, sample in enumerate(make_samples(), start=1)
-    ]
-    asked = await count_requests(endpoint, tmp_path, changed, run_id="run-2")
-    assert asked == SIX | {"extract": 1}
-    assert sum(asked.values()) == 5
-
-
 @pytest.mark.parametrize(("changes", "expected"), [
     ({"answer": "It was built in 1911 by Ode Varn."}, {"extract": 1, "classify": 1, "attribute": 1}),
     ({"contexts": ["Fish soup is served on Mondays."]}, {"attribute": 2, "rank": 1}),
@@ -106,25 +80,6 @@ async def test_a_change_costs_what_rests_on_it(
 ) -> None:
     await count_requests(endpoint, tmp_path, [make_sample()])
     assert await count_requests(endpoint, tmp_path, [make_sample(**changes)], run_id="run-2") == expected
-
-
-@pytest.mark.parametrize("alone", [False, True])
-async def test_an_unchanged_dataset_takes_none(endpoint: Endpoint, tmp_path: Path, alone: bool) -> None:
-    await count_requests(endpoint, tmp_path, make_samples(), contexts_alone=alone)
-    again = await count_requests(endpoint, tmp_path, make_samples(), run_id="run-2", contexts_alone=alone)
-    assert again == {}
-
-
-@pytest.mark.parametrize(("metric", "expected"), [
-    ("answer_correctness", {"extract": 2, "classify": 1}),
-    ("context_recall", {"extract": 1, "attribute": 1}),
-    ("faithfulness", {"extract": 1, "attribute": 1}),
-    ("context_precision", {"extract": 1, "rank": 1}),
-])  # fmt: skip
-async def test_a_metric_alone_takes_only_what_it_rests_on(
-    endpoint: Endpoint, tmp_path: Path, metric: str, expected: dict[str, int]
-) -> None:
-    assert await count_requests(endpoint, tmp_path, make_samples(), metrics=[metric]) == expected
 
 
 async def test_samples_that_say_the_same_are_paid_for_once(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -211,15 +166,6 @@ def test_requests_about_different_samples_differ_in_their_data_alone(prompt: Pro
     assert count_shared(payloads) > opening + len(next(iter(prompt.variables)))
     rest = [{name: payload[name] for name in payload if name != "messages"} for payload in payloads]
     assert orjson.dumps(rest[0]) == orjson.dumps(rest[1]) == orjson.dumps(rest[2])
-
-
-@pytest.mark.parametrize("prompt", PROMPTS, ids=IDS)
-def test_the_data_comes_last_and_once(prompt: Prompt) -> None:
-    messages = prepare(prompt, "quillonberry")["messages"]
-    assert messages[0]["role"] == "system"
-    assert messages[-1]["role"] == "user"
-    assert "quillonberry" in messages[-1]["content"]
-    assert not any("quillonberry" in message["content"] for message in messages[:-1])
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=IDS)

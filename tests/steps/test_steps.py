@@ -14,7 +14,7 @@ import pytest
 from live_runs import (
     SAMPLE_STEPS,
     ScriptedJudge,
-    judge_samples,
+    judge_one,
     judge_with,
     lay_out_run,
     make_sample,
@@ -88,18 +88,9 @@ def count_rows(shard: Shard) -> dict[str, int]:
 @pytest.mark.parametrize("ids", [{"context_ids": ["a", "b", "c"], "reference_context_ids": ["b"]}, {}])
 async def test_no_metric_by_ids_asks_the_judge(tmp_path: Path, ids: dict[str, Any]) -> None:
     judge = ScriptedJudge(say_good)
-    async with lay_out_run(tmp_path, judge=judge, metrics=BY_IDS) as live_run:
-        (work,) = await judge_samples(live_run, [make_sample(**ids)])
+    work = await judge_one(tmp_path, make_sample(**ids), judge=judge, metrics=BY_IDS)
     assert judge.asked == []
     assert read_outcomes(work) == {}
-
-
-async def test_a_metric_beside_them_may(tmp_path: Path) -> None:
-    judge = ScriptedJudge(say_good)
-    sample = make_sample(context_ids=["a", "b", "c"], reference_context_ids=["b"])
-    async with lay_out_run(tmp_path, judge=judge, metrics=[*BY_IDS, "context_precision"]) as live_run:
-        (work,) = await judge_samples(live_run, [sample])
-    assert read_useful(work) == {1: True, 2: True, 3: True}
 
 
 async def test_a_step_that_no_metric_needs_neither_asks_nor_waits(tmp_path: Path) -> None:

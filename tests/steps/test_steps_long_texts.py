@@ -4,24 +4,24 @@ paragraphs, and comes out as if it had been asked about whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from endpoint import Asked, Endpoint, Raw, make_http_fault, running_endpoint
+from endpoint import Asked, Endpoint, Raw, make_http_fault
 from endpoint_replies import Choice, build_completion, compose_reply
 from live_runs import (
     Says,
     ScriptedJudge,
-    judge_samples,
-    lay_out_run,
+    asked_of,
+    judge_one,
     make_sample,
-    make_settings,
-    point_to,
+    measure,
     read_calls,
     read_detail,
+    read_ids,
     read_labels,
     read_outcomes,
     read_ranks,
@@ -30,11 +30,9 @@ from live_runs import (
     say_verdicts,
 )  # fmt: skip
 
-from evalhouse.prompts import BlockValue
-from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
+from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.judge.protocol import COPIED, Question, RefusedRequest
 from evalhouse.tasks.pipeline.live_run import SampleWork
-from evalhouse.warehouse.rows.samples import StoredSample
 
 TOKENS = 1000
 LONG = " and the keeper writes it down" * 20  # some 150 tokens
@@ -42,21 +40,6 @@ PARAGRAPHS = [
     f"Berth {number} has {number * 7} rings{LONG}. Its ship is number {number * 3}" for number in range(1, 31)
 ]
 LONG_ANSWER = ".\n\n".join(PARAGRAPHS) + "."
-
-
-def read_ids(data: Mapping[str, BlockValue], block: str) -> list[str]:
-    value = data[block]
-    assert not isinstance(value, str)
-    return [item.id for item in value]
-
-
-def measure(question: Question) -> int:
-    """Tokens of the lists of a request."""
-    return sum(estimate_items(value) for value in question.data.values() if not isinstance(value, str))
-
-
-def asked_of(judge: ScriptedJudge, step: str) -> list[Question]:
-    return [question for question in judge.asked if question.step.startswith(step)]
 
 
 def say_sentences(question: Question) -> str:
@@ -72,9 +55,7 @@ async def split_answer(
 ) -> tuple[ScriptedJudge, SampleWork]:
     """One sample with a long answer through all steps."""
     judge = ScriptedJudge(says)
-    async with lay_out_run(folder, make_settings(request_tokens=tokens), judge=judge) as live_run:
-        (work,) = await judge_samples(live_run, [make_sample(answer=answer)])
-    return judge, work
+    return judge, await judge_one(folder, make_sample(answer=answer), judge=judge, request_tokens=tokens)
 
 
 def read_statements(work: SampleWork, source: str = "answer") -> list[Mapping[str, Any]]:
@@ -182,8 +163,8 @@ async def test_one_part_of_a_text_that_fails_leaves_no_silent_half(tmp_path: Pat
 async def test_a_question_that_leaves_no_room_goes_into_every_request_whole(tmp_path: Path) -> None:
     question = "What of the berths?" + " Tell me more." * 2000
     judge = ScriptedJudge(say_sentences)
-    async with lay_out_run(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as live_run:
-        (work,) = await judge_samples(live_run, [make_sample(question=question, answer=LONG_ANSWER)])
+    sample = make_sample(question=question, answer=LONG_ANSWER)
+    work = await judge_one(tmp_path, sample, judge=judge, request_tokens=TOKENS)
     assert all(asked.data["question"] == question for asked in judge.asked)
     assert all(estimate_tokens(str(asked.data["text"])) <= TOKENS // 2 for asked in asked_of(judge, "extract_answer"))
     assert set(read_outcomes(work).values()) == {None}
@@ -204,7 +185,7 @@ def say_where(word: str) -> Says:
         if question.step == "rank":
             labels = {item.id: "useful" if item.id in holding else "not_useful" for item in contexts}
             return say_verdicts(*({"id": item, "label": label, "reason": label} for item, label in labels.items()))
-        statements = read_ids(question.data, "answer_statements") + read_ids(question.data, "ground_truth_statements")
+        statements = read_ids(question, "answer_statements") + read_ids(question, "ground_truth_statements")
         reason = "found" if holding else "not found"
         return say_verdicts(*({"id": item, "contexts": holding, "reason": reason} for item in statements))
 
@@ -217,8 +198,7 @@ async def test_a_context_longer_than_a_request_counts_where_any_part_of_it_does(
 ) -> None:
     contexts = ["short", LONG_ANSWER, "short too"]
     judge = ScriptedJudge(say_where(f"Berth {at} "))
-    async with lay_out_run(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as live_run:
-        (work,) = await judge_samples(live_run, [make_sample(contexts=contexts)])
+    work = await judge_one(tmp_path, make_sample(contexts=contexts), judge=judge, request_tokens=TOKENS)
     for step in ("rank", "attribute_answer", "attribute_ground_truth"):
         sent: list[Any] = [item for question in asked_of(judge, step) for item in question.data["contexts"]]
         parts = sorted((item.text for item in sent if item.id == "C2"), key=LONG_ANSWER.index)
@@ -238,21 +218,20 @@ async def test_a_context_longer_than_a_request_counts_where_any_part_of_it_does(
 
 async def test_a_ground_truth_longer_than_a_request_meets_every_context_in_parts(tmp_path: Path) -> None:
     def say_useful(question: Question) -> str:
-        contexts = read_ids(question.data, "contexts")
+        contexts = read_ids(question, "contexts")
         message = "Berth 29 " in str(question.data["ground_truth"])
         return say_verdicts(
             *({"id": item, "label": "useful" if message and item == "C2" else "not_useful"} for item in contexts)
         )
 
     judge = ScriptedJudge(lambda question: say_useful(question) if question.step == "rank" else say_sentences(question))
-    async with lay_out_run(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as live_run:
-        (work,) = await judge_samples(live_run, [make_sample(ground_truth=LONG_ANSWER)])
+    work = await judge_one(tmp_path, make_sample(ground_truth=LONG_ANSWER), judge=judge, request_tokens=TOKENS)
     asked = asked_of(judge, "rank")
     truths = [str(question.data["ground_truth"]) for question in asked]
     assert "".join(sorted(truths, key=LONG_ANSWER.index)) == LONG_ANSWER
     assert len(truths) > 5
     assert all(measure(question) + estimate_tokens(str(question.data["ground_truth"])) <= TOKENS for question in asked)
-    assert all(read_ids(question.data, "contexts") == ["C1", "C2", "C3"] for question in asked)
+    assert all(read_ids(question, "contexts") == ["C1", "C2", "C3"] for question in asked)
     assert read_useful(work) == {1: False, 2: True, 3: False}
 
 
@@ -262,13 +241,6 @@ MANY = make_sample(
     ground_truth=" ".join(f"Lamp {number} burns oil." for number in range(N)),
     contexts=[f"Lamp {number} burns oil." for number in range(N)],
 )
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint(keep_bodies=True) as running:
-        point_to(running.base_url)
-        yield running
 
 
 def limit_replies(endpoint: Endpoint, most: int, kinds: Sequence[str] = ("classify", "attribute", "rank")) -> None:
@@ -287,12 +259,6 @@ def limit_replies(endpoint: Endpoint, most: int, kinds: Sequence[str] = ("classi
     endpoint.configure(script=dict.fromkeys(kinds, cut))
 
 
-async def judge(folder: Path, sample: StoredSample = MANY, **settings: Any) -> SampleWork:  # noqa: ANN401
-    async with lay_out_run(folder, make_settings(**settings)) as live_run:
-        (work,) = await judge_samples(live_run, [sample])
-    return work
-
-
 def read_verdicts(work: SampleWork) -> dict[str, list[Any]]:
     """Return rows in order of their ids: a sample's requests may be answered in any order."""
     return {
@@ -305,17 +271,17 @@ def read_verdicts(work: SampleWork) -> dict[str, list[Any]]:
 async def test_a_small_output_limit_changes_no_verdict_and_pays_for_none_twice(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    whole = read_verdicts(await judge(tmp_path / "whole"))
+    whole = read_verdicts(await judge_one(tmp_path / "whole", MANY))
     endpoint.reset()
     limit_replies(endpoint, 400)
-    work = await judge(tmp_path / "cut", attempts=2)
+    work = await judge_one(tmp_path / "cut", MANY, attempts=2)
     assert set(read_outcomes(work).values()) == {None}
     assert read_verdicts(work) == whole
     asked = sum(endpoint.stats.kinds.values())
     cut = [call for call in read_calls(tmp_path / "cut") if "cut off" in str(call["error"])]
     assert cut, "the stored call of a cut reply is marked"
     endpoint.reset()
-    again = await judge(tmp_path / "cut", attempts=2)
+    again = await judge_one(tmp_path / "cut", MANY, attempts=2)
     assert read_verdicts(again) == read_verdicts(work)
     assert (asked > 0, sum(endpoint.stats.kinds.values())) == (True, 0), "cut replies are stored as well"
 
@@ -334,14 +300,14 @@ async def test_what_says_nothing_before_it_is_cut_off_is_asked_in_halves(endpoin
         return Raw(body=build_completion(asked, choice, 1, 0))
 
     endpoint.configure(script={"rank": ramble})
-    work = await judge(tmp_path, attempts=5)
+    work = await judge_one(tmp_path, MANY, attempts=5)
     assert read_outcomes(work)["rank"] is None
     assert len(work.rows["context_verdicts"]) == N
 
 
 async def test_one_that_never_ends_is_given_up_after_the_runs_attempts(endpoint: Endpoint, tmp_path: Path) -> None:
     limit_replies(endpoint, 30, ["rank"])
-    work = await judge(tmp_path, attempts=3)
+    work = await judge_one(tmp_path, MANY, attempts=3)
     assert read_outcomes(work)["rank"] == "judge_failed"
     assert endpoint.stats.kinds["rank"] <= 6
 
@@ -350,7 +316,7 @@ async def test_a_text_whose_statements_are_cut_off_is_split(endpoint: Endpoint, 
     text = " ".join(f"Lamp number {number} of the north harbour burns nothing but whale oil." for number in range(40))
     sample = make_sample(answer=text, ground_truth="Lamp 1 burns oil.", contexts=["Lamp 1 burns oil."])
     limit_replies(endpoint, 1000, ["extract"])
-    work = await judge(tmp_path, sample)
+    work = await judge_one(tmp_path, sample)
     written = [row["text"] for row in work.rows["statements"] if row["source"] == "answer"]
     assert len(written) == 40
     assert read_outcomes(work)["extract_answer"] is None
@@ -365,7 +331,7 @@ async def test_a_draft_in_a_cut_reply_is_not_an_answer(endpoint: Endpoint, tmp_p
         return Raw(body=build_completion(asked, choice, 1, 0)) if choice else None
 
     endpoint.configure(script={"rank": think})
-    work = await judge(tmp_path)
+    work = await judge_one(tmp_path, MANY)
     assert "x" not in [row["reason"] for row in work.rows["context_verdicts"]]
     assert read_outcomes(work)["rank"] is None
 
@@ -382,7 +348,7 @@ async def test_verdicts_in_the_words_of_the_example_are_asked_for_again(endpoint
         return None
 
     endpoint.configure(script={"classify": copy})
-    work = await judge(tmp_path, make_sample())
+    work = await judge_one(tmp_path, make_sample())
     assert copied not in [row["reason"] for row in work.rows["classifications"]]
     assert endpoint.stats.kinds["classify"] == 2
     errors = [str(call["error"]) for call in read_calls(tmp_path) if call["step"] == "classify"]
@@ -416,9 +382,9 @@ def measure_longest(folder: Path) -> int:
 async def test_what_is_refused_as_too_long_is_asked_in_parts_in_every_step(
     endpoint: Endpoint, tmp_path: Path, votes: int
 ) -> None:
-    whole = read_verdicts(await judge(tmp_path / "whole", LONG_TEXT, votes=votes))
+    whole = read_verdicts(await judge_one(tmp_path / "whole", LONG_TEXT, votes=votes))
     hold(endpoint, 3_600)
-    work = await judge(tmp_path / "parts", LONG_TEXT, votes=votes)
+    work = await judge_one(tmp_path / "parts", LONG_TEXT, votes=votes)
     assert {reason for reason in read_outcomes(work).values() if reason} == set()
     assert read_verdicts(work) == whole
     refused = [call for call in read_calls(tmp_path / "parts") if call["status"] == "refused"]
@@ -427,11 +393,11 @@ async def test_what_is_refused_as_too_long_is_asked_in_parts_in_every_step(
 
 
 async def test_a_known_window_is_kept_to_without_a_refusal(endpoint: Endpoint, tmp_path: Path) -> None:
-    whole = read_verdicts(await judge(tmp_path / "whole", LONG_TEXT))
+    whole = read_verdicts(await judge_one(tmp_path / "whole", LONG_TEXT))
     longest = measure_longest(tmp_path / "whole")
     assert longest > 3_500
     endpoint.configure(keep_bodies=True)
-    work = await judge(tmp_path / "parts", LONG_TEXT, context_window=3_500)
+    work = await judge_one(tmp_path / "parts", LONG_TEXT, context_window=3_500)
     assert read_verdicts(work) == whole
     calls = read_calls(tmp_path / "parts")
     assert {call["status"] for call in calls} <= {"ok", "cached"}
@@ -442,10 +408,10 @@ async def test_a_known_window_is_kept_to_without_a_refusal(endpoint: Endpoint, t
 async def test_what_is_too_long_for_one_request_of_all_is_asked_by_steps_and_says_so(
     endpoint: Endpoint, tmp_path: Path, is_known: bool
 ) -> None:
-    whole = read_verdicts(await judge(tmp_path / "whole", LONG_TEXT))
+    whole = read_verdicts(await judge_one(tmp_path / "whole", LONG_TEXT))
     if not is_known:
         hold(endpoint, 3_600)
-    work = await judge(tmp_path / "parts", LONG_TEXT, plan="fused", context_window=3_500 if is_known else None)
+    work = await judge_one(tmp_path / "parts", LONG_TEXT, plan="fused", context_window=3_500 if is_known else None)
     assert read_verdicts(work) == whole
     assert set(read_outcomes(work).values()) == {None}
     (detail,) = [row["detail"] for row in work.rows["outcomes"] if row["step"] == "fused"]
@@ -458,8 +424,7 @@ async def test_what_is_too_long_for_one_request_of_all_is_asked_by_steps_and_say
 async def test_where_there_is_nothing_to_split_the_reason_says_how_long_and_how_much_is_allowed(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    async with lay_out_run(tmp_path, make_settings(context_window=500)) as live_run:
-        (work,) = await judge_samples(live_run, [LONG_TEXT])
+    work = await judge_one(tmp_path, LONG_TEXT, context_window=500)
     outcomes = read_outcomes(work)
     assert (outcomes["extract_answer"], outcomes["rank"]) == ("judge_failed", "judge_failed")
     details = {row["detail"] for row in work.rows["outcomes"] if row["detail"]}

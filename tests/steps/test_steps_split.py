@@ -15,11 +15,13 @@ import pytest
 from live_runs import (
     Says,
     ScriptedJudge,
+    asked_of,
     find_odd,
-    judge_samples,
+    judge_one,
     lay_out_run,
     make_sample,
-    make_settings,
+    measure,
+    read_ids,
     read_joint_ranks,
     read_labels,
     read_outcomes,
@@ -29,8 +31,7 @@ from live_runs import (
     say_verdicts,
 )
 
-from evalhouse.prompts import BlockValue
-from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
+from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.protocol import NOT_IN_TEXT, Judge, Question, RefusedRequest, TransientJudgeError
@@ -44,17 +45,6 @@ from evalhouse.warehouse.rows.samples import StoredSample
 TOKENS = 1000
 TEXTS = ("question", "ground_truth")
 LONG = " and the keeper writes it down" * 20  # some 150 tokens
-
-
-def read_ids(data: Mapping[str, BlockValue], block: str) -> list[str]:
-    value = data[block]
-    assert not isinstance(value, str)
-    return [item.id for item in value]
-
-
-def measure(question: Question) -> int:
-    """Tokens of the lists of a request."""
-    return sum(estimate_items(value) for value in question.data.values() if not isinstance(value, str))
 
 
 async def judge_long(
@@ -76,13 +66,7 @@ async def judge_long(
 
     judge = ScriptedJudge(says)
     sample = make_sample(contexts=[f"Context {n}.{LONG}" for n in range(1, contexts + 1)])
-    async with lay_out_run(folder, make_settings(request_tokens=TOKENS, **settings), judge=judge) as live_run:
-        (work,) = await judge_samples(live_run, [sample])
-    return judge, work
-
-
-def asked_of(judge: ScriptedJudge, step: str) -> list[Question]:
-    return [question for question in judge.asked if question.step.startswith(step)]
+    return judge, await judge_one(folder, sample, judge=judge, request_tokens=TOKENS, **settings)
 
 
 async def test_what_fits_is_one_request(tmp_path: Path) -> None:
@@ -94,14 +78,14 @@ async def test_what_fits_is_one_request(tmp_path: Path) -> None:
 
 async def test_contexts_of_a_ranking_are_judged_each_once_in_parts_that_fit(tmp_path: Path) -> None:
     def say_useful(question: Question) -> str:
-        contexts = read_ids(question.data, "contexts")
+        contexts = read_ids(question, "contexts")
         return say_verdicts(*({"id": item, "label": "useful" if item == "C9" else "not_useful"} for item in contexts))
 
     judge, work = await judge_long(tmp_path, {"rank": say_useful}, contexts=20)
     asked = asked_of(judge, "rank")
     assert len(asked) >= 3
     assert all(measure(question) <= TOKENS for question in asked)
-    assert [item for question in asked for item in read_ids(question.data, "contexts")] == [
+    assert [item for question in asked for item in read_ids(question, "contexts")] == [
         f"C{rank}" for rank in range(1, 21)
     ]
     assert read_useful(work) == {rank: rank == 9 for rank in range(1, 21)}
@@ -110,8 +94,7 @@ async def test_contexts_of_a_ranking_are_judged_each_once_in_parts_that_fit(tmp_
 async def test_data_beside_the_contexts_takes_room_as_well(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_good)
     sample = make_sample(ground_truth=f"It is dark.{LONG * 2}", contexts=[f"Context {n}.{LONG}" for n in range(6)])
-    async with lay_out_run(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as live_run:
-        (work,) = await judge_samples(live_run, [sample])
+    work = await judge_one(tmp_path, sample, judge=judge, request_tokens=TOKENS)
     asked = asked_of(judge, "rank")
     assert len(asked) == 2
     for question in asked:
@@ -122,8 +105,8 @@ async def test_data_beside_the_contexts_takes_room_as_well(tmp_path: Path) -> No
 
 async def test_supporting_contexts_are_the_union_over_all_parts(tmp_path: Path) -> None:
     def say_support(question: Question) -> str:
-        contexts = read_ids(question.data, "contexts")
-        statements = read_ids(question.data, "answer_statements") + read_ids(question.data, "ground_truth_statements")
+        contexts = read_ids(question, "contexts")
+        statements = read_ids(question, "answer_statements") + read_ids(question, "ground_truth_statements")
         support = {"A1": ["C1", "C7", "C12"], "G2": ["C12"]}
         return say_verdicts(
             *(
@@ -143,7 +126,7 @@ async def test_supporting_contexts_are_the_union_over_all_parts(tmp_path: Path) 
     assert read_ranks(work) == {"A1": [1, 7, 12], "A2": [], "G1": [], "G2": [12]}
     rows = {str(row["statement_id"]): row for row in work.rows["attributions"]}
     assert [rows[item]["supported"] for item in ("A1", "A2", "G1", "G2")] == [True, False, False, True]
-    last = read_ids(asked[-1].data, "contexts")[0]
+    last = read_ids(asked[-1], "contexts")[0]
     assert rows["G2"]["reason"] == f"of {last}"  # from the part that supports it alone
 
 
@@ -151,15 +134,15 @@ async def test_joint_support_counts_where_no_single_context_supports(tmp_path: P
     """A1 has two sets in two parts, A2 a set in one part and C12 alone in another one."""
 
     def say_support(question: Question) -> str:
-        contexts = read_ids(question.data, "contexts")
+        contexts = read_ids(question, "contexts")
         last = "C12" in contexts
         together = {"A1": contexts[:2], "A2": [] if last else contexts[:2]}
         alone = {"A2": ["C12"] if last else []}
-        side = read_ids(question.data, "answer_statements") + read_ids(question.data, "ground_truth_statements")
+        side = read_ids(question, "answer_statements") + read_ids(question, "ground_truth_statements")
         return say_verdicts(*({"id": i, "contexts": alone.get(i, []), "together": together.get(i, [])} for i in side))
 
     judge, work = await judge_long(tmp_path, {"attribute": say_support}, contexts=12)
-    parts = [read_ids(question.data, "contexts") for question in asked_of(judge, "attribute_answer")]
+    parts = [read_ids(question, "contexts") for question in asked_of(judge, "attribute_answer")]
     assert len(parts) >= 2
     assert all(len(part) >= 2 for part in parts)
     assert read_ranks(work) == {"A1": [], "A2": [12], "G1": [], "G2": []}
@@ -172,9 +155,8 @@ async def test_many_statements_are_split_as_well_and_meet_all_contexts(tmp_path:
     pairs = [
         (statement, context)
         for question in asked_of(judge, "attribute")
-        for statement in read_ids(question.data, "answer_statements")
-        + read_ids(question.data, "ground_truth_statements")
-        for context in read_ids(question.data, "contexts")
+        for statement in read_ids(question, "answer_statements") + read_ids(question, "ground_truth_statements")
+        for context in read_ids(question, "contexts")
     ]
     assert len(pairs) == len(set(pairs)) == 13 * 6
     assert all(measure(question) <= TOKENS for question in asked_of(judge, "attribute"))
@@ -185,8 +167,8 @@ async def test_each_part_of_one_side_meets_each_part_of_the_other(tmp_path: Path
     """A2 is found in G9, which is in a different part from G1; nothing else is found."""
 
     def say_labels(question: Question) -> str:
-        answers = read_ids(question.data, "answer_statements")
-        truths = read_ids(question.data, "ground_truth_statements")
+        answers = read_ids(question, "answer_statements")
+        truths = read_ids(question, "ground_truth_statements")
         both = "A2" in answers and "G9" in truths
         return say_verdicts(
             *({"id": item, "label": "TP" if both and item == "A2" else "FP"} for item in answers),
@@ -212,8 +194,7 @@ async def test_a_statement_too_large_for_any_request_is_sent_whole(tmp_path: Pat
         return say_good(question)
 
     judge = ScriptedJudge(says)
-    async with lay_out_run(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as live_run:
-        (work,) = await judge_samples(live_run, [make_sample()])
+    work = await judge_one(tmp_path, judge=judge, request_tokens=TOKENS)
     for step in ("attribute", "classify"):
         sent: list[Any] = [item for question in asked_of(judge, step) for item in question.data["answer_statements"]]
         assert [(item.id, item.text) for item in sent] == [("A1", giant), ("A2", "A2 is short")]
@@ -222,14 +203,14 @@ async def test_a_statement_too_large_for_any_request_is_sent_whole(tmp_path: Pat
 
 async def test_what_is_missing_in_one_part_is_asked_for_again_in_that_part(tmp_path: Path) -> None:
     def leave_out(question: Question) -> str:
-        contexts = read_ids(question.data, "contexts")
+        contexts = read_ids(question, "contexts")
         given = [item for item in contexts if item != "C11" or question.number > 1]
         return say_verdicts(*({"id": item, "label": "useful"} for item in given))
 
     judge, work = await judge_long(tmp_path, {"rank": leave_out}, contexts=12)
     again = [question for question in asked_of(judge, "rank") if question.only]
     assert [question.only for question in again] == [("C11",)]
-    assert read_ids(again[0].data, "contexts") == ["C11"]
+    assert read_ids(again[0], "contexts") == ["C11"]
     assert set(read_useful(work)) == set(range(1, 13))
 
 
@@ -259,7 +240,7 @@ async def test_parts_are_retried_one_by_one(tmp_path: Path) -> None:
     seen: set[str] = set()
 
     def fail_once(question: Question) -> str | Exception:
-        key = str(read_ids(question.data, "contexts"))
+        key = str(read_ids(question, "contexts"))
         if key in seen:
             return say_good(question)
         seen.add(key)
@@ -281,9 +262,7 @@ def make(*accepted: str, **changes: Any) -> StoredSample:  # noqa: ANN401  # fie
 
 
 async def judge(folder: Path, sample: StoredSample, *metrics: str, by: Judge | None = None) -> SampleWork:
-    async with lay_out_run(folder, judge=by or LexicalJudge(), metrics=metrics) as live_run:
-        (work,) = await judge_samples(live_run, [sample])
-    return work
+    return await judge_one(folder, sample, judge=by or LexicalJudge(), metrics=metrics)
 
 
 def read_truth(work: SampleWork) -> list[object]:

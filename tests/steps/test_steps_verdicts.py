@@ -1,22 +1,22 @@
 """The steps of one sample: their verdicts, and the same ids out as in when the judge omits or invents some."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from endpoint import Endpoint, Inject, running_endpoint
+from endpoint import Endpoint, Inject
 from endpoint_replies import Fault
 from live_runs import (
     ScriptedJudge,
+    judge_one,
     judge_samples,
     judge_with,
     lay_out_run,
     make_sample,
     make_settings,
-    point_to,
     read_calls,
     read_detail,
     read_joint_ranks,
@@ -30,8 +30,6 @@ from live_runs import (
 
 from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.judge.protocol import Question, RefusedRequest
-from evalhouse.tasks.pipeline.live_run import SampleWork
-from evalhouse.warehouse.rows.samples import StoredSample
 
 CHAT = "/v1/chat/completions"
 ALL_STEPS = (
@@ -40,19 +38,6 @@ ALL_STEPS = (
 )  # fmt: skip
 DONE: dict[str, str | None] = dict.fromkeys(ALL_STEPS)
 LABELS = {"A1": "TP", "A2": "FP", "G1": "TP", "G2": "FN"}
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint(keep_bodies=True) as running:
-        point_to(running.base_url)
-        yield running
-
-
-async def judge_one(folder: Path, sample: StoredSample | None = None, **settings: Any) -> SampleWork:  # noqa: ANN401
-    async with lay_out_run(folder, make_settings(**settings)) as live_run:
-        (work,) = await judge_samples(live_run, [sample or make_sample()])
-    return work
 
 
 def read_names(body: Mapping[str, Any]) -> str:
@@ -142,14 +127,6 @@ async def test_an_unchanged_sample_costs_nothing_in_a_later_run(endpoint: Endpoi
     assert [call["status"] for call in read_calls(tmp_path) if call["run_id"] == "run-2"] == ["cached"] * 6
 
 
-async def test_a_changed_answer_leaves_the_ground_truth_and_the_ranking_on_record(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
-    await judge_one(tmp_path)
-    await judge_one(tmp_path, make_sample(answer="The builder was Mira Solveng1."))
-    assert endpoint.stats.kinds == {"extract": 3, "classify": 2, "attribute": 3, "rank": 1}
-
-
 # What a sample lacks
 
 
@@ -215,8 +192,7 @@ async def test_where_one_text_says_nothing_all_of_the_other_is_missing_or_unfoun
 
 
 async def test_only_the_steps_of_the_chosen_metrics_are_taken(endpoint: Endpoint, tmp_path: Path) -> None:
-    async with lay_out_run(tmp_path, metrics=["context_recall"]) as live_run:
-        (work,) = await judge_samples(live_run, [make_sample()])
+    work = await judge_one(tmp_path, metrics=["context_recall"])
     assert read_outcomes(work) == {"extract_ground_truth": None, "attribute_ground_truth": None}
     assert endpoint.stats.kinds == {"extract": 1, "attribute": 1}
     assert set(read_ranks(work)) == {"G1", "G2"}

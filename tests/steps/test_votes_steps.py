@@ -17,15 +17,16 @@ from endpoint import running_endpoint
 from live_runs import (
     ScriptedJudge,
     find_odd,
+    judge_one,
     judge_samples,
     judge_with,
-    lay_out_run,
     make_sample,
     make_settings,
     open_warehouse,
     point_to,
     read_calls,
     read_detail,
+    read_ids,
     read_labels,
     read_outcomes,
     read_ranks,
@@ -150,15 +151,8 @@ async def judge_in_parts(
 
     judge = ScriptedJudge(answer)
     sample = make_sample(contexts=[f"Context {n}.{filler}" for n in range(1, 5)])
-    async with lay_out_run(folder, make_settings(request_tokens=800, votes=3), judge=judge) as live_run:
-        (work,) = await judge_samples(live_run, [sample])
+    work = await judge_one(folder, sample, judge=judge, request_tokens=800, votes=3)
     return [question for question in judge.asked if question.step.startswith(step)], work
-
-
-def read_ids(question: Question, block: str) -> list[str]:
-    value = question.data[block]
-    assert not isinstance(value, str)
-    return [item.id for item in value]
 
 
 async def test_a_ranking_in_parts_is_voted_on_part_by_part(tmp_path: Path) -> None:

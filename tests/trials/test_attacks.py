@@ -14,12 +14,10 @@ was taken away that hides a mark from the eye or that a tokenizer may fold (NFKC
 
 from __future__ import annotations
 
-import asyncio
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,7 +39,7 @@ from attack_set import (
 )
 from endpoint import Asked, running_endpoint
 from fences import read_blocks
-from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls
+from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
 
 from evalhouse.prompts import TURN_PREFIX, BlockValue, Item, Message, Prompt, load_prompts
 from evalhouse.prompts.render import BLOCKS, render_blocks
@@ -185,7 +183,7 @@ def test_the_code_cannot_be_known_beforehand() -> None:
             assert before in fold(str(trial.data)), "the attack does repeat the code it knows"
 
 
-# -- the real steps over the wire --------------------------------------------------------------------------------------
+# -- the real steps over the wire, asked again -------------------------------------------------------------------------
 
 _SAMPLE_FIELDS: tuple[Place, ...] = ("question", "answer", "ground_truth", "contexts")
 _ROLES = {"system": "system", "human": "user", "ai": "assistant"}
@@ -216,90 +214,8 @@ def plant(attack: Attack, fields: tuple[Place, ...], number: int) -> Any:  # noq
     return make_sample(number, **changes)
 
 
-def list_plantings(attack: Attack) -> list[tuple[Place, ...]]:
-    """Each field of a sample that the attack names (statements come out of an answer), and all of them at once."""
-    named: dict[Place, None] = dict.fromkeys("answer" if field == "statements" else field for field in attack.fields)
-    return [*((field,) for field in named), _SAMPLE_FIELDS]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sent:
-    """The requests of the real steps for planted samples: as the endpoint received them, and as recorded."""
-
-    samples: dict[str, Any]
-    bodies: list[dict[str, Any]]
-    calls: list[dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def sent(tmp_path_factory: pytest.TempPathFactory) -> Sent:
-    folder = tmp_path_factory.mktemp("attacked")
-    plantings = [(attack, fields) for attack in ATTACKS.attacks for fields in list_plantings(attack)]
-    samples = [plant(attack, fields, number) for number, (attack, fields) in enumerate(plantings, start=1)]
-
-    async def judge_all() -> None:
-        async with lay_out_run(folder, make_settings()) as live_run:
-            await judge_samples(live_run, samples)
-
-    with running_endpoint(keep_bodies=True) as endpoint, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_BASE_URL", endpoint.base_url)
-        patch.setenv("OPENAI_API_KEY", "sk-test-0123456789")
-        asyncio.run(judge_all())
-        bodies = list(endpoint.stats.bodies)
-    return Sent(samples={sample.sample_id: sample for sample in samples}, bodies=bodies, calls=read_calls(folder))
-
-
 def read_kind(body: Mapping[str, Any]) -> str:
     return str(body["response_format"]["json_schema"]["name"])
-
-
-def test_every_message_on_the_wire_holds_our_marks_alone(sent: Sent) -> None:
-    assert Counter(map(read_kind, sent.bodies)).keys() == {"extract", "classify", "attribute", "rank"}
-    for body in sent.bodies:
-        prompt = PROMPTS["en"][read_kind(body)]
-        opening = [{"role": _ROLES[message.role], "content": message.content} for message in prompt.opening]
-        *first, last = body["messages"]
-        assert first == opening
-        assert last["role"] == "user"
-        ids = {
-            name: list(block.read_items())
-            for name, block in read_blocks(last["content"]).items()
-            if BLOCKS[name].prefix
-        }
-        for name, shown in ids.items():
-            assert shown == [f"{BLOCKS[name].prefix}{place}" for place in range(1, len(shown) + 1)]
-        check_last(last["content"], ids, list(prompt.variables))
-
-
-def test_every_attack_reached_the_steps_it_was_planted_for(sent: Sent) -> None:
-    """Every request is recorded, and each text of a sample is in its own block."""
-    on_record = [orjson.loads(call["request"])["messages"] for call in sent.calls if call["request"]]
-    assert sorted(map(orjson.dumps, on_record)) == sorted(orjson.dumps(body["messages"]) for body in sent.bodies)
-    asked: dict[str, set[str]] = {}
-    for call in sent.calls:
-        sample = sent.samples[call["sample_id"]]
-        asked.setdefault(call["sample_id"], set()).add(call["step"])
-        if not call["request"]:
-            continue
-        blocks = read_blocks(orjson.loads(call["request"])["messages"][-1]["content"])
-        assert [undo(line) for line in blocks["question"].lines] == spread(sample.question)
-        if call["step"] in ("extract_answer", "extract_ground_truth"):
-            text = sample.answer if call["step"] == "extract_answer" else sample.ground_truth
-            assert [undo(line) for line in blocks["text"].lines] == spread(text)
-        if "ground_truth" in blocks:
-            assert [undo(line) for line in blocks["ground_truth"].lines] == spread(sample.ground_truth)
-        if "contexts" in blocks:
-            assert [spread(text) for text in blocks["contexts"].read_items().values()] == list(
-                map(spread, sample.contexts)
-            )
-    assert asked.keys() == sent.samples.keys()
-    for steps in asked.values():
-        assert steps == {
-            "extract_answer", "extract_ground_truth", "classify", "attribute_answer", "attribute_ground_truth", "rank",
-        }  # fmt: skip
-
-
-# -- asked again -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_note_holds_nothing_of_a_reply_or_of_a_text(tmp_path: Path) -> None:

@@ -278,27 +278,6 @@ def test_spent_budget_leaves_the_rest_for_a_larger_one(live_run: LiveRun) -> Non
     assert (rest["calls"]["requests"], rest["calls"]["reused"]) == (N - costs["requests"], costs["requests"])
 
 
-@pytest.mark.slow  # the same as an interrupted one, with less output
-def test_killed_benchmark_resumes(tmp_path: Path) -> None:
-    write_set(tmp_path / "berths", make_support(24))
-    arguments = ("benchmark", "--judge", "openai:judge", "--data", "berths", "--concurrency", "2", "--json")
-    with running_endpoint(models=("judge",), latency=0.1) as running:
-        place = Place(folder=tmp_path, variables={"OPENAI_BASE_URL": running.base_url, "OPENAI_API_KEY": "sk-x"})
-        process = place.start(*arguments)
-        wait_for(lambda: running.stats.statuses[200] >= 8, process)
-        process.send_signal(signal.SIGKILL)
-        finish(process)
-        n_before = running.stats.requests["/v1/chat/completions"]
-        assert n_before < 25
-        running.configure(latency=0.0)
-        ended = place.call(*arguments)
-        assert ended.status == 0, ended.stderr
-        # What was in flight at the kill may have lost its answer.
-        assert running.stats.duplicates_answered <= 2
-        assert ended.document["calls"]["reused"] >= 8 - 2
-        assert pick(ended.document, "berths")["judge"]["n"] == 25
-
-
 @pytest.mark.slow
 def test_interrupted_benchmark_reports_its_results(tmp_path: Path) -> None:
     write_set(tmp_path / "berths", make_support(40))

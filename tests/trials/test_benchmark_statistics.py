@@ -7,13 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import norm, spearmanr
-from sklearn.metrics import (
-    balanced_accuracy_score,
-    cohen_kappa_score,
-    f1_score,
-    ndcg_score,
-    roc_auc_score,
-)
+from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, f1_score, ndcg_score, roc_auc_score
 
 from evalhouse.tasks.comparing.agreement import Labels, compute_ndcg, weigh_auc, weigh_mean, weigh_spearman
 from evalhouse.tasks.comparing.intervals import Estimate, Groups, average

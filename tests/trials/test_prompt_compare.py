@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import polars as pl
 import pytest
@@ -99,11 +98,6 @@ def place(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path, endpoint
     return found
 
 
-def read(place: Place, sql: str) -> list[dict[str, Any]]:
-    with duckdb.connect(str(place.folder / "evalhouse.duckdb"), read_only=True) as connection:
-        return connection.sql(sql).pl().to_dicts()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Caller:
     """Calls the command in this process, in the place's folder."""
@@ -152,13 +146,13 @@ def test_better_prompt_is_found_and_no_request_is_paid_twice(endpoint: Endpoint,
 
 def test_calls_belong_to_a_run_that_is_not_a_night(place: Place, caller: Caller) -> None:
     caller.call("built-in", "strict", "--on", "all")
-    runs = read(place, "select run_id, kind, status, judge, parent_run_id from runs where kind = 'prompts'")
-    (reviewed,) = read(place, f"select run_id from runs where label = '{RUN}'")
+    runs = place.read("select run_id, kind, status, judge, parent_run_id from runs where kind = 'prompts'")
+    (reviewed,) = place.read(f"select run_id from runs where label = '{RUN}'")
     assert {(run["status"], run["judge"]) for run in runs} == {("completed", "openai:judge")}
     assert {run["parent_run_id"] for run in runs} == {reviewed["run_id"]}
     assert find_run(Warehouse("duckdb:///evalhouse.duckdb"), "latest").run_id == reviewed["run_id"]
-    hashes = read(place, "select distinct prompt_hash from llm_calls join runs using (run_id) where kind = 'prompts'")
-    known = read(place, "select prompt_hash from prompts where prompt = 'attribute'")
+    hashes = place.read("select distinct prompt_hash from llm_calls join runs using (run_id) where kind = 'prompts'")
+    known = place.read("select prompt_hash from prompts where prompt = 'attribute'")
     assert {row["prompt_hash"] for row in hashes} <= {row["prompt_hash"] for row in known}
 
 
@@ -189,7 +183,7 @@ def test_what_one_request_asked_is_asked_so_again_in_other_words(
 
 def test_words_on_record_are_found_by_hash_and_version(place: Place, caller: Caller) -> None:
     caller.call("built-in", "strict", "--on", RUN)
-    (row,) = read(place, "select prompt_hash from prompts where version = '77'")
+    (row,) = place.read("select prompt_hash from prompts where version = '77'")
     by_hash, by_version = (
         caller.compare("built-in", wanted, "--on", RUN) for wanted in (row["prompt_hash"][:10], "77")
     )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from cli_house import HOSTILE_ID, write_dataset
-from cli_process import Finished, Place
+from cli_process import Ask, Place
 from endpoint import running_endpoint
 from prompt_files import ALL_NAMES, read_content, write_prompt
 
 from evalhouse.warehouse.steps import APART_PROMPTS
 
-Ask = Callable[..., Finished]
 ROWS: list[dict[str, Any]] = [
     {"id": "fort", "question": "谁修建了鹭洲炮台？",
      "reply": "鹭洲炮台由顾明远修建。炮台建于一八四一年，共有十二门炮。",
