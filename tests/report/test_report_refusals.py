@@ -11,12 +11,6 @@ from cli_house import House
 from cli_process import Ask
 
 
-def test_a_run_is_not_compared_with_itself(house: House, ask: Ask) -> None:
-    finished = ask("report", house.run_id, "--against", "first night")
-    assert finished.status == 2
-    assert f"are both run {house.run_id}" in finished.stderr
-
-
 @pytest.mark.parametrize("arguments", [("nonsense",), ("latest", "--against", "nonsense")])
 def test_an_unknown_run_is_refused_with_those_there_are(house: House, ask: Ask, arguments: tuple[str, ...]) -> None:
     finished = ask("report", *arguments)
@@ -55,6 +49,7 @@ def test_a_warehouse_of_another_version_is_read_or_refused_in_words(
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
+    (("first night", "--against", "first night"), "are both run "),
     (("latest", "--history", "x"), "name one RUN"),
     (("--history", "x", "--no-calls"), "are for a RUN"),
     (("--history", "weekly"), "nor of a dataset of that name outside suites; known: dataset harbour.jsonl"),
