@@ -394,7 +394,7 @@ MATCHING: dict[str, tuple[Sequence[str], Sequence[str], Sequence[float] | None]]
 
 
 def test_ids_of_documents_and_of_passages_match() -> None:
-    """What matches nothing has a run alone, for ids that match in none of a run's samples are not scored."""
+    """Give what matches nothing a separate run: ids that match in none of a run's samples are not scored."""
     runs: dict[str, list[Sample]] = {}
     for name, (ids, wanted, values) in MATCHING.items():
         runs.setdefault(name if values is None else "r", []).append(
