@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -82,6 +83,13 @@ HARMLESS = [
     "http://localhost:8080/a", "http://localhost:8080?to=a@b",
     "-----BEGIN CERTIFICATE-----\nMIIC\n-----END CERTIFICATE-----", "eyJ.a.b", "SG.1.2",
     "4f09a1c7d2e85b364f09a1c7d2e85b36", "iVBORw0KGgoAAAANSUhEUgAAAAUA", "secretary 12345678", "hooks.slack.com/help",
+    "ya29.short", "GOCSPX-short", "hvs.short", "dapi1234", "ATATT3x", "12345678:AAshort", "?sig=short",
+    "npm_install 12",
+        "pypi-publish-to-the-index", "xoxb-help-and-more-help", "LTAI1", "whsec_short1", "shpat_1", "gsk_none", "nvapi-1",
+    "discord.com/api/webhooks/1/x", "X-Api-Key: none", "clientSecret: see the vault", "sk-12", "A bearer 12",
+    "ada at example.org",
+    "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----", "GB12 3", "4111 1111", "+49 12", "999.1",
+    "fe80:1", "AKIA1234",
 ]  # fmt: skip
 
 
@@ -95,6 +103,16 @@ def test_built_in_patterns_find_what_they_are_named_for(name: str) -> None:
     redaction = Redaction.model_validate({"patterns": (name,)})
     left = {text: _redact(f"It is {text}, you see.", redaction) for text in PRIVATE[name]}
     assert {text: found for text, found in left.items() if found != f"It is [{name}], you see."} == {}
+
+
+ADDRESSES = (
+    "postgres://ada:hunter2secret@db https://x.io?sig=abcdefgh%2Bijklmnopqr discord.com/api/webhooks/1/" + DIGITS
+)
+
+
+@pytest.mark.parametrize(("name", "pattern"), [(name, one) for name, listed in PATTERNS.items() for one in listed])
+def test_every_built_in_pattern_finds_something(name: str, pattern: str) -> None:
+    assert any(regex.search(pattern, text) for text in (*PRIVATE[name], ADDRESSES))
 
 
 def test_built_in_patterns_leave_the_rest_alone() -> None:
