@@ -84,8 +84,8 @@ HARMLESS = [
     "-----BEGIN CERTIFICATE-----\nMIIC\n-----END CERTIFICATE-----", "eyJ.a.b", "SG.1.2",
     "4f09a1c7d2e85b364f09a1c7d2e85b36", "iVBORw0KGgoAAAANSUhEUgAAAAUA", "secretary 12345678", "hooks.slack.com/help",
     "ya29.short", "GOCSPX-short", "hvs.short", "dapi1234", "ATATT3x", "12345678:AAshort", "?sig=short",
-    "npm_install 12",
-        "pypi-publish-to-the-index", "xoxb-help-and-more-help", "LTAI1", "whsec_short1", "shpat_1", "gsk_none", "nvapi-1",
+    "npm_install 12", "pypi-publish-to-the-index", "xoxb-help-and-more-help", "LTAI1", "whsec_short1",
+    "shpat_1", "gsk_none", "nvapi-1",
     "discord.com/api/webhooks/1/x", "X-Api-Key: none", "clientSecret: see the vault", "sk-12", "A bearer 12",
     "ada at example.org",
     "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----", "GB12 3", "4111 1111", "+49 12", "999.1",
@@ -106,7 +106,8 @@ def test_built_in_patterns_find_what_they_are_named_for(name: str) -> None:
 
 
 ADDRESSES = (
-    "postgres://ada:hunter2secret@db https://x.io?sig=abcdefgh%2Bijklmnopqr discord.com/api/webhooks/1/" + DIGITS
+    "postgres://ada:hunter2secret@db https://x.io?sig=abcdefgh%2Bijklmnopqr discord.com/api/webhooks/1/"
+ADDRESSES += DIGITS
 )
 
 
