@@ -105,10 +105,7 @@ def test_built_in_patterns_find_what_they_are_named_for(name: str) -> None:
     assert {text: found for text, found in left.items() if found != f"It is [{name}], you see."} == {}
 
 
-ADDRESSES = (
-    "postgres://ada:hunter2secret@db https://x.io?sig=abcdefgh%2Bijklmnopqr discord.com/api/webhooks/1/"
-ADDRESSES += DIGITS
-)
+ADDRESSES = f"postgres://ada:pw@db https://x.io?sig=abcdefgh%2Bijklmnopqr discord.com/api/webhooks/1/{DIGITS}"
 
 
 @pytest.mark.parametrize(("name", "pattern"), [(name, one) for name, listed in PATTERNS.items() for one in listed])
