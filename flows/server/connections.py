@@ -90,7 +90,9 @@ class BoundedConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
         super().connection_lost(exc)
-        self._close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     @property
     def _is_answering(self) -> bool:

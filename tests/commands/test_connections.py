@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -59,11 +59,18 @@ async def _answer(request: Request) -> Response:
 
 
 @contextlib.contextmanager
-def _serving() -> Iterator[tuple[int, uvicorn.Server]]:
-    """Serve an app, and yield its port and its server."""
+def _serving(errors: list[dict[str, object]] | None = None) -> Iterator[tuple[int, uvicorn.Server]]:
+    """Serve an app, and yield its port and its server; what goes wrong in its event loop is added to `errors`."""
+
+    @contextlib.asynccontextmanager
+    async def note_errors(_: Starlette) -> AsyncIterator[None]:
+        if errors is not None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        yield
+
     with connections.listen("127.0.0.1", None, 0) as listening:
         server = connections.make_server(
-            Starlette(routes=[Route("/{rest:path}", _answer, methods=["GET", "POST"])]), leave_s=1
+            Starlette(routes=[Route("/{rest:path}", _answer, methods=["GET", "POST"])], lifespan=note_errors), leave_s=1
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -96,7 +103,8 @@ def _ask(port: int, path: str = "/", *, timeout_s: float = 5.0) -> int:
 def test_slow_client_is_closed_however_it_is_slow(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _shorten(monkeypatch)
     text, drop = SLOW_CLIENTS[kind]
-    with _serving() as (port, server), _open(port, text) as client:
+    errors = list[dict[str, object]]()
+    with _serving(errors) as (port, server), _open(port, text) as client:
         deadline = time.monotonic() + 10
         while not server.server_state.connections:
             time.sleep(0.01)
@@ -105,12 +113,14 @@ def test_slow_client_is_closed_however_it_is_slow(kind: str, monkeypatch: pytest
                 client.sendall(drop)
             time.sleep(0.05)
         assert not server.server_state.connections
+    assert errors == []
 
 
 def test_client_that_is_slow_for_a_reason_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that takes the server long, and a response that is read slowly."""
     _shorten(monkeypatch)
-    with _serving() as (port, _):
+    errors = list[dict[str, object]]()
+    with _serving(errors) as (port, _):
         assert _ask(port, "/slow") == 401
         with _open(port, b"GET /whole HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
             began_at, n_read = time.monotonic(), 0
@@ -119,6 +129,7 @@ def test_client_that_is_slow_for_a_reason_is_served(monkeypatch: pytest.MonkeyPa
                 time.sleep(0.01)
         assert n_read > 20_000_000
         assert time.monotonic() - began_at > 1.5
+    assert errors == []
 
 
 @pytest.mark.parametrize("kind", SLOW_CLIENTS)
@@ -127,6 +138,7 @@ def test_other_clients_are_served_while_slow_ones_take_every_place(kind: str, mo
     with _serving() as (port, server), contextlib.ExitStack() as opened:
         for _ in range(3 * MAX):
             opened.enter_context(_open(port, SLOW_CLIENTS[kind][0]))
+            time.sleep(0.005)  # the queue of connections that are not accepted yet is short
         assert [_ask(port) for _ in range(3)] == [401] * 3
         assert len(server.server_state.connections) <= MAX
 
@@ -141,6 +153,7 @@ def test_request_that_is_being_answered_keeps_its_place(monkeypatch: pytest.Monk
         time.sleep(0.2)
         for _ in range(3 * MAX):
             opened.enter_context(_open(port, b"GET"))
+            time.sleep(0.005)
         uploading.sendall(b"x" * 1_000_000)
         assert b"200 OK" in uploading.recv(1000)
         asking.join()
