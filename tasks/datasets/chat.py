@@ -44,7 +44,18 @@ _RESULT_PARTS: Final = (
 _RESULTS: Final = ("response", "result", "content", "output")
 _DOCUMENT_LISTS: Final = ("documents", "contexts", "results", "source_documents")
 # An object with a text is a document if it also states where the text comes from, or how well it fits.
-_DOCUMENT_MARKS: Final = ("page_content", "id", "source", "url", "title", "doc_id", "document_id", "score", "metadata")
+_DOCUMENT_MARKS: Final = (
+    "page_content",
+    "pageContent",
+    "id",
+    "source",
+    "url",
+    "title",
+    "doc_id",
+    "document_id",
+    "score",
+    "metadata",
+)
 
 
 class UnreadableConversation(ValueError):

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import orjson
 
+from evalhouse.tasks.datasets.chat import find_returned, has_roles
 from evalhouse.tasks.datasets.otel import Recorded, flatten, read_span
 from evalhouse.tasks.datasets.spans import (
     LANGFUSE_KINDS,
@@ -21,7 +22,6 @@ from evalhouse.tasks.datasets.spans import (
     Tree,
     count_tokens,
     read_count,
-    read_document,
     read_documents,
     read_exchange,
     read_list,
@@ -39,8 +39,6 @@ _ATTRIBUTES: Final = "attributes"
 _RESOURCE: Final = "resourceAttributes"
 _UNNAMED: Final = "unknown_service"  # OpenTelemetry's name of a service without one
 _NO_REASON: Final = "no reason was recorded"
-_OF_MESSAGES: Final = frozenset({"role", "finish_reason", "tool_calls"})
-_OF_DOCUMENTS: Final = frozenset({"page_content", "pageContent", "metadata", "score", "node", "document"})
 
 
 # --- Langfuse
@@ -127,14 +125,8 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
     if kind in ("chain", "other"):
         if recorded.kind != "other":
             kind = recorded.kind
-        elif isinstance(made, list) and made:
-            documents = [
-                read_document(item)
-                for item in made
-                if isinstance(item, Mapping) and not item.keys() & _OF_MESSAGES and item.keys() & _OF_DOCUMENTS
-            ]
-            texts = [document for document in documents if document is not None and document.text is not None]
-            kind = "retriever" if len(texts) == len(made) else kind
+        elif isinstance(made, list) and not has_roles(made) and find_returned(made) is not None:
+            kind = "retriever"
     kind = refine_kind(kind, name)
     # An observation's name may hold more than the tool's.
     exchange = read_exchange(kind, recorded.tool_calls[0]["name"] if recorded.tool_calls else name, given, made)
@@ -146,9 +138,10 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
         # In older answers of the API tokens are two other fields, in downloads two sums.
         sums = {"input": row.get("input_usage") or None, "output": row.get("output_usage") or None}
         usage = {**sums, "prompt_tokens": row.get("prompt_tokens"), "completion_tokens": row.get("completion_tokens")}
-    prompt_tokens, completion_tokens = count_tokens(usage, "input"), count_tokens(usage, "output")
     started_at, ended_at = read_time(row.get("start_time")), read_time(row.get("end_time"))
-    is_retrieval, is_llm = kind in ("retriever", "reranker"), kind == "llm"
+    counts = {"prompt_tokens": count_tokens(usage, "input"), "completion_tokens": count_tokens(usage, "output")}
+    if kind == "llm":
+        stated |= {field: getattr(recorded, field) if n is None else n for field, n in counts.items()}
     return Span(
         trace_id=trace_id,
         span_id=str(row.get("id") or ""),
@@ -159,11 +152,7 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
         ended_at=started_at if row.get("type") == "EVENT" else ended_at,
         error=str(row.get("status_message") or _NO_REASON) if row.get("level") == "ERROR" else None,
         **stated,
-        documents=(recorded.documents or read_retrieved(made)) if is_retrieval else None,
-        prompt_tokens=(recorded.prompt_tokens if prompt_tokens is None else prompt_tokens) if is_llm else None,
-        completion_tokens=(
-            (recorded.completion_tokens if completion_tokens is None else completion_tokens) if is_llm else None
-        ),
+        documents=(recorded.documents or read_retrieved(made)) if kind in ("retriever", "reranker") else None,
         model=read_name(row.get("model") or row.get("provided_model_name")) or recorded.model,
         session=read_name(row.get("session_id")) or recorded.session,
         service=_find_service(metadata),
