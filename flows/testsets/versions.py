@@ -25,8 +25,7 @@ from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.reviews.labels import LabelFile, ReviewError
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets import TestsetError, refuse
-from evalhouse.tasks.testsets.candidates import Check
-from evalhouse.tasks.testsets.checks import STEPS, SetCheck
+from evalhouse.tasks.testsets.checks import STEPS, Check
 from evalhouse.tasks.testsets.decisions import AppliedDecisions, StoredDecision, apply_decisions, parse_decisions
 from evalhouse.tasks.testsets.questions import (
     Change,
@@ -156,7 +155,7 @@ def write_version(
     return versioned
 
 
-def list_check_rows(run_id: str, checks: Mapping[str, Sequence[Check | SetCheck]]) -> list[dict[str, Any]]:
+def list_check_rows(run_id: str, checks: Mapping[str, Sequence[Check]]) -> list[dict[str, Any]]:
     """Return the checks of candidates, or of questions of a set, by their ids as rows of the warehouse."""
     return [
         {

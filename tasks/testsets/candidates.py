@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import parse_object
@@ -19,6 +19,8 @@ from evalhouse.tasks.testsets import refuse
 from evalhouse.tasks.testsets.checks import (
     NEAR,
     NEAR_UNANSWERABLE,
+    Check,
+    CheckList,
     answer,
     compare,
     extract,
@@ -237,50 +239,27 @@ def parse_quotes(quotes: object, passages: Mapping[str, Passage]) -> tuple[Quote
     return tuple(parsed)
 
 
-Reason = Literal[
-    "form", "span", "leak", "duplicate", "unsupported", "unanswered", "wrong_answer", "without_spans", "contradicted",
-    "answerable",
-]  # fmt: skip
-"""The checks, each the reason why a question is turned down if it fails."""
 _SAME_WORDS = 0.5  # of a ground truth, in a passage that may support it as well
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One check of a candidate: its result, the reason, and the judge's call behind it if there was one."""
-
-    name: Reason
-    passed: bool
-    detail: str
-    call_id: str | None = None
-
-
 @dataclass(kw_only=True)
-class Checked:
+class Checked(CheckList):
     """A candidate with its checks.
 
     `references` are the passages that support its ground truth, its own first; `statements` are the statements of
-    its ground truth, and `others` the near passages, once they are known. `failure` is the reason why the
-    checks were not finished.
+    its ground truth, and `others` the near passages, once they are known.
     """
 
     candidate: Candidate
     spans: tuple[Span, ...] = ()
     references: tuple[Passage, ...] = ()
-    checks: list[Check] = field(default_factory=list)
-    failure: str | None = None
     statements: Extraction = field(default_factory=Extraction)
     others: Sequence[Passage] = ()
 
     @property
     def failed(self) -> Check | None:
         """The check that it did not pass."""
-        return next((check for check in self.checks if not check.passed), None)
-
-    def note(self, name: Reason, passed: bool, detail: str, call_id: str | None = None) -> bool:
-        """Add a check; returns whether it passed."""
-        self.checks.append(Check(name=name, passed=passed, detail=detail, call_id=call_id))
-        return passed
+        return next(iter(self.findings), None)
 
 
 def check_words(candidate: Candidate) -> Checked:

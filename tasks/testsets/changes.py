@@ -16,7 +16,6 @@ from evalhouse.tasks.judge.protocol import Question, UnusableReply
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.testsets.candidates import (
     Candidate,
-    Check,
     Checked,
     Quote,
     check_answer,
@@ -24,7 +23,7 @@ from evalhouse.tasks.testsets.candidates import (
     check_words,
     parse_quotes,
 )
-from evalhouse.tasks.testsets.checks import NEAR, answer, compare, extract
+from evalhouse.tasks.testsets.checks import NEAR, Check, answer, compare, extract
 from evalhouse.tasks.testsets.near import NearPassages, align, find_quote, squeeze
 from evalhouse.tasks.testsets.passages import Document, Passage
 from evalhouse.tasks.testsets.questions import UNANSWERABLE, Change, QuestionKind, SetQuestion, Span, find_differences

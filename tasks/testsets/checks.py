@@ -5,10 +5,10 @@ the warehouse when it first asks for them.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import parse_object
@@ -205,12 +205,7 @@ def holds_answer(question: PlainQuestion) -> bool:
     return bool(truth) and truth <= set(list_tokens(asked))
 
 
-FindingName = Literal[
-    "contradicted", "unsupported", "conflicting", "answerable", "no_ground_truth", "dead_reference", "leak",
-    "duplicate", "ambiguous", "misplaced", "language", "form",
-]  # fmt: skip
-FINDINGS: Final[tuple[FindingName, ...]] = get_args(FindingName)
-MEANINGS: Final[Mapping[FindingName, str]] = {
+MEANINGS: Final = {
     "contradicted": "documents contradict the ground truth",
     "unsupported": "no document supports the ground truth",
     "conflicting": "two ask the same, and their ground truths differ",
@@ -224,6 +219,8 @@ MEANINGS: Final[Mapping[FindingName, str]] = {
     "language": "question, ground truth and documents are not in one language",
     "form": "the question refers to the text that it was made from",
 }
+"""The findings of `testset check`, the most severe first, with what each means."""
+FINDINGS: Final = tuple(MEANINGS)
 _WARNINGS: Final = frozenset({"ambiguous", "misplaced", "language", "form"})
 SEVERITIES: Final = {name: "warning" if name in _WARNINGS else "error" for name in FINDINGS}
 """The severity of each finding: an error makes scores wrong, a warning may be intended."""
@@ -236,37 +233,46 @@ _PER_DOCUMENT = 3  # passages of the documents that a question names
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetCheck:
-    """One check of a question: a finding unless it passed. `others` are the questions, documents or passages involved,
-    `call_id` the judge's call behind it, None without one."""
+class Check:
+    """One check of a candidate or a question of a set: it `passed`, or it is a finding or a reason to turn it down.
 
-    name: FindingName
+    `others` are the questions, documents or passages involved, `call_id` the judge's call behind it, None without one.
+    """
+
+    name: str
     passed: bool
     detail: str
-    others: tuple[str, ...] = ()
     call_id: str | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(kw_only=True)
-class CheckedQuestion:
-    """A question with its checks. `documents` are its subject: the ones it names, or else the ones that support its
-    ground truth. `failure` is the reason why it could not be checked to the end."""
+class CheckList:
+    """The checks of a candidate or a question; `failure` is the reason why they were not finished."""
 
-    question: GivenQuestion
-    checks: list[SetCheck] = field(default_factory=list)
-    documents: set[str] = field(default_factory=set)
+    checks: list[Check] = field(default_factory=list)
     failure: str | None = None
 
     @property
-    def findings(self) -> list[SetCheck]:
-        """The checks that it did not pass."""
+    def findings(self) -> list[Check]:
+        """The checks that did not pass."""
         return [check for check in self.checks if not check.passed]
 
     def note(
-        self, name: FindingName, passed: bool, detail: str, call_id: str | None = None, others: Sequence[str] = ()
-    ) -> None:
-        """Add a check."""
-        self.checks.append(SetCheck(name=name, passed=passed, detail=detail, others=tuple(others), call_id=call_id))
+        self, name: str, passed: bool, detail: str, call_id: str | None = None, others: Sequence[str] = ()
+    ) -> bool:
+        """Add a check; returns whether it passed."""
+        self.checks.append(Check(name=name, passed=passed, detail=detail, call_id=call_id, others=tuple(others)))
+        return passed
+
+
+@dataclass(kw_only=True)
+class CheckedQuestion(CheckList):
+    """A question with its checks. `documents` are its subject: the ones it names, or else the ones that support its
+    ground truth."""
+
+    question: GivenQuestion
+    documents: set[str] = field(default_factory=set)
 
 
 class KnowledgeBase:

@@ -33,7 +33,6 @@ from evalhouse.tasks.testsets.questions import (
 
 LABELS: Final = ("keep", "fix", "drop")
 """The labels that a reviewer can give a question."""
-_OLD_LABELS: Final = {"mend": "fix"}  # in files of earlier versions
 _CHANGES: Final = {"keep": "accepted", "fix": "fixed", "drop": "dropped"}
 _NAMED: Final = ("set", "set_hash", "question_id", "item_hash")
 
@@ -187,7 +186,6 @@ def parse_decisions(files: Sequence[LabelFile], reviewer: str | None, now: datet
             if missing:
                 raise LineError(f"has no {', '.join(missing)}; leave these columns as they were written")
             label = (line.get("label") or "").casefold()
-            label = _OLD_LABELS.get(label, label)
             if label not in LABELS:
                 raise LineError(f"label is {line.get('label')!r}; it must be one of {', '.join(LABELS)}")
             name = line.get("reviewer") or reviewer

@@ -25,8 +25,7 @@ from evalhouse.warehouse.rows.samples import plain_turns
 QuestionKind = Literal["fact", "number", "procedure", "several", "comparison", "conversational", "unanswerable"]
 KINDS: Final[tuple[QuestionKind, ...]] = get_args(QuestionKind)
 UNANSWERABLE: Final = "unanswerable"
-# Sets of earlier versions have "mended" for "fixed"; it stays there, as it is part of a set's hash.
-Decision = Literal["accepted", "fixed", "mended"]
+Decision = Literal["accepted", "fixed"]
 _FORMAT: Final = 1
 _FIELDS: Final = (
     "id", "question", "ground_truth", "reference_context_ids", "kind", "language", "spans", "conversation", "decision",

@@ -72,19 +72,13 @@ EXCEPTIONS = {
     "warehouse/queries/report/slice_measures.sql": r"verdicts\.said",
     "warehouse/queries/runs/changes.sql": r"asked anew|n_asked_anew",
     "warehouse/queries/stored/causes.sql": r"nowhere|'said in T'",
-    "warehouse/queries/testsets/decisions.sql": r"mended",
-    "warehouse/queries/ui/testsets.sql": r"'mended'",
     "warehouse/views/cause_rules.sql": r"'nowhere'",
     "warehouse/views/corrected_scores.sql": r"share \* said",
     "warehouse/views/corrected_verdicts.sql": r"\bsaid\b",
-    "warehouse/views/question_reviews.sql": r"mended",
     "warehouse/views/sample_changes.sql": r"asked anew",
     "warehouse/views/score_lineage.sql": r"\.said\b",
     "warehouse/views/verdicts.sql": r"\bsaid\b",
     "warehouse/steps.toml": r"^said = |says? so",  # a column, and the meanings of labels
-    "tasks/testsets/questions.py": r"mended",  # a stored value of earlier versions
-    "tasks/testsets/decisions.py": r'"mend": "fix"',  # a label of earlier versions
-    "tests/testsets/test_review_questions.py": r"mend",  # the same
     "tests/words/test_prompts_hostile.py": r"all you were told before|It says so itself",  # texts of attacks
     "tests/words/test_chinese.py": r"where said is not null",  # a column of the table `grades`
     "prompts/rubric.py": r"\bsaid\b",  # the same

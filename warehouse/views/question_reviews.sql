@@ -6,8 +6,7 @@ with decisions as (
         json_extract_string("after", '$.reviewer') as reviewer,
         try_cast(json_extract_string("after", '$.reviewed_at') as timestamp) as reviewed_at
     from testset_changes
-    -- Earlier versions wrote mended for fixed.
-    where change in ('accepted', 'fixed', 'mended', 'dropped')
+    where change in ('accepted', 'fixed', 'dropped')
 ),
 
 latest as (
@@ -51,7 +50,7 @@ select
     coalesce(testset_questions.language, json_extract_string(latest."before", '$.language')) as language,
     origins.judge,
     origins.origin,
-    case when latest.change = 'mended' then 'fixed' else latest.change end as decision,
+    latest.change as decision,
     latest.reviewer,
     latest.reviewed_at,
     json_extract_string(latest."after", '$.note') as note

@@ -1,10 +1,10 @@
--- One row per decision of a person on a question of these versions of a set; earlier versions wrote mended for fixed.
+-- One row per decision of a person on a question of these versions of a set.
 select
     question_id,
-    if(change = 'mended', 'fixed', change) as change,
+    change,
     "before",
     "after"
 from testset_changes
 where list_contains($set_hashes::varchar[], set_hash)
-    and testset_changes.change in ('accepted', 'fixed', 'mended', 'dropped')
+    and testset_changes.change in ('accepted', 'fixed', 'dropped')
     and json_extract_string("after", '$.reviewer') is not null

@@ -20,7 +20,7 @@ noted as (
             testset_changes.change in ('changed', 'contradicted', 'answerable') and testset_questions.question_id is null
         ) as n_proposals,
         count(*) filter (testset_changes.change = 'accepted') as n_accepted,
-        count(*) filter (testset_changes.change in ('fixed', 'mended')) as n_fixed,
+        count(*) filter (testset_changes.change = 'fixed') as n_fixed,
         count(*) filter (testset_changes.change = 'dropped') as n_dropped
     from testset_changes
     left join testset_questions
