@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -286,7 +286,8 @@ class Receiver:
             self._check(request, kind)
             body = await self._read_body(request)
             # Large ones take seconds and must not occupy all threads: small ones are stored beside them.
-            async with self._large if len(body) > _LARGE else nullcontext():
+            turn: AbstractAsyncContextManager[object] = self._large if len(body) > _LARGE else nullcontext()
+            async with turn:
                 problems = await asyncio.to_thread(self._store, signal, body, kind)
         except Refused as refused:
             headers = {"retry-after": str(_RETRY_AFTER_S)} if refused.again else {}

@@ -164,8 +164,8 @@ class Redactor:
         return match is not None and (match["password"] is not None or _SECRET_VALUE.fullmatch(value) is not None)
 
     def _redact_text(self, text: str) -> str:
-        redacted = self._replace(text)
-        return _BASE64.sub(lambda match: self._redact_base64(match[0]), redacted, concurrent=True)
+        redacted: str = _BASE64.sub(lambda match: self._redact_base64(match[0]), self._replace(text), concurrent=True)
+        return redacted
 
     def _redact_base64(self, packed: str) -> str:
         """Return base64 of a text with its redacted text; anything else unchanged."""
