@@ -1,5 +1,6 @@
-"""Reading a foreign file in a child process with limits: of a small file that unpacks to gigabytes, or that its reader
-takes for ever over, the child ends and the parent says so.
+"""Reading a foreign file in a child process with limits on memory and processor time.
+
+A small file may unpack to gigabytes, or keep its reader busy for hours: then the child ends, and the parent refuses it.
 """
 
 import importlib
@@ -26,7 +27,7 @@ _OUT_OF_MEMORY: Final = 77  # status of the child where Python ran out of memory
 
 
 class FileTooLarge(Exception):
-    """A file whose reading takes more memory or time than the child process may take, or ends it; a clause says so."""
+    """A file whose reading takes more memory or time than the child process has, or ends it; the text is a clause."""
 
 
 class LimitedReader:

@@ -451,10 +451,11 @@ _CORRECTS = re.compile(
     rf"(?:i\smeant\s(?:to\ssay\s)?|(?:that\s)?{_PARTS['wrong']}{_PARTS['end']}))|{_PARTS['wrong']}{_PARTS['end']})",
     re.IGNORECASE,
 )
-# What an apology leads to where it is no correction: `I'm sorry for the confusion, but I can only answer …`.
+# The end of an apology that corrects nothing: `I'm sorry for the confusion, but I can only answer …`.
 _UNABLE = re.compile(
     r"^but\b.*\b(?:(?:i|we)\b.*\b(?:can|could|able|answer|help|know)|information|assist)\b", re.IGNORECASE
 )
+_REPLACED = re.compile(r"(?:,\s(?:and\s)?not\s|[，,]\s*(?:而)?不是)[^,，;；]{1,40}$")  # `not 800` of a correction
 _CORRECTS_ZH = re.compile(read_pattern("chinese_corrections"))
 
 
@@ -550,7 +551,7 @@ def split_statements(text: str) -> list[str]:
     for sentence in (sentence for block in read_blocks(text) for sentence in split_sentences(block)):
         # `I am sorry, I was wrong: it is 900` states that it is 900.
         correction = (_CORRECTS_ZH if _HAN.search(sentence) else _CORRECTS).search(sentence.replace("’", "'"))
-        stated = sentence if correction is None else sentence[correction.end() :]
+        stated = sentence if correction is None else _REPLACED.sub("", sentence[correction.end() :])
         sentences += [] if not stated else [sentence if _UNABLE.search(stated) else stated]
     silent = [sentence for sentence in sentences if not asserts_something(sentence)]
     refused = any(_refuses(sentence) for sentence in silent)

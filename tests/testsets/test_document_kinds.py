@@ -143,9 +143,9 @@ def test_a_pdf_without_an_outline_is_read_by_its_pages(tmp_path: Path) -> None:
         ([["Well-known pro\u00adgram\u00admers are paid for each pro\u00ad", "gram that they write."]],
          "Well-known programmers are paid for each program that they write."),
         ([["Tightly they scoped it, and all their work is tightly-", "scoped in the pre- and post-",
-           "war years, by those who were there and who also knew COVID-", "19 only."]],
-         "Tightly they scoped it, and all their work is tightly-scoped in the pre- and postwar years, by those who "
-         "were there and who also knew COVID-19 only."),
+           "war years, by all of us that were there and also knew COVID-", "19 only."]],
+         "Tightly they scoped it, and all their work is tightly-scoped in the pre- and postwar years, by all of us "
+         "that were there and also knew COVID-19 only."),
         ([["Handbook", "Goods may be sent back within thirty days of", "Page 1 of 2"],
           ["Handbook", "delivery by post.", "Page 2 of 2"]],
          "Goods may be sent back within thirty days of delivery by post."),
