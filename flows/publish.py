@@ -72,7 +72,7 @@ def read_published(warehouse: Warehouse, run: RunRow, metrics: Sequence[str], ui
     if unknown := [name for name in metrics if name not in run.metrics]:
         raise SettingsError(f"run {run.run_id} has no metric {unknown[0]!r}; it has: {list_names(run.metrics)}")
     advice = load_advice("zh" if run.language == "zh" else "en")
-    scores = []
+    scores: list[Score] = []
     chosen = list(metrics) or list_first(run.metrics, run.config)
     for row in warehouse.fetch_rows("publish/scores", run_id=run.run_id, metrics=chosen):
         reasons = [f"{words}: {' '.join(row[name])}" for name, words in _AGAINST.get(row["metric"], ()) if row[name]]
@@ -93,7 +93,7 @@ def read_published(warehouse: Warehouse, run: RunRow, metrics: Sequence[str], ui
 def _write_otlp(run: RunRow, scores: Sequence[Score]) -> object:
     """Return an ExportLogsServiceRequest with an event of OpenTelemetry's GenAI conventions for each score."""
     time_ns = str(int(run.started_at.replace(tzinfo=UTC).timestamp() * 1e6) * 1000)
-    records = []
+    records: list[object] = []
     for score in scores:
         texts = {
             "gen_ai.evaluation.name": score["metric"],
