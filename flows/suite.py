@@ -26,7 +26,7 @@ from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite, make_kb_source
 from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.results.run_facts import describe_testset, read_silent
-from evalhouse.flows.run.outcome import STORED, SuiteOutcome
+from evalhouse.flows.run.outcome import STORED, SuiteOutcome, show_end
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, describe_outage, find_api, is_outage
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.serving.backlog import (
@@ -52,7 +52,7 @@ from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, 
 from evalhouse.tasks.judge.protocol import RunCancelled
 from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS
 from evalhouse.tasks.settings.suite import make_artifact_key
-from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ _LEAVES_BATCH_S = 60.0
 _LOOK_FIRST, _LOOK_GROWTH, _LOOK_MAX = timedelta(minutes=2), 1.5, timedelta(minutes=20)
 # How long a night waits for the resumption of one before it, whose process was killed, to begin.
 _AFTER_CRASHED = timedelta(seconds=30)
-_TRIGGERS = ("schedule", "event", "manual")
 # Prefect's tag of flow runs that its scheduler has made; it stays when they are queued again after a crash.
 _SCHEDULED = "auto-scheduled"
 
@@ -89,15 +88,15 @@ class _Job:
 @wait_for_warehouse()
 def evaluate_suite(
     suite: str,
-    trigger: str = "schedule",
+    trigger: TriggerKind = "schedule",
     resume: str | None = None,
     event: str | None = None,
     knowledge_base: str | None = None,
 ) -> "State[Any]":
     """Run the suite in the file `suite`, which must be that of the deployment, or resume its run `resume`.
 
-    `trigger` is schedule, event or manual; `event` the id of an update that must be visible before unanswered ones are
-    looked for; `knowledge_base` the one that was updated, for a suite without a [trigger] that names it.
+    `event` is the id of an update that must be visible before unanswered ones are looked for; `knowledge_base` the one
+    that was updated, for a suite without a [trigger] that names it.
     """
     with hold_flow_run(str(flow_run.id)):
         try:
@@ -158,9 +157,7 @@ def _open_job(flow_run_id: str, path: str | None, kb_name: str | None) -> _Job:
     return _Job(api=api, row=row, suite=suite, served=served, warehouse=warehouse)
 
 
-def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "State[Any]":
-    if trigger not in _TRIGGERS:
-        raise SettingsError(f"trigger is {trigger!r}; allowed: {', '.join(_TRIGGERS)}")
+def _work(job: _Job, trigger: TriggerKind, resume: str | None, event: str | None) -> "State[Any]":
     # Prefect starts a flow run again that waited, was retried, or whose pod was moved: it has begun a run.
     resume = resume or find_named_run(job.row, job.suite.name)
     if resume is not None:
@@ -253,18 +250,11 @@ def _skip(name: str, why: str) -> "State[Any]":
     return Completed(name=name, message=f"Nothing to do: {why}.")
 
 
-def _show_evaluation(job: _Job, run: RunRow, name: str, message: str) -> None:
-    """Give the evaluation within this flow run, which ended by the error that stopped it, the state of the stop."""
-    if run.flow_run_id is not None:
-        state = {"type": name.upper(), "name": name, "message": message}
-        job.api.post(f"/flow_runs/{run.flow_run_id}/set_state", {"state": state, "force": True})
-
-
 def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     """Write the run's page; return the state of this flow run, Failed for every end that a person should look at."""
     run = find_run(job.warehouse, outcome.outcome.run.run_id)
     if has_left_batch(run):
-        _show_evaluation(job, run, "Cancelled", f"Run {run.run_id} {run.problem}; another flow run resumes it.")
+        show_end(run, f"Run {run.run_id} {run.problem}; another flow run resumes it.", "Cancelled")
         wait = min(_LOOK_FIRST * _LOOK_GROWTH ** (job.row["run_count"] - 1), _LOOK_MAX)
         _come_again(job, "WaitsForBatch", datetime.now(UTC) + wait, f"Run {run.run_id} {run.problem}.")
     if testset := describe_testset(run):
@@ -284,7 +274,7 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
         if not is_cancelled:  # a worker or its machine is stopped: the next process resumes the run
             message = f"Run {run.run_id} was {run.problem}"
             message = f"{message}: {resume_crashed(job.api, job.served, run, message)}"
-        _show_evaluation(job, run, "Cancelled" if is_cancelled else "Crashed", message)
+        show_end(run, message, "Cancelled" if is_cancelled else "Crashed")
         return Cancelled(message=message) if is_cancelled else Crashed(message=message)
     if run.status != "completed" or outcome.gate_failed:
         return Failed(name="TimedOut" if STORED in str(run.problem) else "Failed", message=message)

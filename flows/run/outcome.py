@@ -87,8 +87,8 @@ Finish = Callable[[RunOutcome], str | None]
 """A function that is called when a run has ended; it returns the reason why the run is not a success."""
 
 
-def show_end(run: RunRow, problem: str) -> None:
-    """Fail a run's flow run for a `problem` that Prefect knows nothing of: a gate, samples that failed.
+def show_end(run: RunRow, problem: str, name: str = "Failed") -> None:
+    """Give a run's flow run the state `name` for a `problem` that Prefect does not know: a gate, a stop by a signal.
 
     The run is the same without: a server that does not take it is reported and no more.
     """
@@ -97,7 +97,7 @@ def show_end(run: RunRow, problem: str) -> None:
     from evalhouse.flows.server.api import PrefectApiError, find_api  # noqa: PLC0415  # most runs do without
 
     try:
-        state = {"type": "FAILED", "name": "Failed", "message": problem}
+        state = {"type": name.upper(), "name": name, "message": problem}
         api = find_api("the run's end cannot be shown")
         api.post(f"/flow_runs/{run.flow_run_id}/set_state", {"state": state, "force": True})
     except PrefectApiError as error:

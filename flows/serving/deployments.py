@@ -44,7 +44,7 @@ async def register(api: PrefectApi, runner: "Runner", suite: "Suite", flow: "Flo
     found, disabled = await asyncio.to_thread(_find_deployment, api, flow.name, suite.name)
     deployment = _make_deployment(suite, flow, found, disabled)
     deployment_id = str(await runner.aadd_deployment(deployment))
-    await _watch_heartbeats(suite.name, deployment_id, disabled)
+    await asyncio.to_thread(_watch_heartbeats, api, suite.name, deployment_id, disabled)
     if found is not None:
         await asyncio.to_thread(_update_schedules, api, suite, found)
     return await asyncio.to_thread(_describe, api, suite, deployment_id, disabled)
@@ -196,42 +196,34 @@ def _make_deployment(
     return deployment
 
 
-async def _watch_heartbeats(name: str, deployment_id: str, disabled: Collection[str]) -> None:
+def _watch_heartbeats(api: PrefectApi, name: str, deployment_id: str, disabled: Collection[str]) -> None:
     """Let Prefect mark flow runs of a deployment as crashed when their process is silent, on any machine.
 
     The automation belongs to the deployment, whose next registration removes it together with its triggers.
     """
-    from prefect.client.orchestration import get_client  # noqa: PLC0415
-    from prefect.client.schemas.objects import StateType  # noqa: PLC0415
-    from prefect.events import EventTrigger, Posture  # noqa: PLC0415
-    from prefect.events.actions import ChangeFlowRunState  # noqa: PLC0415
-    from prefect.events.schemas.automations import AutomationCore  # noqa: PLC0415
-
     resource, title = f"prefect.deployment.{deployment_id}", f"{name}: its process is silent"
-    automation = AutomationCore(
-        name=title,
-        enabled=title not in disabled,
-        description=f"Marks a run of {name} as crashed after {SILENCE.seconds} s without a heartbeat.",
-        trigger=EventTrigger(
-            match={"prefect.resource.id": "prefect.flow-run.*"},
-            match_related={"prefect.resource.id": resource},
-            after={"prefect.flow-run.heartbeat"},
-            # Any state that follows is a sign of life; the next heartbeat begins a new silence.
-            expect={"prefect.flow-run.*"},
-            for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=SILENCE,
-        ),
-        actions=[
-            ChangeFlowRunState(
-                name="Crashed",
-                state=StateType.CRASHED,
-                force=False,
-                message="No heartbeat has come: the process or its machine is gone. `evalhouse serve` resumes the run.",
-            )
-        ],
-        owner_resource=resource,
+    trigger = {
+        "type": "event",
+        "match": {"prefect.resource.id": "prefect.flow-run.*"},
+        "match_related": {"prefect.resource.id": resource},
+        "after": ["prefect.flow-run.heartbeat"],
+        # Any state that follows is a sign of life; the next heartbeat begins a new silence.
+        "expect": ["prefect.flow-run.*"],
+        "for_each": ["prefect.resource.id"],
+        "posture": "Proactive",
+        "threshold": 1,
+        "within": SILENCE.seconds,
+    }
+    message = "No heartbeat has come: the process or its machine is gone. `evalhouse serve` resumes the run."
+    action = {"type": "change-flow-run-state", "name": "Crashed", "state": "CRASHED", "message": message}
+    api.post(
+        "/automations/",
+        {
+            "name": title,
+            "enabled": title not in disabled,
+            "description": f"Marks a run of {name} as crashed after {SILENCE.seconds} s without a heartbeat.",
+            "trigger": trigger,
+            "actions": [action],
+            "owner_resource": resource,
+        },
     )
-    async with get_client() as client:
-        await client.create_automation(automation)

@@ -36,7 +36,7 @@ from webhook import Webhook, serve_webhook  # noqa: E402
 SUITE, POOL = "nightly", "evalhouse"
 PAUSE_S = (20.0, 90.0)  # between two blows
 SUPERVISED_S = (1.0, 20.0)  # after so long a supervisor starts the worker again
-SETTLED_S = 900.0
+SETTLED_S = 1800.0
 PREFECT = (sys.executable, "-m", "prefect", "--no-prompt")
 
 
