@@ -52,6 +52,7 @@ from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, 
 from evalhouse.tasks.judge.protocol import RunCancelled
 from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS
 from evalhouse.tasks.settings.suite import make_artifact_key
+from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -121,12 +122,13 @@ def recover_suite(lost: str) -> "State[Any]":
 
     `lost` is an id, or the resource of an event, `prefect.flow-run.ID`. A suite of `evalhouse serve` is left to that.
     """
+    flow_run_id = lost.removeprefix("prefect.flow-run.")
     try:
-        job = _open_job(lost.removeprefix("prefect.flow-run."), None, None)
-        if job.row["work_pool_name"] is None:
-            return _skip("NothingNew", f"{job.suite.name} is served by `evalhouse serve`, which resumes its runs")
+        if find_api("a suite is recovered").get(f"/flow_runs/{flow_run_id}")["work_pool_name"] is None:
+            return _skip("NothingNew", "the suite is served by `evalhouse serve`, which resumes its runs")
+        job = _open_job(flow_run_id, None, None)
         lines = sweep_crashed(job.api, [job.served])
-    except SettingsError as error:
+    except (SettingsError, WarehouseError) as error:
         return Failed(message=str(error))
     for line in lines:
         get_run_logger().warning(line)

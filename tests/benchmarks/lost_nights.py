@@ -3,7 +3,7 @@
 A Prefect server, a process worker that a supervisor starts again, and a suite that `flows/prefect.yaml` deploys with a
 schedule of one night a minute. SIGTERM and SIGKILL go at random to the process of a night, to the worker, and to both,
 as when a machine dies. A night has ended well if its run has completed, if a later one made up for it, or if its crash
-was notified; the status is 1 if one was lost.
+was notified; the status is 1 if one was lost, or has not ended in half an hour.
 
     python tests/benchmarks/lost_nights.py [--minutes 20] [--seed 7]
 """
@@ -135,6 +135,8 @@ class Drill:
             ending = "LOST"
             if row["state_type"] == "COMPLETED" or runs.get(run_id) == "completed":
                 ending = "completed" if row["state_name"] in ("Completed", "Crashed") else row["state_name"]
+            elif row["state_type"] in ("SCHEDULED", "PENDING", "RUNNING"):
+                ending = "not yet"  # the machine was too slow for so many nights: give it more time
             elif "queued again" in row["tags"]:
                 ending = "queued again"
             elif run_id in posted:
@@ -174,7 +176,7 @@ def main() -> None:
     counts = Counter(ending for *_, ending in nights)
     posts = Counter(body["status"] for body in webhook.bodies)
     print(f"{len(nights)} nights: {dict(counts)}; notifications: {dict(posts)}")
-    raise SystemExit("LOST" in counts)
+    raise SystemExit(bool(counts["LOST"] + counts["not yet"]))
 
 
 if __name__ == "__main__":

@@ -139,9 +139,20 @@ def test_a_suite_without_a_trigger_runs_after_an_update_as_the_file_deploys_it(h
     given = {**written["triggers"][0]["parameters"], "event": None}
     due = {"state": {"type": "SCHEDULED"}, "parameters": given}
     house.post(f"/deployments/{deployment['id']}/create_flow_run", due)
+    # A night whose worker died before its run was stored, and what Prefect starts then.
+    house.write_suite("nightly")
+    ids = {one["name"]: one["id"] for one in house.post("/deployments/filter", {})}
+    lost = house.post(f"/deployments/{ids['nightly']}/create_flow_run", {"state": {"type": "SCHEDULED"}})["id"]
+    house.post(f"/flow_runs/{lost}/set_state", {"state": {"type": "CRASHED"}, "force": True})
+    given = {"state": {"type": "SCHEDULED"}, "parameters": {"lost": f"prefect.flow-run.{lost}"}}
+    recovery = house.post(f"/deployments/{ids['recovery']}/create_flow_run", given)["id"]
     _run(house, [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evalhouse", "--run-once"])
     (run,) = house.list_runs("handbook")
     assert (run["status"], run["kb_name"], run["kb_version"]) == ("completed", "handbook", "v7")
+    state = house.api.get(f"/flow_runs/{recovery}")["state"]
+    queued_again = "nightly: a run had crashed before it was on record: it is queued again"
+    assert (state["type"], state["message"]) == ("COMPLETED", queued_again)
+    assert "queued again" in house.api.get(f"/flow_runs/{lost}")["tags"]
 
 
 def _run(house: ServeHouse, command: list[str]) -> None:
