@@ -272,7 +272,7 @@ async def _ask_about_present(session: Session, refreshing: Refreshing) -> None:
     looks = {look.question.id: look for look in request.looks}
     questions = {name: look.question for name, look in looks.items()}
     changed = [passage for passage in base.passages if passage.passage_id in base.changed]
-    languages = [one.language for one in (*questions.values(), *changed)]
+    languages = [*(question.language for question in questions.values()), *(passage.language for passage in changed)]
     runs = await open_languages(session, APART_PROMPTS, languages, named=request.language)
     own = {name: {place.passage.passage_id for place in look.places if place} for name, look in looks.items()}
     assert live_run.embedder is not None
