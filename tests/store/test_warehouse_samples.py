@@ -1,6 +1,7 @@
 """Samples: taken in once by content, numbered where ids are missing, and read again by run and shard."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -19,6 +20,7 @@ from evalhouse.warehouse.rows.samples import (
     take_in_samples,
 )
 from evalhouse.warehouse.store import Batch, Warehouse, build_frame
+from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse
 
 Row = dict[str, object]
 
@@ -251,6 +253,92 @@ def test_one_failed_step_is_enough_to_try_again(tmp_path: Path, reason: str) -> 
     warehouse.append(Batch(key="k", run_id="r", tables={"outcomes": build_frame("outcomes", rows)}))
     assert list_unfinished_shards(warehouse, "r", 64) == [0]
     assert list_unfinished_shards(warehouse, "r", 64, failures=["other"]) == []
+
+
+LENGTHS = {"short": [1] * 7, "one by one": [90] * 3, "a long one": [1, 1, 900, 1], "none": [0, 0], "long last": [5, 99]}
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize("column", ["answer", "contexts", "metadata"])
+def test_texts_of_any_length_are_staged_and_written_by_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lengths: list[int], column: str
+) -> None:
+    monkeypatch.setattr("evalhouse.warehouse.rows.samples.PART_BYTES", 600)
+    monkeypatch.setattr("evalhouse.warehouse.rows.samples._COMMIT_BYTES", 1_000)
+    warehouse = make_warehouse(tmp_path)
+    texts: dict[str, Callable[[int], object]] = {
+        "answer": lambda n: "文" * n,
+        "contexts": lambda n: ["x" * n] * 3,
+        "metadata": lambda n: json.dumps({"x": "y" * n}),
+    }
+    rows = [make_row(f"s{place}", **{column: texts[column](n)}) for place, n in enumerate(lengths)]
+    staging = Staging()
+    staging.add([{"ordinal": place, **row} for place, row in enumerate(rows, start=1)])
+    groups = staging.group_parts()
+    assert [part for parts in groups for part in parts] == staging.parts
+    sizes = dict(zip(staging.parts, staging._sizes, strict=True))
+    assert all(size <= 600 or pl.read_parquet(part).height == 1 for part, size in sizes.items())
+    assert all(len(parts) == 1 or sum(sizes[part] for part in parts) <= 1_000 for parts in groups)
+    assert (len(groups) > 1) == (900 in lengths)
+    staging.discard()
+    for run_id in ("r", "again"):
+        assert load_rows(warehouse, run_id, *rows, part=len(rows)) == len(rows)
+        samples = fetch_samples_between(warehouse, run_id, 1, 9)
+        assert [sample.sample_id for sample in samples] == [row["sample_id"] for row in rows]
+        found = [getattr(sample, "metadata_json" if column == "metadata" else column) for sample in samples]
+        assert found == [row[column] for row in rows]
+    assert count_rows(warehouse, "samples") == len(rows)
+
+
+def test_load_that_was_killed_between_its_transactions_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evalhouse.warehouse.rows.samples._COMMIT_BYTES", 50)
+    warehouse = make_warehouse(tmp_path)
+    rows = [make_row(f"s{place}") for place in range(6)]
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("evalhouse.warehouse.rows.samples._insert_staged", stop)
+        with pytest.raises(KeyboardInterrupt):
+            load_rows(warehouse, "r", *rows)
+    assert (count_rows(warehouse, "samples"), count_samples(warehouse, "r")) == (4, 0)
+    assert all(finding.verdict != "wrong" for finding in check_warehouse(warehouse))
+    assert load_rows(warehouse, "r", *rows) == 6
+    assert count_rows(warehouse, "samples") == 6
+
+
+_LONG = """
+import os, resource
+from evalhouse.warehouse.mover import Mover
+from evalhouse.warehouse.rows.runs import insert_run
+from evalhouse.warehouse.rows.samples import Staging, fetch_samples_between, take_in_samples
+from warehouse_runs import make_run
+from call_rows import make_row
+warehouse = Warehouse(PATH)
+insert_run(warehouse, make_run("r"))
+staging = Staging()
+for number in range(1, 301):
+    contexts = [os.urandom(52_500).hex() for _ in range(5)]
+    row = {"sample_id": f"s{number}", "input_hash": str(number), "question": "?", "contexts": contexts}
+    staging.add([{"ordinal": number, **row}])
+take_in_samples(warehouse, "r", staging)
+staging.discard()
+mover = Mover(warehouse, "llm_calls")
+for number in range(300):
+    mover.keep(make_row(number, request='"' + "".join(contexts) + '"'))
+mover.close()
+assert len(fetch_samples_between(warehouse, "r", 1, 300)) == 300
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_samples_of_half_a_megabyte_take_bounded_memory(tmp_path: Path) -> None:
+    ended = run_script(_LONG, make_warehouse(tmp_path).location.path)
+    assert int(ended.output) < 900, ended
 
 
 def test_ten_thousand_samples_take_a_moment(tmp_path: Path) -> None:

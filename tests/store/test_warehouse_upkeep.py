@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
+from call_rows import make_row
 from cli_house import House
 from cli_process import Finished
 from kept_open import let_go
 from warehouse_processes import make_warehouse, run_script
+from warehouse_runs import make_run
 
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.sandbox.query import read_catalog
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.store import Batch, Warehouse, build_frame
+from evalhouse.warehouse.upkeep import copies
 from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse
 from evalhouse.warehouse.upkeep.copies import move_warehouse
 
@@ -196,3 +201,66 @@ def test_the_table_of_every_step_is_looked_at(filled: Warehouse) -> None:
     assert _list_wrong(filled) == [
         "verdicts, scores or calls of a run that is not on record", "verdicts whose call is not on record",
     ]  # fmt: skip
+
+
+_SIZES = {"short": [(40, 3)], "long last": [(40, 3), (3, 900)], "long first": [(3, 900), (40, 3)], "one": [(1, 5_000)]}
+
+
+@pytest.mark.parametrize("sizes", _SIZES.values(), ids=_SIZES)
+def test_move_takes_rows_of_any_length_by_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int]]
+) -> None:
+    monkeypatch.setattr(copies, "_BYTES_AT_ONCE", 1_000)
+    monkeypatch.setattr(copies, "_FEWEST_ROWS", 2)
+    source, target = make_warehouse(tmp_path), Warehouse(str(tmp_path / "other" / "w.duckdb"))
+    lengths = [length for n_rows, length in sizes for _ in range(n_rows)]
+    rows = [make_row(number, reply="x" * length, run_id=f"r{number % 3}") for number, length in enumerate(lengths)]
+    for run_id in ("r0", "r1", "r2"):
+        insert_run(source, make_run(run_id))
+        own = [row for row in rows if row["run_id"] == run_id]
+        source.append_now(Batch(key=run_id, run_id=run_id, tables={"llm_calls": build_frame("llm_calls", own)}))
+    inserted = []
+    read = copies.cut_by_bytes
+
+    def note(pieces: Iterable[Any], measure: Callable[[Any], int], *, max_bytes: int) -> Iterator[list[Any]]:
+        for batches in read(pieces, measure, max_bytes=max_bytes):
+            inserted.append(sum(batch.nbytes for batch in batches if batch.num_rows > 1))
+            yield batches
+
+    monkeypatch.setattr(copies, "cut_by_bytes", note)
+    counts = move_warehouse(source, target, lambda *_: None)
+    assert counts["llm_calls"] == len(rows)
+    assert max(inserted) <= 2_000
+    query = "select call_id, reply from llm_calls order by started_at"
+    assert target.read(query).equals(source.read(query))
+
+
+_MOVE = """
+import os, resource, sys
+from evalhouse.warehouse.rows.runs import insert_run
+from evalhouse.warehouse.rows.samples import Staging, take_in_samples
+from evalhouse.warehouse.upkeep.copies import move_warehouse
+from warehouse_runs import make_run
+source, lake = Warehouse(PATH), Warehouse(sys.argv[2])
+insert_run(source, make_run("r"))
+staging = Staging()
+size = int(sys.argv[4]) // 2
+for first in range(0, int(sys.argv[3]), 100):
+    row = {"question": "?", "answer": os.urandom(size).hex()}
+    numbers = range(first, first + 100)
+    staging.add([{"ordinal": n + 1, "sample_id": f"s{n}", "input_hash": str(n), **row} for n in numbers])
+take_in_samples(source, "r", staging)
+staging.discard()
+move_warehouse(source, lake, lambda *_: None)
+print(lake.read("select count(*) as n from samples").item(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "size"), [(15_000, 7_000), (2_500, 28_000), (300, 525_000)])
+def test_long_texts_move_into_a_lake_with_bounded_memory(tmp_path: Path, n: int, size: int) -> None:
+    lake = f"ducklake:sqlite:{tmp_path / 'catalogue.sqlite'}?data={tmp_path / 'files'}"
+    ended = run_script(_MOVE, make_warehouse(tmp_path).location.path, lake, str(n), str(size))
+    n_moved, n_mb = map(int, ended.output.split())
+    assert n_moved == n
+    assert n_mb < 1_000
