@@ -461,6 +461,9 @@ class _QuickLoader(_Strict, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # t
     """The same by libyaml, if PyYAML was built with it."""
 
 
+_MAX_VALUES: Final = 20_000
+
+
 def load_yaml(path: Path) -> tuple[str, dict[str, Any]]:
     """Return the text of a file, and the mapping in it. PromptError: it cannot be read, or is not a YAML mapping."""
     try:
@@ -469,6 +472,15 @@ def load_yaml(path: Path) -> tuple[str, dict[str, Any]]:
             parsed = yaml.load(text, _QuickLoader)
         except yaml.YAMLError:
             parsed = yaml.load(text, _StrictLoader)
+        # An alias is a few letters for as much as its anchor holds, and may be within another, or itself.
+        n_values, waiting = 0, [parsed]
+        while waiting and n_values <= _MAX_VALUES:
+            value = waiting.pop()
+            n_values += 1
+            waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if n_values > _MAX_VALUES:
+            message = f"holds more than {_MAX_VALUES:,} values with its aliases unfolded; write them out"
+            raise PromptError(problems=[PromptProblem("", message, str(path))])
         if isinstance(parsed, dict):
             return text, parsed
         message = f"must be a mapping with the keys {', '.join(PromptContent.model_fields)}"

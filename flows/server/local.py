@@ -301,8 +301,15 @@ def prefect_server() -> Iterator[Callable[[], None] | None]:
 
             end = "-----END CERTIFICATE-----\n"
             first = Path(certifi.where()).read_text(encoding="utf-8").partition(end)[0] + end
-            authority.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            authority.write_text(first, encoding="utf-8")
+            try:
+                authority.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                authority.write_text(first, encoding="utf-8")
+            except OSError as error:
+                with contextlib.suppress(OSError):  # half a file would be taken for a whole one
+                    authority.unlink()
+                raise LocalServerError(
+                    f"cannot write {authority}: {error.strerror or error}; make room, or name another PREFECT_HOME"
+                ) from None
         os.environ.setdefault("PREFECT_API_SSL_CERT_FILE", str(authority))
         configure_prefect_environment(server.api_url, auth_string=server.auth_string)
         try:

@@ -57,14 +57,15 @@ def pack_embedding(embedding: object) -> str:
 
 
 def read_vector(text: str) -> "array[float]":
-    """Return a packed vector; raises UnusableReply for an empty one or another text."""
+    """Return a packed vector; raises UnusableReply for one without a direction, or another text."""
     try:
         vector = array("f")
         vector.frombytes(base64.b64decode(orjson.loads(text)["embedding_float32_base64"]))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         raise UnusableReply("the reply was not a packed vector") from None
-    if not vector or not all(map(math.isfinite, vector)):
-        raise UnusableReply("the vector was empty or not finite")
+    # Of numbers that single precision can only hold as 0, nothing is left either.
+    if not any(vector) or not all(map(math.isfinite, vector)):
+        raise UnusableReply("the vector was empty, all zeros, or not finite")
     return vector
 
 
@@ -318,7 +319,7 @@ class AskedEmbedder:
             raise JudgeFailed(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
         product = sum(x * y for x, y in zip(first, second, strict=True))
         length = math.sqrt(sum(x * x for x in first)) * math.sqrt(sum(y * y for y in second))
-        return clip(product / length) if length else 0.0
+        return clip(product / length)
 
     async def embed(self, sample_id: str, text: str) -> "array[float]":
         """Return the vector of a text; raises JudgeFailed."""

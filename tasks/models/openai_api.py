@@ -179,13 +179,17 @@ def make_embedding_model(name: str) -> EmbeddingModel:
         answer = await endpoint.post({"model": model, "input": texts, "encoding_format": "base64"})
         # Among several an embedding that cannot be read is "": the others of the request are of use without it.
         packed: list[str] = []
+        items = [item if isinstance(item, dict) else {} for item in answer.body["data"]]
+        if len(texts) > 1:
+            _check_number(len(items), len(texts))
+        # Without any index they come in order; with some that do not fit no text's own can be told.
+        places = [item["index"] for item in items if item.get("index") is not None]
+        if places and sorted(map(repr, places)) != sorted(map(repr, range(len(texts)))):
+            raise UnusableReply(f"the embeddings had the indices {places!r:.100}, not 0 to {len(texts) - 1}")
         if len(texts) == 1:
             packed.append(pack_embedding(answer.first.get("embedding")))
         else:
-            items = [item if isinstance(item, dict) else {} for item in answer.body["data"]]
-            _check_number(len(items), len(texts))
-            places = [item.get("index") for item in items]
-            if sorted(place for place in places if isinstance(place, int)) == list(range(len(texts))):
+            if places:
                 items.sort(key=lambda item: int(item["index"]))
             for item in items:
                 try:

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from endpoint import Canned, Endpoint, Inject, Raw, running_endpoint
 from live_runs import lay_out_run, make_settings, point_to, read_calls
@@ -158,6 +159,22 @@ async def test_vectors_of_two_lengths_fail_the_sample(endpoint: Endpoint, tmp_pa
     assert "vectors of" in str(error)
 
 
+@pytest.mark.parametrize("places", [[-1, -2], [0, 0], [1, 2], [0, None], ["0", "1"], [0.0, 1.5], [True, False], [5, 0]])
+@pytest.mark.parametrize("one", [False, True], ids=["together", "alone"])
+@pytest.mark.usefixtures("quick_backoff")
+async def test_indices_that_are_no_permutation_fail_the_sample(
+    endpoint: Endpoint, tmp_path: Path, places: list[object], one: bool
+) -> None:
+    def answer(asked: Any) -> Raw:  # noqa: ANN401
+        data = [{"index": place, "embedding": [1.0, 0.0]} for place in (places[:1] if one else places)]
+        return Raw(body=orjson.dumps({"data": data}).decode())
+
+    endpoint.configure(script={"embeddings": answer})
+    (found,) = await compare(tmp_path, ("red", "red") if one else ("red", "blue"))
+    is_right = one and places[0] == 0 and places[0] is not False and isinstance(places[0], int)
+    assert found == pytest.approx(1.0) if is_right else isinstance(found, JudgeFailed)
+
+
 @pytest.mark.parametrize(("sent", "count"), [("5", 5), ("9223372036854775808", None), ("-1", None), ("[1]", None)])
 async def test_count_of_tokens_that_no_column_holds_is_missing(
     endpoint: Endpoint, tmp_path: Path, sent: str, count: int | None
@@ -199,7 +216,8 @@ def test_vectors_survive_the_record() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "{}", "[1]", "null", '{"embedding_float32_base64": 3}', '{"embedding_float32_base64": "abc"}',
-     pack_embedding([]), pack_embedding([float("nan")]), pack_embedding([float("inf"), 1.0])],
+     pack_embedding([]), pack_embedding([0.0, 0.0]), pack_embedding([1e-320]), pack_embedding([float("nan")]),
+     pack_embedding([float("inf"), 1.0])],
 )  # fmt: skip
 def test_a_broken_vector_is_unusable(text: str) -> None:
     with pytest.raises(UnusableReply):

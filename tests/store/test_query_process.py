@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from warehouse_processes import count_rows, make_batch, make_warehouse
 
-from evalhouse.warehouse.errors import QueryError, QueryStopped, WarehouseBusy
+from evalhouse.warehouse.errors import QueryError, QueryStopped, WarehouseBusy, WarehouseError
+from evalhouse.warehouse.metric_files import parse_metric, set_metrics
 from evalhouse.warehouse.sandbox import query_process
-from evalhouse.warehouse.sandbox.query_process import answer_apart, serving_queries
+from evalhouse.warehouse.sandbox.query_process import answer_apart, select_apart, serving_queries, try_metrics
 from evalhouse.warehouse.store import Warehouse
 
 ENDLESS_FUNCTION = "select levenshtein(repeat('a', 2000000), repeat('b', 2000000))"
@@ -130,3 +131,25 @@ def test_memory_beside_that_of_duckdb_is_limited_too(warehouse: Warehouse) -> No
         answer_apart(warehouse.location, "select length(repeat('x', 3000000000))", memory_mb=300)
     query_process._close_idle()  # so that their memory is counted
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < max(largest_before, 1_500_000)
+
+
+_METRIC = "-- metric: mine\n-- version: 1\n-- needs: classify\n-- One row per sample of the run: a number.\n"
+
+
+@pytest.mark.parametrize(
+    "source", ["read_text('{path}')", "read_csv('{path}')", "read_blob('{path}')", "glob('{path}')", "'{path}'"]
+)
+def test_metric_file_reads_no_other_file(warehouse: Warehouse, tmp_path: Path, source: str) -> None:
+    (tmp_path / "secret.csv").write_text("a\n1\n", encoding="utf-8")
+    read = f"(select count(*) from {source.format(path=tmp_path / 'secret.csv')})"
+    for value, is_allowed in (("1", True), (read, False), ("2", True)):
+        sql = f"select run_id, sample_id, {value}::double as value, null as unscored_reason from statements where $run_id > ''"
+        (metric,) = set_metrics([parse_metric(f"{_METRIC}{sql}", name="mine", place="mine.sql")], {})
+        if is_allowed:
+            try_metrics([metric.file], {})
+            assert select_apart(warehouse.location, "r", metric, 1).height == 3
+            continue
+        with pytest.raises(WarehouseError, match=r"mine\.sql.*disabled"):
+            try_metrics([metric.file], {})
+        with pytest.raises(WarehouseError, match=r"mine\.sql.*disabled"):
+            select_apart(warehouse.location, "r", metric, 1)

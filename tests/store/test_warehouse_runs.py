@@ -200,3 +200,12 @@ def test_a_column_or_run_that_is_none_is_refused(nights: Warehouse) -> None:
         update_run(nights, "20260102-ab", finished=True)
     with pytest.raises(WarehouseError, match="has no run 20270101"):
         update_run(nights, "20270101", status="failed")
+
+
+def test_run_of_a_clock_that_was_ahead_is_not_the_latest(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    for run_id, minute in (("old", 0), ("ahead", 60 * 24 * 365 * 50), ("new", 1)):
+        insert_run(warehouse, make_run(run_id, minute=minute))
+    assert find_run(warehouse, "latest").run_id == "new"
+    assert find_run(warehouse, "previous").run_id == "old"
+    assert run_query(warehouse.location, "select getvariable('latest')").item() == "new"

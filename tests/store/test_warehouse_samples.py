@@ -327,7 +327,7 @@ for number in range(1, 301):
 take_in_samples(warehouse, "r", staging)
 staging.discard()
 mover = Mover(warehouse, "llm_calls")
-for number in range(300):
+for number in range(150):
     mover.keep(make_row(number, request='"' + "".join(contexts) + '"'))
 mover.close()
 assert len(fetch_samples_between(warehouse, "r", 1, 300)) == 300

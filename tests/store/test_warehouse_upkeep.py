@@ -257,7 +257,7 @@ print(lake.read("select count(*) as n from samples").item(), resource.getrusage(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "size"), [(15_000, 7_000), (2_500, 28_000), (300, 525_000)])
+@pytest.mark.parametrize(("n", "size"), [(15_000, 7_000), (2_500, 28_000), (150, 525_000)])
 def test_long_texts_move_into_a_lake_with_bounded_memory(tmp_path: Path, n: int, size: int) -> None:
     lake = f"ducklake:sqlite:{tmp_path / 'catalogue.sqlite'}?data={tmp_path / 'files'}"
     ended = run_script(_MOVE, make_warehouse(tmp_path).location.path, lake, str(n), str(size))

@@ -283,3 +283,17 @@ def test_a_time_of_day_in_an_example_must_be_quoted(tmp_path: Path) -> None:
     for value, fits in (("22:40", False), ("1911-05-02", True), ("'22:40'", True)):
         (tmp_path / "rank.yaml").write_text(content.replace(line, f"    ground_truth: {value}"), encoding="utf-8")
         assert (check_prompts(tmp_path) == []) is fits
+
+
+_ALIASES = {
+    "nested": "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 4)}]\n" for n in range(1, 14)),
+    "of itself": "a: &a [*a]\n",
+    "many": f"a: &a [{', '.join('1' * 500)}]\nb: [{', '.join(['*a'] * 500)}]\n",
+}
+
+
+@pytest.mark.parametrize("text", _ALIASES.values(), ids=_ALIASES)
+def test_aliases_that_unfold_to_much_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "classify.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(PromptError, match="holds more than 20,000 values with its aliases unfolded"):
+        load_prompts("en", tmp_path)

@@ -148,7 +148,8 @@ def list_runs(
         select {columns} from runs
         where ($run_id::varchar is null or run_id = $run_id)
             and ($kinds::varchar[] is null or kind in (select unnest($kinds::varchar[])))
-        order by started_at desc, run_id desc
+        -- A run that began while the clock was ahead is not the newest until that day has come.
+        order by started_at > now() at time zone 'UTC', started_at desc, run_id desc
         limit $limit::bigint
     """
     parameters = {"run_id": run_id, "kinds": None if kinds is None else list(kinds), "limit": limit}

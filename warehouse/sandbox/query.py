@@ -165,7 +165,10 @@ _SANDBOX = (
     "set enable_external_access = false",
     "set lock_configuration = true",
 )
-_LATEST = "select max_by(run_id, (started_at, run_id)) from runs where kind = 'evaluation'"
+_LATEST = """
+    select max_by(run_id, (started_at <= now() at time zone 'UTC', started_at, run_id)) from runs
+    where kind = 'evaluation'
+"""
 _PREVIOUS = """
     select max_by(runs.run_id, (runs.started_at, runs.run_id))
     from runs

@@ -418,7 +418,7 @@ def select_scores(
 ) -> pl.DataFrame:
     """Return the rows of a metric's SQL; raises QueryError. It is called in the query process."""
     with open_reader(location, patience_s=_READ_PATIENCE_S, is_own=True) as connection:
-        _set_limits(connection, memory_mb, spill)
+        _set_limits(connection, memory_mb, spill, files=f"{location.lake.data.rstrip('/')}/" if location.lake else None)
         with limiting_time(connection, sql, timeout_s):
             connection.execute(f"create or replace temp table metric_scores as\n{sql}", dict(parameters))
             return connection.sql(
@@ -427,10 +427,17 @@ def select_scores(
             ).pl()
 
 
-def _set_limits(connection: duckdb.DuckDBPyConnection, memory_mb: int, spill: Path) -> None:
-    connection.execute("set temp_directory = $folder", {"folder": str(spill)})
+def _set_limits(
+    connection: duckdb.DuckDBPyConnection, memory_mb: int, spill: Path, *, files: str | None = None
+) -> None:
+    """Limit memory, and let SQL read no file but those of a lake in the folder `files`, once for a database."""
     connection.execute(f"set memory_limit = '{memory_mb}MB'")
     connection.execute("set python_enable_replacements = false")
+    if connection.execute("select current_setting('enable_external_access')").fetchall() == [(True,)]:
+        connection.execute("set temp_directory = $folder", {"folder": str(spill)})
+        if files is not None:
+            connection.execute("set allowed_directories = ?", [[files]])
+        connection.execute("set enable_external_access = false")
 
 
 @cache
