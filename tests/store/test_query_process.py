@@ -143,7 +143,8 @@ def test_metric_file_reads_no_other_file(warehouse: Warehouse, tmp_path: Path, s
     (tmp_path / "secret.csv").write_text("a\n1\n", encoding="utf-8")
     read = f"(select count(*) from {source.format(path=tmp_path / 'secret.csv')})"
     for value, is_allowed in (("1", True), (read, False), ("2", True)):
-        sql = f"select run_id, sample_id, {value}::double as value, null as unscored_reason from statements where $run_id > ''"
+        of_run = "from statements where $run_id > ''"
+        sql = f"select run_id, sample_id, {value}::double as value, null as unscored_reason {of_run}"
         (metric,) = set_metrics([parse_metric(f"{_METRIC}{sql}", name="mine", place="mine.sql")], {})
         if is_allowed:
             try_metrics([metric.file], {})
