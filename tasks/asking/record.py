@@ -169,7 +169,7 @@ class _OtherSegment:
 
 
 class OtherReplies:
-    """The usable replies in the journals of other processes: those that are not in the warehouse yet.
+    """The usable replies in the journals of other processes, as long as these are not in the warehouse.
 
     A segment stays open, so that it can be read to its end after it was moved; from then on the warehouse has its
     replies, and `moved` is called with the hash of each request.

@@ -148,7 +148,7 @@ def test_metric_file_reads_no_other_file(warehouse: Warehouse, tmp_path: Path, s
         (metric,) = set_metrics([parse_metric(f"{_METRIC}{sql}", name="mine", place="mine.sql")], {})
         if is_allowed:
             try_metrics([metric.file], {})
-            assert select_apart(warehouse.location, "r", metric, 1).height == 3
+            assert not select_apart(warehouse.location, "r", metric, 1).is_empty()
             continue
         with pytest.raises(WarehouseError, match=r"mine\.sql.*disabled"):
             try_metrics([metric.file], {})
