@@ -180,6 +180,12 @@ async def test_a_part_is_asked_for_by_name_and_with_no_more_than_it_rests_on(tmp
     assert read_labels(work) == {}
 
 
+async def test_the_ground_truth_is_not_sent_where_no_context_is_rated(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_good)
+    await judge_one(tmp_path, judge=judge, metrics=("factual_f1", "faithfulness"), plan="fused")
+    assert [question.data["ground_truth"] for question in judge.asked if question.step == "fused"] == [""]
+
+
 async def test_what_a_reply_lacks_is_asked_for_alone(tmp_path: Path) -> None:
     lost = {"A2", "supports G1", "C3"}
 
