@@ -10,7 +10,7 @@ A Parquet file of 5 MB may repeat one value of 100 MB in every row. So its texts
 value once, and measured before they are written out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -86,7 +86,7 @@ def list_cells(path: Path, sheet: str) -> Iterator[tuple[str, Any]]:
             if sheet not in names and (sheet or len(filled) > 1):
                 yield "which", names
             elif chosen := sheet or "".join(filled):
-                batch: list[list[object]] = []
+                batch: list[Sequence[object]] = []
                 length = 0
                 for number, row in enumerate(workbook.get_sheet_by_name(chosen).iter_rows(), start=1):
                     batch.append(row)

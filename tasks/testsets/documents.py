@@ -221,10 +221,11 @@ def _load_document(file: _File, folder: Path | None, encoding: str | None, note:
     if any(find_spec(package) is None for package in _EXTRA):
         raise UnreadableFile(f"reading {file.path.suffix} needs a package", 'pip install "evalhouse[documents]"')
     text = _load_text(file.path, encoding) if file.kind == "html" else ""
-    text, *notes = reader.read(_READ, file.path, file.kind, text)
+    markdown: str
+    markdown, *notes = reader.read(_READ, file.path, file.kind, text)
     for line in notes:
         note(f"{file.document_id}: {line}")
-    return text
+    return markdown
 
 
 def _load_text(path: Path, encoding: str | None) -> str:
