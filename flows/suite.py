@@ -36,6 +36,7 @@ from evalhouse.flows.serving.backlog import (
     hold_flow_run,
     is_gate_due,
     put_answered,
+    queue_fetching,
     queue_left,
     resume_crashed,
     sweep_crashed,
@@ -66,8 +67,6 @@ _MAX_SILENT = 3
 _OUTAGE_S = 120.0
 # A run that only waits for its batch for so long ends, and is resumed later.
 _LEAVES_BATCH_S = 60.0
-# How long before it looks whether its batch has come, at first, and by which factor that grows.
-_LOOK_FIRST, _LOOK_GROWTH, _LOOK_MAX = timedelta(minutes=2), 1.5, timedelta(minutes=20)
 # How long a night waits for the resumption of one before it, whose process was killed, to begin.
 _AFTER_CRASHED = timedelta(seconds=30)
 # Prefect's tag of flow runs that its scheduler has made; it stays when they are queued again after a crash.
@@ -183,7 +182,10 @@ def _work(job: _Job, trigger: TriggerKind, resume: str | None, event: str | None
         others = list_flow_runs(job.api, job.served, tags={"all_": [_SCHEDULED]}, expected_start_time=times)
         if any(datetime.fromisoformat(other["expected_start_time"]) > own for other in others):
             return _skip("Superseded", "a later time of the schedule has passed too, and its run makes up for this one")
-        if lines := sweep_crashed(job.api, [job.served]):  # of nights whose worker was killed: these come first
+        lines = sweep_crashed(job.api, [job.served])  # nights whose worker was killed
+        for line in lines:
+            get_run_logger().warning(line)
+        if lines and job.row["work_pool_name"] is not None:  # these come first; `evalhouse serve` looks by itself
             _come_again(job, "AwaitingResumption", datetime.now(UTC) + _AFTER_CRASHED, "; ".join(lines))
     if kind == "schedule" and (waiting := find_waiting(job.api, job.served)) is not None:
         return _skip("Superseded", f"run {waiting} still waits for its batch, and is resumed when that has come")
@@ -256,9 +258,12 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     """Write the run's page; return the state of this flow run, Failed for every end that a person should look at."""
     run = find_run(job.warehouse, outcome.outcome.run.run_id)
     if has_left_batch(run):
-        show_end(run, f"Run {run.run_id} {run.problem}; another flow run resumes it.", "Cancelled")
-        wait = min(_LOOK_FIRST * _LOOK_GROWTH ** (job.row["run_count"] - 1), _LOOK_MAX)
-        _come_again(job, "WaitsForBatch", datetime.now(UTC) + wait, f"Run {run.run_id} {run.problem}.")
+        due = queue_fetching(job.api, job.served, run.run_id).astimezone()
+        message = f"Run {run.run_id} {run.problem}; a flow run resumes it at {due:%H:%M} if that has come by then."
+        get_run_logger().info(message)
+        show_end(run, message, "Cancelled")
+        # Not scheduled again itself: the automation that misses its heartbeats would mark it as crashed.
+        return Cancelled(name="WaitsForBatch", message=message)
     if testset := describe_testset(run):
         get_run_logger().info("Test set: %s", testset)
     flow_run_url = url_for("flow-run", UUID(run.flow_run_id)) if run.flow_run_id else None

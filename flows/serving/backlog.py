@@ -54,6 +54,8 @@ _MAX_RESUMES = 10
 _AT_ONCE = 2
 # Prefect's tags: of a flow run that another was queued for, and of that one, with the number of the try.
 _REPLACED, _AGAIN = "queued again", "try again "
+# How long to wait before looking after a batch, at first, and by which factor it grows.
+_LOOK_FIRST, _LOOK_GROWTH, _LOOK_MAX = timedelta(minutes=2), 1.5, timedelta(minutes=20)
 # Runs of a suite among which one that waits is looked for.
 _LATEST = 20
 _LOST_WITHIN: Final = timedelta(days=1)
@@ -325,13 +327,22 @@ def _delay(n_tries: int) -> datetime:
     return datetime.now(UTC) + timedelta(minutes=max(0, n_tries - _AT_ONCE))
 
 
+def queue_fetching(api: PrefectApi, suite: ServedSuite, run_id: str) -> datetime:
+    """Queue a flow run that looks whether the batch of a run has come, later each time; return when it is due."""
+    n_looks = len(list_flow_runs(api, suite, tags={"all_": [f"fetch {run_id}"]}))
+    due = datetime.now(UTC) + min(_LOOK_FIRST * _LOOK_GROWTH**n_looks, _LOOK_MAX)
+    key = f"fetch {run_id} {n_looks + 1}"
+    create_flow_run(api, suite, {"resume": run_id}, key=key, tags=[f"fetch {run_id}"], due=due)
+    return due
+
+
 def find_waiting(api: PrefectApi, suite: ServedSuite) -> str | None:
     """Return the run of a suite that waits for its batch and will be resumed; None without such a run."""
     runs = _list_runs_of(Warehouse(suite.warehouse_url), suite.name)
     for run in [run for run in runs if run.kind == "evaluation" and run.trigger != "manual"][:_LATEST]:
         if has_left_batch(run):
-            of_run = {"any_": [name_flow_run(suite.name, run.run_id)]}
-            if list_flow_runs(api, suite, name=of_run, state={"type": {"any_": NOT_ENDED}}):
+            queued = list_flow_runs(api, suite, tags={"all_": [f"fetch {run.run_id}"]})
+            if any(flow_run["state_type"] in NOT_ENDED for flow_run in queued):
                 return run.run_id
     return None
 

@@ -175,7 +175,8 @@ def _deliver(notify: Notify, message: Message) -> str | None:
     headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "evalhouse"}
     try:
         address = find_webhook(notify)
-        for pause_s in (*_PAUSES_S, None):
+        for pause_s in (0.0, *_PAUSES_S):
+            time.sleep(pause_s)
             try:
                 # A redirect would be followed with a GET, and look like a delivery.
                 answer = send_request(
@@ -196,9 +197,7 @@ def _deliver(notify: Notify, message: Message) -> str | None:
                 raise NotifyError(f"the webhook cannot be posted to: {error}") from None
             except NoAnswer as error:
                 problem = str(error)
-            if pause_s is None:
-                raise NotifyError(f"the webhook did not take it in {len(_PAUSES_S) + 1} tries: {problem}")
-            time.sleep(pause_s)
+        raise NotifyError(f"the webhook did not take it in {len(_PAUSES_S) + 1} tries: {problem}")
     except NotifyError as error:
         _report_undelivered(f"{message['suite']}: the notification was not delivered: {error}")
         return str(error)
