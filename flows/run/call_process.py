@@ -126,8 +126,7 @@ class Runner:
 def run_apart(request: Message, listen: Send, variables: Mapping[str, str]) -> Message:
     """Have an evaluation run by a child that waits for one, or by a new one; return how it ended. Raises RunnerGone.
 
-    The child takes the caller's folder, import path and environment of this moment; `variables` replace those of the
-    same names.
+    The child takes the caller's folder, import path and environment of this moment, changed by `variables`.
     """
     environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(sys.path)}
     request = {**request, "environment": environment, "folder": os.getcwd(), "path": sys.path}
