@@ -264,15 +264,13 @@ def test_graph_of_a_run_leads_from_its_samples_to_its_scores(deployed: Deployed)
     assert len({task["task_key"] for task in tasks}) == len(steps) + 4
 
 
-@pytest.mark.parametrize("way", ["flows", pytest.param("processes", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["flows", "processes"])
 def test_an_evaluation_within_a_flow_is_its_child_and_returns_its_result(deployed: Deployed, way: str) -> None:
     script = deployed.place.folder / "composed.py"
     script.write_text(COMPOSED)
-    if way == "flows":
-        deployed.python.call("composed")
-    else:
-        environment = deployed.place.environment()
-        subprocess.run([sys.executable, script, way], cwd=script.parent, env=environment, check=True, timeout=300)
+    environment = deployed.place.environment()
+    subprocess.run([sys.executable, script, way], cwd=script.parent, env=environment, check=True, timeout=300)
     result = json.loads((deployed.place.folder / "composed.json").read_text())
     assert (result["status"], result["gate"]) == ("completed", None)
     (row,) = deployed.query(f"from run_scores join runs using (run_id) where run_id = '{result['run_id']}'")
