@@ -182,7 +182,7 @@ def make_embedding_model(name: str) -> EmbeddingModel:
         items = [item if isinstance(item, dict) else {} for item in answer.body["data"]]
         if len(texts) > 1:
             _check_number(len(items), len(texts))
-        # Without any index they come in order; with some that do not fit no text's own can be told.
+        # Without any index they come in order; with ones that do not fit nothing shows which text has which.
         places = [item["index"] for item in items if item.get("index") is not None]
         if places and sorted(map(repr, places)) != sorted(map(repr, range(len(texts)))):
             raise UnusableReply(f"the embeddings had the indices {places!r:.100}, not 0 to {len(texts) - 1}")
