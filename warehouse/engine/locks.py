@@ -192,7 +192,7 @@ def hold_run(location: Location, run_id: str) -> Iterator[None]:
 
 
 class Claims:
-    """Numbers that this object has claimed, out of those that all processes claim in a file; for one thread.
+    """Numbers that this object has claimed, out of the ones that all processes claim in a file; for one thread.
 
     A claim is a lock of the operating system on one byte of the file, so that it is void once its process has ended.
     Where the system has no locks that belong to an open file every claim is granted.

@@ -187,7 +187,7 @@ def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, 
 def _sum_rows(warehouse: Warehouse, table: str, columns: Sequence[str]) -> tuple[Sums, list[_Window]]:
     """Count and hash the rows of a table, by run; return the windows too in which they were read.
 
-    DuckDB holds 2,048 rows at once, of whatever length: the windows of a file have no more rows than bytes allow. A
+    DuckDB holds 2,048 rows at once, however long: the windows of a file have no more rows than bytes allow. A
     lake is read by its files, which were written so.
     """
     # As text, because a JSON column of a file is a text column of a different kind in a lake.
