@@ -4,7 +4,7 @@ baseline with `--accept`."""
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -18,7 +18,8 @@ from evalhouse.flows.results.baseline import (
     make_decision,
     name_series,
 )
-from evalhouse.flows.results.gate import STDOUT, decide, print_gate, read_scores, write_junit, write_markdown
+from evalhouse.flows.results.gate import STDOUT, decide, print_gate, read_scores, write_junit
+from evalhouse.flows.results.markdown import find_changes, write_markdown
 from evalhouse.flows.results.output import print_json, print_line, print_notice, print_text
 from evalhouse.flows.results.run_facts import find_other_run
 from evalhouse.tasks.comparing.gate_checks import Limits, Score, cover_all
@@ -125,8 +126,12 @@ class RunUnfinished(click.ClickException):
 @SEED_OPTION
 @click.option("--junit", metavar="FILE", help="Also write JUnit XML there.")
 @click.option(
-    "--markdown", metavar="FILE", help="Also write a summary for a pull request there; `-` prints it and no table."
+    "--markdown",
+    metavar="FILE",
+    help="Also write a comment for a pull request there, with what changed since the baseline, or else since the run "
+    "before; `-` prints it and no table.",
 )
+@click.option("--report-url", metavar="URL", help="A link to the run's report, for --markdown.")
 @click.option(
     "--accept",
     "accepted",
@@ -163,6 +168,7 @@ def gate(
     seed: int,
     junit: str | None,
     markdown: str | None,
+    report_url: str | None,
     accepted: str | None,
     why: str | None,
     accepted_by: str | None,
@@ -171,6 +177,8 @@ def gate(
     as_json: bool,
 ) -> int:
     """Check RUN against limits; exit status 1 when it fails. Or accept a run as baseline: `--accept RUN --why TEXT`.
+
+    Without any limit a run of a suite is checked against the suite's own [gate], as it was when the run began.
 
     RUN and BASE are run ids, unique prefixes of one, labels, `latest`, `previous`, or `latest:SUITE` and
     `previous:SUITE`. Every limit is one check that ends as passed, failed or undecided. The gate fails when a check
@@ -206,6 +214,8 @@ def gate(
         raise click.UsageError("name the RUN to check, or one to accept with --accept")
     if as_json and markdown == STDOUT:
         raise SettingsError("--json and --markdown - both print on standard output; name a file for --markdown")
+    if report_url is not None and (markdown is None or not report_url.startswith(("https://", "http://"))):
+        raise SettingsError("--report-url takes an address that begins with https://, for --markdown FILE")
     checked_run = find_run(warehouse, run)
     _check_status(checked_run)
     scores = read_scores(warehouse, checked_run, cluster=cluster)
@@ -232,10 +242,17 @@ def gate(
         coverages=shares,
         **numbers,
     )
+    if limits == Limits() and against is None and not columns and checked_run.config.get("gate"):
+        from evalhouse.flows.serving.suite_runs import decide_suite_gate  # noqa: PLC0415  # imports all that runs
+
+        document = decide_suite_gate(warehouse, checked_run)
+        assert document is not None, "a run with a gate has ended"
+        return _report(warehouse, checked_run, document, junit=junit, markdown=markdown, report_url=report_url,
+                       as_json=as_json)  # fmt: skip
     if limits == Limits():
         raise SettingsError(
             "there is nothing to check; give at least one of --min, --max, --max-drop, --trend, --min-coverage, "
-            "--max-cost, --max-latency-p95-ms"
+            "--max-cost, --max-latency-p95-ms, or name a run of a suite with a [gate]"
         )
     if limits.drops and against is None:
         raise SettingsError("--max-drop needs a baseline; name one with --against, such as `--against passed`")
@@ -272,14 +289,41 @@ def gate(
         record_decision(warehouse, make_decision(document, "hand"), patience_s=WRITE_PATIENCE_S)
     except WarehouseError as error:
         print_notice(f"The decision is not stored: {error}.")
+    return _report(warehouse, checked_run, document, junit=junit, markdown=markdown, report_url=report_url,
+                   as_json=as_json)  # fmt: skip
+
+
+def _report(
+    warehouse: Warehouse,
+    run: RunRow,
+    document: Mapping[str, Any],
+    *,
+    junit: str | None,
+    markdown: str | None,
+    report_url: str | None,
+    as_json: bool,
+) -> int:
+    """Write a decision where it is wanted, and return the exit status."""
     if junit is not None:
         Path(junit).write_bytes(write_junit(document))
-    if markdown is not None and markdown != STDOUT:
-        Path(markdown).write_text(write_markdown(document), encoding="utf-8")
+    comment = ""
+    if markdown is not None:
+        nights = [] if document["against"] else list_nights(warehouse, run)
+        base = find_run(warehouse, document["against"]["run_id"]) if document["against"] else None
+        base = nights[-1].run if nights else base
+        spent = [row["priced_usd"] for row in warehouse.fetch_rows("gate/costs", run_id=run.run_id)]
+        comment = write_markdown(
+            document,
+            find_changes(warehouse, base, run) if base else None,
+            cost_usd=sum(spent) if spent else None,
+            report_url=report_url,
+        )
+        if markdown != STDOUT:
+            Path(markdown).write_text(comment, encoding="utf-8")
     if as_json:
         print_json(document)
     elif markdown == STDOUT:
-        print_text(write_markdown(document))
+        print_text(comment)
     else:
         print_gate(document)
     return 0 if document["outcome"] == "passed" else GATE_FAILED

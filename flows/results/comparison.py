@@ -165,7 +165,7 @@ def print_summary(document: Row) -> None:
     )
     shown = [metric for metric in metrics if metric["metric"] in FIRST or metric["is_real"]] or metrics
     rows = [
-        [metric["metric"], metric["common_base"], metric["common_candidate"], _write_difference(metric["difference"]),
+        [metric["metric"], metric["common_base"], metric["common_candidate"], write_difference(metric["difference"]),
          write_interval(metric["ci_low"], metric["ci_high"]), metric["verdict"]]
         for metric in shown[:_MAX_METRICS]
     ]  # fmt: skip
@@ -186,7 +186,7 @@ def _print_slices(rows: Sequence[Row]) -> None:
     """Print the differences of slices, clearly worse ones first; nothing without rows."""
     order = ("worse", "better", "changed", "undecided", "same")
     cells = [
-        [row["slice"], row["metric"], row["common_base"], row["common_candidate"], _write_difference(row["difference"]),
+        [row["slice"], row["metric"], row["common_base"], row["common_candidate"], write_difference(row["difference"]),
          write_interval(row["ci_low"], row["ci_high"]), row["n_common"], row["verdict"]]
         for row in sorted(rows, key=lambda row: order.index(row["verdict"]))
         if row["n_common"]
@@ -232,7 +232,7 @@ def print_comparison(document: Row) -> None:
                 "metric": metric["metric"],
                 "#base": metric["common_base"],
                 "#candidate": metric["common_candidate"],
-                "#difference": _write_difference(metric["difference"]),
+                "#difference": write_difference(metric["difference"]),
                 "95 % interval": write_interval(metric["ci_low"], metric["ci_high"]),
                 "#noise floor": metric["noise_floor"],
                 "#p": write_p(metric["p_adjusted"]),
@@ -255,8 +255,8 @@ def print_comparison(document: Row) -> None:
             neither = [metric["metric"] for metric in document["metrics"] if metric not in scored]
             print_line(f"note: scored in neither run: {', '.join(neither)}")
         rows = [
-            [metric["metric"], _write_difference(metric["change"]), name_part(part["name"]), part["n"], part["n_moved"],
-             _write_difference(part["value"]), write_also(part["also"])]
+            [metric["metric"], write_difference(metric["change"]), name_part(part["name"]), part["n"], part["n_moved"],
+             write_difference(part["value"]), write_also(part["also"])]
             for metric in document["metrics"]
             for part in sorted(metric["parts"], key=lambda part: -abs(part["value"]))
             if part["n_moved"]
@@ -283,7 +283,7 @@ def print_comparison(document: Row) -> None:
         # The difference over all answers, of the metrics whose scores wavered.
         wavering = {row["metric"] for row in document["components"] if row["n_otherwise"]}
         rows = [
-            [row["metric"], row["base"], row["candidate"], _write_difference(row["difference"]),
+            [row["metric"], row["base"], row["candidate"], write_difference(row["difference"]),
              write_interval(row["ci_low"], row["ci_high"]), row["n"], row["n_repeated"]]
             for row in document["all_answers"]
             if row["metric"] in wavering
@@ -371,7 +371,7 @@ def _write_item(kind: str, item: Row | None) -> tuple[str, str]:
     return verdict, " / ".join(filter(None, reasons)) or "–"
 
 
-def _write_difference(value: float | None) -> str:
+def write_difference(value: float | None) -> str:
     """Write a difference with its sign, and 0.000 without one."""
     if value is None:
         return "–"

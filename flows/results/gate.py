@@ -2,9 +2,8 @@
 
 The numbers are read from the record here and judged in `evalhouse.tasks.comparing.gate_checks`; who sets the limits,
 and whether a run may be decided on at all, is the business of the two callers.
-For other programs it leaves JUnit XML (a CI's test page) and Markdown (a pull request). Names of metrics, labels and
-datasets are texts of others: in XML they are attributes and texts, without the characters that XML 1.0 does not allow;
-in Markdown they are in code spans, where no markup, mention or HTML is read.
+For a CI's test page it leaves JUnit XML. Names of metrics, labels and datasets are texts of others: they are attributes
+and texts, without the characters that XML 1.0 does not allow. `flows/results/markdown.py` writes a pull request.
 """
 
 import re
@@ -84,8 +83,7 @@ Document = Mapping[str, Any]
 # XML 1.0, production [2] Char: no controls but tab and line breaks, no surrogates, no U+FFFE and U+FFFF.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MAX_NAMED = 4  # metrics of one finding; more of them are counted
-_MARKS = {"failed": "❌ failed", "undecided": "❔ undecided", "passed": "✅ passed"}
-_SIDES = ("run", "against")
+SIDES = ("run", "against")
 _COLUMNS = (
     "outcome", "metric", "check", "#limit", "#found", "95 % interval", "#noise floor", "#n", "#beyond limit by", "why",
 )  # fmt: skip
@@ -243,7 +241,7 @@ def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None
 
 def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
     """Print the gate: the runs, warnings, a table of all checks, and the verdict."""
-    for side in _SIDES if names_run else _SIDES[1:]:
+    for side in SIDES if names_run else SIDES[1:]:
         if run := document[side]:
             label = f" ({run['label']})" if run["label"] else ""
             print_line(f"{side} {run['run_id']}{label}, {write_count(run['n_samples'], 'sample')} of {run['dataset']}")
@@ -264,7 +262,7 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
         joined = {"metric": f"{len(group)} metrics", "names": names} if len(group) > 1 else {}
         checks.append({**group[0], **joined})
     if checks:
-        print_table(make_table(*_lay_out(checks)))
+        print_table(make_table(*lay_out_checks(checks)))
         for check in checks:
             if "names" in check:
                 print_line(f"{check['metric']} {check['outcome']}, {name_limit(check)}: {check['names']}")
@@ -319,7 +317,7 @@ def list_baseline(document: Document) -> list[str]:
     return lines
 
 
-def _lay_out(checks: Sequence[Document]) -> tuple[list[str], list[list[str]]]:
+def lay_out_checks(checks: Sequence[Document]) -> tuple[list[str], list[list[str]]]:
     """Return the columns of a table of checks, `#` before numbers, and its rows; only drops have noise floors."""
     rows = [
         {
@@ -370,7 +368,7 @@ def write_junit(document: Document) -> bytes:
         },
     )
     properties = ElementTree.SubElement(suite, "properties")
-    for side in _SIDES:
+    for side in SIDES:
         for name, value in (document[side] or {}).items():
             attributes = {"name": f"{side}.{name}", "value": _clean_xml("" if value is None else str(value))}
             ElementTree.SubElement(properties, "property", attributes)
@@ -390,39 +388,3 @@ def write_junit(document: Document) -> bytes:
 
 def _clean_xml(text: str) -> str:
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", clean_text(text))
-
-
-def write_markdown(document: Document) -> str:
-    """Return a summary for a pull request: the verdict, the runs, warnings, and a table of all checks."""
-    mark = "✅" if document["outcome"] == "passed" else "❌"
-    lines = [f"### {mark} evalhouse {describe_verdict(document)}", ""]
-    for side in _SIDES:
-        if run := document[side]:
-            label = f" ({_quote(run['label'])})" if run["label"] else ""
-            lines.append(
-                f"- {side}: {_quote(run['run_id'])}{label}, {run['n_samples']} samples of {_quote(run['dataset'])}, "
-                f"judge {_quote(run['judge'])}"
-            )
-    lines += [f"- {_quote(line)}" for line in list_baseline(document)]
-    lines += [f"- ⚠️ {_quote(warning)}" for warning in document["warnings"]]
-    lines += [f"- {_quote(line)}" for line in list_explanations(document)]
-    # A bar ends a table's cell even in a code span.
-    checks = [
-        {**check, "outcome": _MARKS[check["outcome"]], "metric": _quote(check["metric"]).replace("|", r"\|")}
-        for check in document["checks"]
-    ]
-    columns, rows = _lay_out(checks)
-    lines += ["", f"| {' | '.join(column.removeprefix('#') for column in columns)} |"]
-    lines.append(f"|{'|'.join('--:' if column.startswith('#') else '---' for column in columns)}|")
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def _quote(text: str | None) -> str:
-    """Return a code span on one line, with a fence that is longer than any within."""
-    flat = " ".join(clean_text(text or "").split())
-    if not flat:
-        return "–"
-    fence = "`" * (max((len(run) for run in re.findall(r"`+", flat)), default=0) + 1)
-    padding = " " if "`" in (flat[0], flat[-1]) else ""
-    return f"{fence}{padding}{flat}{padding}{fence}"

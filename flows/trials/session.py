@@ -18,7 +18,7 @@ from evalhouse.flows.run.estimate import ask_dry
 from evalhouse.flows.run.open_run import show_warnings
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.server.interrupts import Interrupts
-from evalhouse.tasks.asking.asker import DRAIN_S
+from evalhouse.tasks.asking.limits import DRAIN_S
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import make_prompt_batch

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.limits import Activity, EndpointLimit, draw_backoff
+from evalhouse.tasks.asking.limits import DRAIN_S, Activity, EndpointLimit, StopSign, draw_backoff
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.protocol import (
@@ -49,10 +49,6 @@ from evalhouse.warehouse.steps import JUDGED_TASKS, find_task
 
 if TYPE_CHECKING:
     from evalhouse.tasks.asking.batches import BatchQueue
-
-DRAIN_S = 3.0
-"""The seconds that requests in flight may still take when a run is stopped."""
-
 
 T = TypeVar("T")
 
@@ -85,53 +81,6 @@ LAST_CHANCE: ContextVar[bool] = ContextVar("LAST_CHANCE", default=True)
 
 class _AskedElsewhere(Exception):
     """Another process asks the same, or has done so meanwhile."""
-
-
-class StopSign:
-    """Stops all requests of a run: nothing more is sent, and all who wait end at once.
-
-    Given on Ctrl-C, or where nothing will work (a wrong key, a full disk). All askers of a run share one, so that
-    embeddings with a wrong key stop the judge as well. Given at most once; the first reason counts. Belongs to one
-    event loop.
-    """
-
-    def __init__(self) -> None:
-        self._error: FatalJudgeError | None = None
-        self._listeners: list[Callable[[FatalJudgeError, float], None]] = []
-        self._sleeping: set[asyncio.Future[None]] = set()
-
-    def give(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
-        """Stop everything with this error; requests in flight have `drain_s` seconds left."""
-        if self._error is not None:
-            return
-        self._error = error
-        for sleeper in self._sleeping:
-            if not sleeper.done():
-                sleeper.set_exception(repeat_error(error))
-        for listener in self._listeners:
-            listener(error, drain_s)
-
-    def listen(self, listener: Callable[[FatalJudgeError, float], None]) -> None:
-        """Call `listener` with the error and the seconds left when the sign is given."""
-        self._listeners.append(listener)
-
-    def raise_if_given(self) -> None:
-        """Raise the error that the sign was given for, if it was."""
-        if self._error is not None:
-            raise repeat_error(self._error)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait that long; raises as soon as the sign is given."""
-        self.raise_if_given()
-        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleeping.add(sleeper)
-        try:
-            async with asyncio.timeout(seconds):
-                await sleeper
-        except TimeoutError:
-            pass
-        finally:
-            self._sleeping.discard(sleeper)
 
 
 @dataclass(frozen=True, kw_only=True)

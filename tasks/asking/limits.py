@@ -3,7 +3,7 @@
 The number of requests at once follows the endpoint's refusals (429) and late replies: it falls at once and rises one
 by one. All models of one endpoint share that number. Runs and machines that use the same Prefect server also share a
 limit there: one of Prefect's global concurrency limits for each model, made on first use, which an operator may change.
-Each shard holds a part of it while it is judged.
+Each shard holds a part of it while it is judged. A stop sign ends all that waits here or elsewhere in a run.
 """
 
 import asyncio
@@ -68,6 +68,57 @@ _LEASE: Mapping[str, Any] = {
 _ASK_AGAIN_S = 3.0
 # A busy Prefect server is asked again for this long before a shard is judged without its part of the limit.
 _SHARING_PATIENCE_S = 120.0
+
+
+DRAIN_S = 3.0
+"""The seconds that requests in flight may still take when a run is stopped."""
+
+
+class StopSign:
+    """Stops all requests of a run: nothing more is sent, and all who wait end at once.
+
+    Given on Ctrl-C, or where nothing will work (a wrong key, a full disk). All askers of a run share one, so that
+    embeddings with a wrong key stop the judge as well. Given at most once; the first reason counts. Belongs to one
+    event loop.
+    """
+
+    def __init__(self) -> None:
+        self._error: FatalJudgeError | None = None
+        self._listeners: list[Callable[[FatalJudgeError, float], None]] = []
+        self._sleeping: set[asyncio.Future[None]] = set()
+
+    def give(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
+        """Stop everything with this error; requests in flight have `drain_s` seconds left."""
+        if self._error is not None:
+            return
+        self._error = error
+        for sleeper in self._sleeping:
+            if not sleeper.done():
+                sleeper.set_exception(repeat_error(error))
+        for listener in self._listeners:
+            listener(error, drain_s)
+
+    def listen(self, listener: Callable[[FatalJudgeError, float], None]) -> None:
+        """Call `listener` with the error and the seconds left when the sign is given."""
+        self._listeners.append(listener)
+
+    def raise_if_given(self) -> None:
+        """Raise the error that the sign was given for, if it was."""
+        if self._error is not None:
+            raise repeat_error(self._error)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait that long; raises as soon as the sign is given."""
+        self.raise_if_given()
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleeping.add(sleeper)
+        try:
+            async with asyncio.timeout(seconds):
+                await sleeper
+        except TimeoutError:
+            pass
+        finally:
+            self._sleeping.discard(sleeper)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from evalhouse.tasks.asking.asker import StopSign
+from evalhouse.tasks.asking.limits import StopSign
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.datasets.thoughts import Spoken, join_thoughts, split_thoughts

@@ -264,7 +264,7 @@ ODD = [
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_but_the_declared_error_leaves_a_reader(name: str, seed: int) -> None:
-    """Mutate good replies at random places, as they are and read as the second reading and a cut reply are."""
+    """Mutate good replies at random places; read them plainly, by the second reading, and as cut replies."""
     draw, read = random.Random(f"{name}/{seed}"), READERS[name]
     question = Question(step="classify", sample_id="s", prompt=PROMPTS["classify"], data={"question": "When?"})
     inquiry = Inquiry(

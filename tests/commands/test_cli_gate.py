@@ -357,8 +357,11 @@ def test_markdown_is_the_whole_output_or_a_file(nights: Nights, tmp_path: Path) 
     with_json = nights.gate(*arguments, "--markdown", str(path), "--json")
     assert printed.stdout == path.read_text(encoding="utf-8")
     assert with_json.document["outcome"] == "failed"
-    assert printed.lines[0] == "### ❌ evalhouse gate failed: 2 failed, 0 undecided, 1 passed"
-    assert printed.lines[2] == "- run: `night` (`night`), 40 samples of `harbour.jsonl`, judge `lexical`"
+    assert printed.lines[:2] == [
+        "<!-- evalhouse harbour.jsonl -->",
+        "### ❌ evalhouse gate failed: 2 failed, 0 undecided, 1 passed",
+    ]
+    assert "- run: `night` (`night`), 40 samples of `harbour.jsonl`, judge `lexical`" in printed.lines
     rows = [line for line in printed.lines if line.startswith("| ")]
     assert rows[1] == (
         "| ❌ failed | `own` | mean at least | 0.900 | 0.500 | 0.348 to 0.652 | – | 40 | 0.400 | "

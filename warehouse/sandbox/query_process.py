@@ -430,7 +430,7 @@ def select_scores(
 def _set_limits(
     connection: duckdb.DuckDBPyConnection, memory_mb: int, spill: Path, *, files: str | None = None
 ) -> None:
-    """Limit memory, and let SQL read no file but those of a lake in the folder `files`, once for a database."""
+    """Limit memory, and let SQL read only files of a lake, in the folder `files`, once for a database."""
     connection.execute(f"set memory_limit = '{memory_mb}MB'")
     connection.execute("set python_enable_replacements = false")
     if connection.execute("select current_setting('enable_external_access')").fetchall() == [(True,)]:

@@ -1,0 +1,120 @@
+"""The action for pull requests: its commands, run one after the other, and the comment that they leave and renew."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ACTION = Path(__file__).resolve().parents[2] / "flows" / "deploy" / "github" / "action.yml"
+SUITE = """
+name = "nightly"
+dataset = "answers.jsonl"
+judge = "lexical"
+metrics = ["factual_f1", "faithfulness", "context_recall"]
+[gate]
+against = "previous_any"
+[gate.max_drop]
+factual_f1 = 0.05
+"""
+# In place of the command of GitHub: keeps one comment in a file and lists the calls.
+GH = """#!{python}
+import json, os, sys
+arguments, comment = sys.argv[1:], "comment.txt"
+with open("gh.jsonl", "a") as log:
+    log.write(json.dumps(arguments) + "\\n")
+if "--paginate" in arguments:
+    if os.path.exists(comment) and open(comment).read().startswith(os.environ["MARKER"]):
+        print(7)
+else:
+    open(comment, "w").write(open(arguments[-1].removeprefix("body=@")).read())
+"""
+
+
+def write_answers(folder: Path, *, wrong: int) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "id": f"berth-{n}",
+            "question": f"Which ship lies at berth {n}?",
+            "answer": f"Ship number {n * 7 + (1 if n <= wrong else 0)} lies at berth {n}.",
+            "ground_truth": f"Ship number {n * 7} lies at berth {n}.",
+            "contexts": [f"Ship number {n * 7} lies at berth {n}."],
+        }
+        for n in range(1, 31)
+    ]
+    (folder / "answers.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+def run_steps(folder: Path, prefect_home: Path) -> tuple[dict[str, str], dict[str, int]]:
+    """Run the steps that are commands; return the outputs of the evaluation and the exit status of each step."""
+    contexts = {
+        "inputs.suite": "nightly.toml", "inputs.warehouse": "evalhouse.duckdb", "github.token": "token",
+        "steps.artifact.outputs.artifact-url": "https://github.com/OWNER/REPO/artifacts/1",
+        "github.repository": "OWNER/REPO", "github.event.pull_request.number": "5",
+        "github.server_url": "https://github.com",
+        "github.event.pull_request.head.sha || github.sha": "abc123",
+    }  # fmt: skip
+    outputs, statuses = folder / "outputs.txt", {}
+    outputs.write_text("")
+    for step in yaml.safe_load(ACTION.read_text(encoding="utf-8"))["runs"]["steps"]:
+        if "run" not in step or step["name"] == "Install":
+            continue
+        for line in outputs.read_text().splitlines():
+            name, _, value = line.partition("=")
+            contexts[f"steps.evaluate.outputs.{name}"] = value
+        variables = {}
+        for name, text in step.get("env", {}).items():
+            for context, value in contexts.items():
+                text = text.replace("${{ " + context + " }}", value)  # noqa: PLW2901
+            assert "${{" not in text
+            variables[name] = text
+        environment = os.environ | variables | {
+            "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}", "PREFECT_HOME": str(prefect_home),
+            "GITHUB_OUTPUT": str(outputs), "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+        }  # fmt: skip
+        # As GitHub calls it.
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        statuses[step["name"]] = done.returncode
+        assert done.returncode == 0 or step["name"] == "Decide", done.stderr
+    return dict(line.split("=") for line in outputs.read_text().splitlines()), statuses
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the action runs bash")
+def test_a_pull_request_gets_one_comment_that_each_run_renews(tmp_path: Path, prefect_home: Path) -> None:
+    (tmp_path / "nightly.toml").write_text(SUITE, encoding="utf-8")
+    (tmp_path / "gh").write_text(GH.format(python=sys.executable), encoding="utf-8")
+    (tmp_path / "gh").chmod(0o755)
+    write_answers(tmp_path, wrong=0)
+    first, statuses = run_steps(tmp_path, prefect_home)
+    assert (first["status"], statuses["Decide"]) == ("0", 0)
+    comment = (tmp_path / "comment.txt").read_text(encoding="utf-8")
+    assert comment.startswith("<!-- evalhouse nightly -->\n### ✅ evalhouse gate passed")
+    assert "[report](https://github.com/OWNER/REPO/artifacts/1)" in comment
+
+    write_answers(tmp_path, wrong=12)
+    second, statuses = run_steps(tmp_path, prefect_home)
+    assert (second["status"], statuses["Decide"]) == ("1", 1)
+    comment = (tmp_path / "comment.txt").read_text(encoding="utf-8")
+    lines = comment.splitlines()
+    assert lines[1].startswith("### ❌ evalhouse gate failed")
+    # The sentence on top, main metrics with intervals, causes that grew, the cost, and samples with their statements.
+    assert lines[3].startswith("**Generation is worse than in the baseline, with the same contexts")
+    assert any(line.startswith("| `faithfulness` | 1.000 | 0.600 | -0.400 | ") for line in lines)
+    assert any(line.startswith("| hallucinated against contexts | 0 | 12 |") for line in lines), comment
+    assert "- cost: $0.00" in lines
+    assert "<details><summary>10 samples whose verdicts changed, the largest moves first</summary>" in lines
+    place = next(n for n, line in enumerate(lines) if line.startswith("- `berth-"))
+    assert "`Which ship lies at berth " in lines[place]
+    assert any("`Ship number" in line for line in lines[place + 1 : place + 4]), lines[place : place + 5]
+    calls = [json.loads(line) for line in (tmp_path / "gh.jsonl").read_text().splitlines()]
+    assert [call[call.index("--method") + 1] for call in calls if "--method" in call] == ["POST", "PATCH"]
+    assert calls[-1][-3:] == ["repos/OWNER/REPO/issues/comments/7", "-F", "body=@evalhouse-comment.md"]
+    assert (tmp_path / "evalhouse-report.html").stat().st_size > 10_000
+    assert (tmp_path / "summary.md").read_text(encoding="utf-8").endswith(comment)
