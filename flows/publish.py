@@ -39,6 +39,10 @@ _AGAINST: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     "answer_correctness": (_WRONG, _LEFT_OUT), "factual_f1": (_WRONG, _LEFT_OUT), "factual_precision": (_WRONG,),
     "factual_recall": (_LEFT_OUT,),
 }  # fmt: skip
+# The ids of traces, as each tool makes them.
+_OTEL_ID, _ANY_ID = re.compile("[0-9a-f]{32}"), re.compile(r"\S+")
+_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_REJECTED = re.compile(r'"rejectedLogRecords":\s*+"?[1-9]')
 _MAX_REASON: Final = 2000
 _N_AT_ONCE: Final = 8
 _N_TRIES: Final = 5
@@ -133,16 +137,16 @@ def _write_langsmith(run: RunRow, scores: Sequence[Score]) -> object:
 RECEIVERS: Final[Mapping[str, Receiver]] = {
     "otlp": Receiver(
         addresses=("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"), path="/v1/logs",
-        trace_ids=re.compile("[0-9a-f]{32}"), n_together=100, write=_write_otlp,
+        trace_ids=_OTEL_ID, n_together=100, write=_write_otlp,
     ),
     "langfuse": Receiver(
         addresses=("LANGFUSE_BASE_URL", "LANGFUSE_HOST"), keys=("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY"),
-        default="https://cloud.langfuse.com", path="/api/public/scores", trace_ids=re.compile(r"\S+"),
+        default="https://cloud.langfuse.com", path="/api/public/scores", trace_ids=_ANY_ID,
         write=_write_langfuse,
     ),
     "langsmith": Receiver(
         addresses=("LANGSMITH_ENDPOINT",), keys=("LANGSMITH_API_KEY",), default="https://api.smith.langchain.com",
-        path="/feedback", trace_ids=re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), write=_write_langsmith,
+        path="/feedback", trace_ids=_UUID, write=_write_langsmith,
     ),
 }  # fmt: skip
 
@@ -221,9 +225,7 @@ def _send(client: httpx.Client, name: str, address: str, body: object) -> str | 
                 variables = RECEIVERS[name].keys or ("OTEL_EXPORTER_OTLP_HEADERS",)
                 raise SettingsError(f"{problem}; check {' and '.join(variables)}")
             if answer.is_success:  # OTLP states in the answer which events it did not take
-                return (
-                    problem if name == "otlp" and re.search(r'"rejectedLogRecords":\s*"?[1-9]', answer.text) else None
-                )
+                return problem if name == "otlp" and _REJECTED.search(answer.text) else None
             if answer.status_code not in (408, 425, 429) and answer.status_code < 500:
                 return problem
             wait_s = parse_retry_after(answer.headers) or wait_s

@@ -40,7 +40,7 @@ _SLOW_S = 0.006
 ONE = (codes.IN, codes.LITERAL, codes.NOT_LITERAL, codes.ANY)
 # What only we, a person at the keyboard, settings, prompt and metric files, a SQL query or the database have written.
 OWN = {
-    "flows/commands/warehouse.py", "flows/commands/show.py", "flows/preparing/suites.py", "flows/suite.py",
+    "flows/commands/warehouse.py", "flows/commands/show.py", "flows/preparing/suites.py",
     "prompts/checks.py",
     "tasks/asking/limits.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/suite.py",
     "warehouse/engine/connection.py", "warehouse/engine/migrate.py", "warehouse/location.py",
@@ -49,7 +49,6 @@ OWN = {
 }  # fmt: skip
 # Foreign, and cut to so many characters before a pattern meets it; functions stand for the patterns within them.
 CUT = {
-    "flows/results/gate.py:_quote": 1_000,
     "tasks/asking/usage.py:_DATE": 500,  # the name of a model
     "tasks/asking/verdicts.py:parse_object": 1_000_000,  # a reply
     "tasks/datasets/rows.py:_spell": 1_000,  # the name of a column
@@ -263,6 +262,7 @@ KNOWN = {
     "prompts/render.py:__init__",
     "tasks/lexical/split.py:_compile_silences", "tasks/lexical/texts.py:_compile_bounds",
     "tasks/lexical/texts.py:read_number", "warehouse/messages.py:name_flag",
+    "tasks/datasets/thoughts.py:_find_end",  # a mark word for word
 }  # fmt: skip
 
 

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from evalhouse.tasks.targets.protocol import Target
 
 _SHOWN_METRICS = 4
+_SHARD_BYTES = 8_000_000
 _IGNORED = "The dataset brings answers or contexts for {} of its {} samples; the target is asked, and they are ignored."
 _NOT_ANNOUNCED = "No changed documents were announced to this run, so every question is asked."
 _NO_PLAN = Plan(metrics=(), steps=frozenset())
@@ -300,9 +301,13 @@ def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
     try_own_metrics(tools.plan, settings)
     staged = stage_of(settings, source)
     check_history(settings, staged, target)
+    # The samples of a few shards are in memory at once, so a shard of long ones has fewer.
+    fitting = max(1, _SHARD_BYTES // max(1, staged.staging.bytes_of_row))
+    fitted = tools.settings.model_copy(update={"shard_size": min(tools.settings.shard_size, fitting)})
+    tools = replace(tools, settings=fitted)
     run = make_row(replace(request, settings=tools.settings), tools.plan, staged)
     is_file = isinstance(source, str) and source == settings.dataset
-    notices = [] if tools.settings == settings else [f"plan {settings.plan!r}: {_NOTHING_JOINED}"]
+    notices = [] if fitted.plan == settings.plan else [f"plan {settings.plan!r}: {_NOTHING_JOINED}"]
     if note := explain_replaced(tools.settings, tools.plan.steps):
         notices.append(note)
     return PreparedRun(

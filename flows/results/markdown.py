@@ -27,6 +27,10 @@ from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
+_TICKS = re.compile(r"`+")
+_OF_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~@])")
+# What may not be in the name of a series within an HTML comment.
+_NOT_NAME = re.compile(r"[^\w.:/-]+|--+")
 _MARKS = {"failed": "❌ failed", "undecided": "❔ undecided", "passed": "✅ passed"}
 _MAX_SAMPLES = 10
 _MAX_FLIPS = 4
@@ -75,7 +79,7 @@ def write_markdown(
     """Return a gate as Markdown: the verdict, what changed, the runs, warnings, a table of all checks, and samples."""
     mark = "✅" if document["outcome"] == "passed" else "❌"
     # By its first line the comment of the run before is found, which this one renews.
-    series = re.sub(r"[^\w.:/-]+|--+", "-", document["run"]["suite"] or document["run"]["dataset"] or "")
+    series = _NOT_NAME.sub("-", document["run"]["suite"] or document["run"]["dataset"] or "")
     lines = [f"<!-- evalhouse {series} -->", f"### {mark} evalhouse {describe_verdict(document)}", ""]
     if changes is not None:
         lines += [f"**{_quote_names(changes.sentence)}.**", ""]
@@ -153,7 +157,7 @@ def _name_verdict(name: str, value: object) -> str:
 
 def _quote_names(sentence: str) -> str:
     """Return a sentence, which may name runs and suites, with a backslash before each sign of Markdown."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~@])", r"\\\1", clean_text(sentence))
+    return _OF_MARKDOWN.sub(r"\\\1", clean_text(sentence))
 
 
 def _quote(text: str | None) -> str:
@@ -161,6 +165,6 @@ def _quote(text: str | None) -> str:
     flat = " ".join(clean_text(text or "").split())
     if not flat:
         return "–"
-    fence = "`" * (max((len(run) for run in re.findall(r"`+", flat)), default=0) + 1)
+    fence = "`" * (max((len(run) for run in _TICKS.findall(flat)), default=0) + 1)
     padding = " " if "`" in (flat[0], flat[-1]) else ""
     return f"{fence}{padding}{flat}{padding}{fence}"

@@ -43,6 +43,7 @@ from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.rows.spans import fetch_trace_rows, find_forgotten_traces
 from evalhouse.warehouse.store import Warehouse
 
+_SPAN_ID: Final = re.compile("[0-9a-f]{16}")  # of OpenTelemetry
 _MAX_NAMED: Final = 3  # traces that are named of those left out for one reason
 _MAX_DOCUMENT: Final = 2**28  # bytes of a file that is one JSON object
 
@@ -192,7 +193,7 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
         "service": next((span.service for span in placed if span.service), None),
         "trace_name": tops[0].name or None,
         "project_id": tops[0].project,
-        "span_id": tops[0].span_id if re.fullmatch("[0-9a-f]{16}", tops[0].span_id) else None,  # of OpenTelemetry
+        "span_id": tops[0].span_id if _SPAN_ID.fullmatch(tops[0].span_id) else None,  # of OpenTelemetry
         "asked_at": started_at or None,
         # Where no end was recorded, it equals the beginning.
         "latency_ms": round((ended_at - started_at) * 1000, 3) if started_at and ended_at > started_at else None,

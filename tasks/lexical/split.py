@@ -194,7 +194,7 @@ _RAISED = r"(?:[¹²³⁰-⁹]+|<sup>[^<>]{1,20}</sup>|\^\d{1,3}+\^|\[(?:\[\d{1,
 _BOUNDARY = re.compile(
     # Nothing else can begin a boundary: four times faster. A run of marks is looked at once, from its first mark.
     r"(?=[。！？!?….\n])(?:"
-    rf"(?:(?<![。！？!?])[。！？!?]++|(?<!…)…++|(?<!\.)\.++)[{_CLOSERS}]*+(?:\s*+{_MARK}|{_RAISED})*+"
+    rf"(?:(?<![。！？!?])[。！？!?]++|(?<!…)…++|(?<!\.)\.++)[{_CLOSERS}]*+(?:\s*+{_MARK}|{_RAISED})*"
     r"(?:(?=\s|$|[\u3400-\u9fff“「『（【])|(?<=[\])】>^])(?=[A-Z]))"
     rf"|(?:(?<![。！？])[。！？]++|(?<![!?])[!?]++(?=[A-Z])|(?<!…)…{{2,}}+)[{_CLOSERS}]*+"
     r"|\n+)"

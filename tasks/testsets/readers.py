@@ -228,8 +228,8 @@ _EDGE: Final = re.compile(
 _DRAWN_HYPHEN: Final = re.compile(rb"(?<=/ActualText)\s*<FEFF00AD>\s*>>\s*BDC(.*?)EMC", re.DOTALL | re.IGNORECASE)
 _SHOWN: Final = re.compile(rb"(?:<[^<>]*>|\[[^\[\]]*\])\s*TJ", re.IGNORECASE)
 _PART: Final = re.compile(r"[^\W_]+")
-_COMPOUND: Final = re.compile(r"[^\W_]+(?:[-‐][^\W_]+)+")
-_DIVIDED: Final = re.compile(r"([^\W_]+) ?[-‐\u00ad]$")  # the word that a line divides
+_COMPOUND: Final = re.compile(r"(?<![^\W_])[^\W_]++(?:[-‐][^\W_]++)+")
+_DIVIDED: Final = re.compile(r"(?<![^\W_])([^\W_]++) ?[-‐\u00ad]$")  # the word that a line divides
 _WITHIN: Final = re.compile(r"\u00ad(?!$)")
 _BEHIND_STEMS: Final = ("and", "or", "to", "und", "oder", "bis")
 _SHORTEST: Final = 4  # letters of a word that is seen as a part of a compound, if both parts are words of the document

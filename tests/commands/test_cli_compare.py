@@ -59,6 +59,7 @@ def template(house: House, tmp_path_factory: pytest.TempPathFactory) -> str:
     where = f"where run_id = '{house.run_id}'"
     columns = "'copied' as run_id, 'copy' as label, started_at + interval 1 hour as started_at"
     with duckdb.connect(path) as connection:
+        connection.execute("update runs set started_at = started_at - interval 2 hour")  # the copy is the newest one
         connection.execute(f"insert into runs select * replace ({columns}) from runs {where}")
         for table in _RUN_TABLES:
             connection.execute(f"insert into {table} select * replace ('copied' as run_id) from {table} {where}")

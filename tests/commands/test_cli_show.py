@@ -116,6 +116,7 @@ def test_show_as_json(house: House, ask: Ask) -> None:
     assert document.keys() == {
         "run", "metrics", "worst_by", "worst", "changes", "responses", "costs", "replies", "votes", "noise", "warnings",
         "corrected", "acceptances", "unscored", "components", "forgotten", "preferences", "sampling", "notes", "by",
+        "jury",
     }  # fmt: skip
     assert {row["metric"] for row in document["metrics"]} == house.first.document["metrics"].keys()
     assert all(row["change"] == 0 for row in document["metrics"] if row["mean"] is not None), "the same run again"

@@ -120,6 +120,7 @@ PROMPTS = [prompt for language in list_languages() for prompt in load_prompts(la
 IDS = [f"{prompt.language} {prompt.name}" for prompt in PROMPTS]
 _PREFIXES = {
     "conversation": "T", "contexts": "C", "old_contexts": "O", "answer_statements": "A", "ground_truth_statements": "G",
+    "questions": "Q",
 }  # fmt: skip
 
 

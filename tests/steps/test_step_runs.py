@@ -253,10 +253,14 @@ async def test_stopping_ends_prefects_wait_before_a_retry(tmp_path: Path, monkey
     async def leave_out(*_: object) -> None:
         """Neither load nor write: the shard is laid out by hand."""
 
+    async def call_plainly(called: Any, _id: object, _run: object, parameters: dict[str, Any], *_: object) -> None:  # noqa: ANN401
+        await called(*parameters.values())
+
     tasks: dict[str, Any] = {"extract": extract_with_retries, "classify": classify.fn}
     steps_here = {name: replace(load_step(name), task=task) for name, task in tasks.items()}
     monkeypatch.setattr(shards, "load_step", steps_here.__getitem__)
     monkeypatch.setattr(shards, "write", leave_out)
+    monkeypatch.setattr(shards, "run_task_async", call_plainly)
     monkeypatch.setattr(LiveRun, "open_shard", leave_out)
     async with lay_shard(tmp_path, says, attempts=1) as (live_run, shard):
         vars(live_run)["tasks"] = tuple(steps_here)

@@ -21,7 +21,7 @@ APART = tuple(name for name, block in BLOCKS.items() if block.is_apart)
 
 def show(text: str, *beside: str) -> list[str]:
     """The lines of a text as a message has them, with other blocks that are empty."""
-    data = {"question": text, **dict.fromkeys(beside, "")}
+    data = {"question": text, **{name: () if BLOCKS[name].prefix else "" for name in beside}}
     return render_blocks(tuple(data), data).split("\n</question")[0].split("\n")[1:]
 
 

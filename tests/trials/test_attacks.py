@@ -65,7 +65,7 @@ FOLDS = {
 }
 UNSEEN = dict.fromkeys(map(ord, "\u115f\u1160\u3164\uffa0\u2800\u180e"))
 TAG = re.compile(rf"<\s*(?:/\s*)*(?:{'|'.join(sorted(BLOCKS, key=len, reverse=True))})(?![a-z])[\s0-9a-f]*>")
-ID = re.compile(r"^[^\w\n]*\[\s*[acgo]\s*\d+\s*\]", re.MULTILINE)
+ID = re.compile(r"^[^\w\n]*\[\s*[acgoq]\s*\d+\s*\]", re.MULTILINE)
 TOKEN = re.compile(
     r"<\|[^\s|<>]+\|>|\[/?(?:inst|think|gmask|smask|tool_\w+|system_prompt|available_tools)\]"
     r"|<</?sys>>|</?(?:s|bos|eos|sop|eop|think|tool_call)>|<(?:start|end)_of_turn>"

@@ -151,6 +151,11 @@ class Staging:
             self._sizes.append(measure_bytes(part))
             self.n_rows += len(part)
 
+    @property
+    def bytes_of_row(self) -> int:
+        """The bytes of the texts of a row, on average."""
+        return sum(self._sizes) // max(1, self.n_rows)
+
     def read_parts(self) -> Iterator[list["StoredSample"]]:
         """Yield the staged samples, a part at a time, before repeated ids are numbered."""
         as_json = {"metadata": "metadata_json", "conversation": "conversation_json"}
