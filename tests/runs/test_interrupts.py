@@ -30,9 +30,14 @@ def test_error_of_duckdb_after_a_signal_is_an_interruption() -> None:
 def test_signal_is_answered_at_every_moment_of_a_flow(name: str) -> None:
     answer_for_prefect()
     answers: list[str] = []
-    # Prefect's flow engine sets its own handler for SIGTERM, and that of a flow within the flow does so too.
-    with Interrupts() as interrupts, interrupts.answered_by(answers.append), capture_sigterm(), capture_sigterm():
-        signal.raise_signal(getattr(signal, name))
+    # Under `nohup`, which a run survives, SIGHUP is ignored in these tests too.
+    before = signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        # Prefect's flow engine sets its own handler for SIGTERM, and that of a flow within the flow does so too.
+        with Interrupts() as interrupts, interrupts.answered_by(answers.append), capture_sigterm(), capture_sigterm():
+            signal.raise_signal(getattr(signal, name))
+    finally:
+        signal.signal(getattr(signal, name), before)
     assert answers == [name]
     assert interrupts.taken == name
 
