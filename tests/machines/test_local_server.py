@@ -275,6 +275,7 @@ def test_server_starts_without_shortcuts_when_they_do_not_fit(
     clean_environ: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A release of Prefect without the names that `faster_start` uses costs seconds and loses no run."""
+    monkeypatch.delenv("EVALHOUSE_PLAIN_SERVER", raising=False)
     copy_database(clean_environ / "home")
     (tmp_path / "sitecustomize.py").write_text(
         "import os\nif not os.environ.get('EVALHOUSE_PLAIN_SERVER'):\n"
