@@ -26,7 +26,7 @@ from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite, make_kb_source
 from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.results.run_facts import describe_testset, read_silent
-from evalhouse.flows.run.outcome import STORED, SuiteOutcome, show_end
+from evalhouse.flows.run.outcome import STORED, SuiteOutcome, make_result, show_end
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, describe_outage, find_api, is_outage
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.serving.backlog import (
@@ -94,6 +94,8 @@ def evaluate_suite(
     knowledge_base: str | None = None,
 ) -> "State[Any]":
     """Run the suite in the file `suite`, which must be that of the deployment, or resume its run `resume`.
+
+    A run that passes is a RunResult for the flow that calls this one.
 
     `event` is the id of an update that must be visible before unanswered ones are looked for; `knowledge_base` the one
     that was updated, for a suite without a [trigger] that names it.
@@ -285,4 +287,4 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
         return Cancelled(message=message) if is_cancelled else Crashed(message=message)
     if run.status != "completed" or outcome.gate_failed:
         return Failed(name="TimedOut" if STORED in str(run.problem) else "Failed", message=message)
-    return Completed(message=message)
+    return Completed(message=message, data=make_result(job.warehouse, run, outcome.gate))

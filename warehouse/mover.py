@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 SEGMENT: Final = ".jsonl"
 # A segment is read and written into its table at once, so this bounds what both take.
-_SEGMENT_BYTES = 32_000_000
+_SEGMENT_BYTES = 16_000_000
 _OWNER_LOCK = ".lock"
 _SWEPT_S = 1.0
 
