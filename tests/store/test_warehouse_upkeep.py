@@ -247,7 +247,7 @@ staging = Staging()
 size = int(sys.argv[4]) // 2
 for first in range(0, int(sys.argv[3]), 100):
     row = {"question": "?", "answer": os.urandom(size).hex()}
-    numbers = range(first, first + 100)
+    numbers = range(first, min(first + 100, int(sys.argv[3])))
     staging.add([{"ordinal": n + 1, "sample_id": f"s{n}", "input_hash": str(n), **row} for n in numbers])
 take_in_samples(source, "r", staging)
 staging.discard()
