@@ -54,11 +54,12 @@ def find_changes(warehouse: Warehouse, base: RunRow, run: RunRow) -> Changes:
     pair = RunPair(warehouse, base, run)
     comparison = compare_runs(pair, ComparisonSettings())
     headline = write_headline(lay_against(pair, "the baseline", lambda _: comparison))
-    flips = find_flips(**pair.fetch_verdicts(rank_samples(comparison.moves)))
+    ranked = rank_samples(comparison.moves)
+    flips = find_flips(**pair.fetch_verdicts(ranked))
     changed = {
         sample_id: [flip for flip in of_sample if flip.change != "moved"] for sample_id, of_sample in flips.items()
     }
-    moved = [sample_id for sample_id in rank_samples(comparison.moves) if changed.get(sample_id)][:_MAX_SAMPLES]
+    moved = [sample_id for sample_id in ranked if changed.get(sample_id)][:_MAX_SAMPLES]
     questions = {
         row["sample_id"]: str(row["question"])
         for row in pair.fetch("texts", {"sample_id": moved}).to_dicts()
@@ -142,7 +143,7 @@ def _write_flip(flip: Flip) -> str:
         "–"
         if item is None
         else ", ".join(_name_verdict(name, value) for name in _SEEN if (value := item.get(name)) is not None)
-        for item in (vars(flip)["base"], vars(flip)["candidate"])
+        for item in (flip.base, flip.candidate)
     ]
     item: Mapping[str, Any] = flip.candidate or flip.base or {}
     text = _quote(shorten(str(item.get("text") or ""), _MAX_TEXT))

@@ -90,9 +90,7 @@ class BoundedConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
         super().connection_lost(exc)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
 
     @property
     def _is_answering(self) -> bool:
@@ -105,9 +103,7 @@ class BoundedConnection(H11Protocol):
         if part == self._part:
             return
         self._part = part
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         if self._is_answering and state not in (h11.IDLE, h11.SEND_BODY) and not is_paused:
             return  # the client waits for the server
         if self.transport.get_protocol() is not self:
@@ -120,6 +116,11 @@ class BoundedConnection(H11Protocol):
         seconds = UNREAD_S if self._n_unsent else HEADERS_S if self.conn.their_state is h11.IDLE else BODY_S
         self._timer = self.loop.call_later(seconds, self._end_if_stalled)
 
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _end_if_stalled(self) -> None:
         if 0 < self.transport.get_write_buffer_size() < self._n_unsent:  # a slow client still reads its response
             self._start_timer()
@@ -127,9 +128,7 @@ class BoundedConnection(H11Protocol):
             self._close()
 
     def _close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         self.transport.abort()
 
 

@@ -130,7 +130,8 @@ def test_memory_beside_that_of_duckdb_is_limited_too(warehouse: Warehouse) -> No
     with pytest.raises(QueryStopped, match=r"Out of Memory|more than the 300 MB"):
         answer_apart(warehouse.location, "select length(repeat('x', 3000000000))", memory_mb=300)
     query_process._close_idle()  # so that their memory is counted
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(largest_before, 1_500_000)
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert largest == largest_before or largest < 1_500_000
 
 
 _METRIC = "-- metric: mine\n-- version: 1\n-- needs: classify\n-- One row per sample of the run: a number.\n"
