@@ -103,7 +103,7 @@ async def publish(run_id: str) -> None:
     """Show the run's scores as a table in Prefect."""
     live_run = find_live_run(run_id)
     rows = await asyncio.to_thread(read_means, live_run)
-    kind = (await asyncio.to_thread(find_run, live_run.warehouse, run_id)).kind
+    kind = live_run.kind
     table = [
         {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()} for row in rows
     ]

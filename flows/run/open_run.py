@@ -237,7 +237,7 @@ class OpenRun:
             from evalhouse.flows.pools import judge_elsewhere  # noqa: PLC0415  # few runs use a pool
 
             live_run.judge_elsewhere = partial(judge_elsewhere, live_run)
-        live_run.watch, live_run.across_machines = self.watch, self.across_machines
+        live_run.kind, live_run.watch, live_run.across_machines = kind, self.watch, self.across_machines
         answer_for_prefect()
         loop = asyncio.get_running_loop()
 

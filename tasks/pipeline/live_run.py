@@ -33,6 +33,7 @@ from evalhouse.tasks.judge.protocol import LEXICAL, EndpointDown, FatalJudgeErro
 from evalhouse.tasks.lexical.split import find_other_language
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
+from evalhouse.warehouse.rows.runs import RunKind
 from evalhouse.warehouse.rows.samples import StoredSample, fetch_samples_between
 from evalhouse.warehouse.steps import arrange_steps, find_extract_prompt, list_tasks
 from evalhouse.warehouse.store import VERDICT_TABLES, Batch, Warehouse, build_verdict_frames
@@ -253,7 +254,8 @@ class LiveRun:
     application under test. `notices` are for the person who watches, by means of `watch`. `judge_elsewhere` has shards
     judged by other machines, by their numbers; None where this process judges. `across_machines` means that other
     machines use the Prefect server too; `shared_limits` are then the run's part of the limits there. `session`
-    distinguishes the batches of a resumed run; `retrying` are the task runs in Prefect's wait before a retry.
+    distinguishes the batches of a resumed run; `retrying` are the task runs in Prefect's wait before a retry. `kind` is
+    that of the run's row, set when its flow begins.
     """
 
     run_id: str
@@ -263,6 +265,7 @@ class LiveRun:
     metrics: tuple[MetricFile, ...]
     steps: frozenset[str]
     open_clients: Callable[[], Clients]
+    kind: RunKind = "evaluation"
     rubrics: tuple[Prompt, ...] = ()
     staged: "StagedDataset | None" = None
     collection: "Collection | None" = None

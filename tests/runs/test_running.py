@@ -81,7 +81,7 @@ UNUSED = {
     "torch",
     "openpyxl",
 }
-MOST_OPENED = 13
+MOST_OPENED = 12
 
 
 def test_a_polars_frame_is_a_dataset_and_the_file_is_free_afterwards(place: Place) -> None:
