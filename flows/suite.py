@@ -35,6 +35,7 @@ from evalhouse.flows.serving.backlog import (
     has_left_batch,
     hold_flow_run,
     is_gate_due,
+    mark_flow_run,
     put_answered,
     queue_fetching,
     queue_left,
@@ -71,6 +72,7 @@ _LEAVES_BATCH_S = 60.0
 _AFTER_CRASHED = timedelta(seconds=30)
 # Prefect's tag of flow runs that its scheduler has made; it stays when they are queued again after a crash.
 _SCHEDULED = "auto-scheduled"
+_MADE_UP = "a later time of the schedule has passed too, and its run makes up for this one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +123,17 @@ def evaluate_suite(
 def recover_suite(lost: str) -> "State[Any]":
     """Resume what has crashed of a suite in a work pool, of which `lost` is a flow run that crashed or fell silent.
 
-    `lost` is an id, or the resource of an event, `prefect.flow-run.ID`. A suite of `evalhouse serve` is left to that.
+    `lost` is an id, or the resource of an event, `prefect.flow-run.ID`. A recovery that is lost itself stands for what
+    it was to recover. A suite of `evalhouse serve` is left to that.
     """
-    flow_run_id = lost.removeprefix("prefect.flow-run.")
     try:
-        if find_api("a suite is recovered").get(f"/flow_runs/{flow_run_id}")["work_pool_name"] is None:
+        api, row = find_api("a suite is recovered", patience_s=_OUTAGE_S), {"parameters": {"lost": lost}}
+        while (of_recovery := row["parameters"].get("lost")) is not None:
+            flow_run_id = of_recovery.removeprefix("prefect.flow-run.")
+            row = api.get(f"/flow_runs/{flow_run_id}")
+            if "lost" in row["parameters"]:
+                mark_flow_run(api, flow_run_id)
+        if row["work_pool_name"] is None:
             return _skip("NothingNew", "the suite is served by `evalhouse serve`, which resumes its runs")
         job = _open_job(flow_run_id, None, None)
         lines = sweep_crashed(job.api, [job.served])
@@ -177,13 +185,8 @@ def _work(job: _Job, trigger: TriggerKind, resume: str | None, event: str | None
     # A person who starts the deployment in Prefect does not change the parameter.
     kind: TriggerKind = "schedule" if trigger == "schedule" and _SCHEDULED in job.row["tags"] else "manual"
     if kind == "schedule":
-        # Of the times missed while no process served the suite only the last is made up. This one need not wait for it:
-        # Prefect postpones flow runs of a suite that is busy, so that a later one may well have run before.
-        own, now = datetime.fromisoformat(job.row["expected_start_time"]), datetime.now(UTC)
-        times = {"after_": own.isoformat(), "before_": now.isoformat()}
-        others = list_flow_runs(job.api, job.served, tags={"all_": [_SCHEDULED]}, expected_start_time=times)
-        if any(datetime.fromisoformat(other["expected_start_time"]) > own for other in others):
-            return _skip("Superseded", "a later time of the schedule has passed too, and its run makes up for this one")
+        if _supersede(job):
+            return _skip("Superseded", _MADE_UP)
         lines = sweep_crashed(job.api, [job.served])  # nights whose worker was killed
         for line in lines:
             get_run_logger().warning(line)
@@ -192,6 +195,35 @@ def _work(job: _Job, trigger: TriggerKind, resume: str | None, event: str | None
     if kind == "schedule" and (waiting := find_waiting(job.api, job.served)) is not None:
         return _skip("Superseded", f"run {waiting} still waits for its batch, and is resumed when that has come")
     return _run(job, Trigger(kind=kind))
+
+
+def _supersede(job: _Job) -> bool:
+    """Return whether a later time of the schedule has passed as well; end those that wait for nothing.
+
+    Of the times missed, while no process served the suite or while its slot was held, only the last is made up. The
+    others end here, because each would need a turn and a process only to find that out.
+    """
+    own, now = datetime.fromisoformat(job.row["expected_start_time"]), datetime.now(UTC).isoformat()
+    nights = {"all_": [_SCHEDULED]}
+    waiting = list_flow_runs(
+        job.api,
+        job.served,
+        tags=nights,
+        expected_start_time={"before_": now},
+        state={"type": {"any_": ["SCHEDULED"]}},
+    )
+    times = {row["id"]: datetime.fromisoformat(row["expected_start_time"]) for row in waiting}
+    last = max([own, *times.values()])
+    for row in waiting:
+        # One that has begun a run resumes it.
+        if times[row["id"]] < last and row["id"] != job.row["id"] and find_named_run(row, job.suite.name) is None:
+            state = {"type": "COMPLETED", "name": "Superseded", "message": f"Nothing to do: {_MADE_UP}."}
+            job.api.post(f"/flow_runs/{row['id']}/set_state", {"state": state})
+    # Prefect postpones flow runs of a suite that is busy, so that a later one may well have run before.
+    after_own = {"after_": own.isoformat(), "before_": now}
+    later = list_flow_runs(job.api, job.served, tags=nights, expected_start_time=after_own)
+    begins = [row["expected_start_time"] for row in later if row["state_type"] != "CANCELLED"]
+    return any(datetime.fromisoformat(begin) > own for begin in begins)
 
 
 def _answer_updates(job: _Job, event: str | None) -> "State[Any]":

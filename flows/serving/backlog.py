@@ -96,7 +96,7 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
         alive = {find_named_run(flow_run, suite.name) for flow_run in flow_runs if flow_run not in dead}
         crashed = {run.run_id: run for run in _mark_runs(api, warehouse, suite, alive)}
         for flow_run in dead:
-            _mark_flow_run(api, str(flow_run["id"]))
+            mark_flow_run(api, str(flow_run["id"]))
             run_id = find_named_run(flow_run, suite.name)
             for run in _list_runs_of(warehouse, suite.name):
                 if run.run_id == run_id and run.status in ("failed", "cancelled"):
@@ -108,7 +108,7 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
                 of_run = _find_flow_run_of(api, suite, run)
                 if of_run is not None and find_named_run(of_run, suite.name) is None:
                     api.patch(f"/flow_runs/{of_run['id']}", {"name": name_flow_run(suite.name, run.run_id)})
-                _mark_flow_run(api, run.flow_run_id)
+                mark_flow_run(api, run.flow_run_id)
             reason = f" ({run.problem})" if run.problem else ""
             result = resume_crashed(api, suite, run, f"it had crashed{reason}")
             lines.append(f"{suite.name}: run {run.run_id} had crashed{reason}: {result}")
@@ -183,7 +183,7 @@ def _tried_to_hold(warehouse: Warehouse, run_id: str) -> Iterator[bool]:
         yield is_held
 
 
-def _mark_flow_run(api: PrefectApi, flow_run_id: str) -> None:
+def mark_flow_run(api: PrefectApi, flow_run_id: str) -> None:
     """Mark a flow run in Prefect as crashed, unless it has ended there or never existed there."""
     with _unless_unknown():
         if api.get(f"/flow_runs/{flow_run_id}")["state_type"] not in ENDED:
