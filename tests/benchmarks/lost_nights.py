@@ -2,9 +2,9 @@
 
 A Prefect server, a process worker that a supervisor starts again, and a suite that `flows/prefect.yaml` deploys with a
 schedule of one night a minute. SIGTERM and SIGKILL go at random to the process of a night, to the worker, and to both,
-as when a machine dies. Then the schedule stops, and the queue is drained. A night has ended well if its run has completed,
-at once or by a resumption, if a later one made up for it, if it was queued again, or if its end was notified. The status
-is 1 if one was lost, or still waits after a quarter of an hour.
+as when a machine dies. Then the schedule stops, and the queue is drained. A night has ended well if its run has
+completed, at once or by a resumption, if a later one made up for it, if it was queued again, or if its end was posted.
+The status is 1 if one was lost, or still waits after a quarter of an hour.
 
     python tests/benchmarks/lost_nights.py [--minutes 20] [--seed 7]
 """
