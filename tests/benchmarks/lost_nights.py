@@ -140,11 +140,12 @@ class Drill:
         for row in self.list_flow_runs():
             run_id = row["name"].removeprefix(f"{SUITE} ")
             ending = LOST
-            if row["state_type"] == "COMPLETED" or runs.get(run_id) == "completed":
-                by_state = {"Completed": "completed", "Crashed": "completed by resumption"}
-                ending = by_state.get(row["state_name"], row["state_name"])
-            elif row["state_type"] in ("SCHEDULED", "PENDING", "RUNNING"):
+            if row["state_type"] in ("SCHEDULED", "PENDING", "RUNNING"):
                 ending = WAITING
+            elif runs.get(run_id) == "completed":
+                ending = "completed" if row["state_type"] == "COMPLETED" else "completed by resumption"
+            elif row["state_type"] == "COMPLETED":
+                ending = row["state_name"]  # Superseded, NothingNew
             elif "queued again" in row["tags"]:
                 ending = "queued again"
             elif run_id in posted:
