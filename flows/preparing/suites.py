@@ -15,7 +15,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -187,23 +187,14 @@ def explain_bad_timezone(timezone: str) -> str | None:
     return None
 
 
-def list_fires(cron: str, timezone: str, *, n: int, after: datetime) -> Sequence[datetime]:
-    """Return the next times at which a schedule fires, in its time zone; `after` has a zone.
+async def list_fires(cron: str, timezone: str, *, n: int, after: datetime) -> list[datetime]:
+    """Return the next times at which Prefect fires a schedule, in its time zone; `after` has a zone."""
+    # Prefect may be imported only when the server's address is known.
+    from prefect.server.schemas.schedules import CronSchedule  # noqa: PLC0415
 
-    As in Prefect the clock on the wall counts. Of an hour that comes twice the first is meant; a time that clocks leave
-    out is an hour earlier, and does not fire twice if that hour has a fire.
-    """
     zone = ZoneInfo(timezone)
-    iterator = _load_croniter().croniter(cron, after.astimezone(zone).replace(tzinfo=None))
-    fires: list[datetime] = []
-    while len(fires) < n:
-        on_wall = iterator.get_next(datetime)
-        fire = on_wall.replace(tzinfo=zone).astimezone(UTC).astimezone(zone)
-        if fire.replace(tzinfo=None) != on_wall:
-            fire = on_wall.replace(tzinfo=zone, fold=1).astimezone(UTC).astimezone(zone)
-        if fire not in fires:
-            fires.append(fire)
-    return fires
+    dates = await CronSchedule(cron=cron, timezone=timezone).get_dates(n, after)
+    return [date.astimezone(zone) for date in dates]
 
 
 @cache

@@ -206,7 +206,7 @@ class _Serving:
             starting.cancel()
             return
         runner, lines = starting.result(), RunLines(self._served)
-        for line in introduce_serving(self._suites, self._registered, self._server, parallel=self._parallel):
+        for line in await introduce_serving(self._suites, self._registered, self._server, parallel=self._parallel):
             self._report(line)
         await asyncio.to_thread(self._look, lines)
 
@@ -305,7 +305,7 @@ class _Serving:
             self._suites[place] = changed
             self._limit_history()
             self._log(f"{suite.name}: its changed file is served")
-            for line in describe_times(changed, self._registered[place]):
+            for line in await describe_times(changed, self._registered[place]):
                 self._log(f"{suite.name}: {' '.join(line.split())}")
 
     async def _keep_server(self) -> None:
@@ -391,11 +391,11 @@ class _Serving:
         await asyncio.to_thread(queue_stopped)
 
 
-def describe_times(suite: Suite, registered: Registered) -> list[str]:
+async def describe_times(suite: Suite, registered: Registered) -> list[str]:
     """Return lines about when a suite runs, and where Prefect has other settings than its file."""
     lines = []
     for cron, timezone in registered.crons:
-        fires = [f"{at:%Y-%m-%d %H:%M}" for at in list_fires(cron, timezone, n=3, after=datetime.now(UTC))]
+        fires = [f"{at:%Y-%m-%d %H:%M}" for at in await list_fires(cron, timezone, n=3, after=datetime.now(UTC))]
         lines += [f"  on schedule    {cron} in {timezone}: next {', '.join(fires)}"]
     if (trigger := suite.trigger) is not None:
         waits = f"when none has followed for {trigger.debounce_s:g} s, or after {trigger.max_total_wait_s:g} s"
@@ -404,7 +404,7 @@ def describe_times(suite: Suite, registered: Registered) -> list[str]:
     return [*lines, *(f"  in Prefect     {change}, and that stays so" for change in registered.changes)]
 
 
-def introduce_serving(
+async def introduce_serving(
     suites: Sequence[Suite], registered: Sequence[Registered], server: ServerUse, *, parallel: int
 ) -> list[str]:
     """Return the lines printed when serving begins: where to look, when what runs, how to announce an update."""
@@ -419,7 +419,7 @@ def introduce_serving(
     lines += [""]
     triggered = []
     for suite, its_deployment in zip(suites, registered, strict=True):
-        lines += [f"{suite.name} ({suite.path})", *describe_times(suite, its_deployment), ""]
+        lines += [f"{suite.name} ({suite.path})", *await describe_times(suite, its_deployment), ""]
         if suite.trigger is not None and not suite.trigger.source.is_asset:
             triggered.append(suite.trigger.source.name)
     if triggered:

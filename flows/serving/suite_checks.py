@@ -251,7 +251,7 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
     if (schedule := suite.schedule) is not None:
 
         def check_schedule() -> CheckResult:
-            fires = list_fires(schedule.cron, schedule.timezone, n=3, after=datetime.now(UTC))
+            fires = asyncio.run(list_fires(schedule.cron, schedule.timezone, n=3, after=datetime.now(UTC)))
             times = ", ".join(f"{fire:%a %Y-%m-%d %H:%M %Z}" for fire in fires)
             return "ok", f"in {schedule.timezone}; next: {times}"
 
