@@ -85,8 +85,10 @@ def test_of_the_schedule_that_was_missed_one_run_is_made_up(served_again: ServeH
     served_again.wait_until(lambda: len(served_again.list_flow_runs(MISSED)) >= N_MISSED)
     served_again.wait_for_runs(MISSED, 1)
     assert [run["trigger"] for run in served_again.list_runs(MISSED)] == ["schedule"]
-    states = Counter(one["state_name"] for one in served_again.list_flow_runs(MISSED))
-    assert states == {"Superseded": N_MISSED - 1, "Completed": 1}
+    flow_runs = served_again.list_flow_runs(MISSED)
+    assert Counter(one["state_name"] for one in flow_runs) == {"Superseded": N_MISSED - 1, "Completed": 1}
+    # The others need no turn and no process of their own.
+    assert sum(one["run_count"] for one in flow_runs) <= 3
 
 
 def test_a_second_process_does_not_serve_the_same_suite(served_again: ServeHouse) -> None:
