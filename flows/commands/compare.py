@@ -42,6 +42,7 @@ from evalhouse.flows.results.output import (
     write_interval,
 )
 from evalhouse.flows.results.run_facts import FIRST, find_two_runs
+from evalhouse.flows.results.variants import describe_variants, pick_headline_metrics, print_variants
 from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.tasks.comparing.changes import find_flips
@@ -56,10 +57,11 @@ from evalhouse.tasks.comparing.runs import (
     rank_samples,
 )
 from evalhouse.tasks.comparing.slices import BySlice, compare_slices, describe_fallen
+from evalhouse.tasks.comparing.variants import compare_variants
 from evalhouse.tasks.reviews.export import pair_corrected
 from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 from evalhouse.warehouse.store import Warehouse
 
@@ -77,6 +79,7 @@ _RUN_COLUMNS = (
 @click.command()
 @click.argument("base", metavar="[BASE]", default="previous")
 @click.argument("candidate", metavar="[CANDIDATE]", default="latest")
+@click.argument("further", metavar="[RUN]...", nargs=-1)
 @click.option(
     "--cluster",
     metavar="COLUMN",
@@ -86,8 +89,9 @@ _RUN_COLUMNS = (
 @click.option("--sample", metavar="ID", help="Show this sample alone, with its texts.")
 @click.option("--all", "shows_all", is_flag=True, help="Show all metrics, why each mean moved, noise, and samples.")
 @click.option("--top", type=click.IntRange(min=0), metavar="N", help="Show so many samples whose scores moved most. "
-    "Default: 3 with --all or --sort; --json has all.")  # fmt: skip
+    "Default: 3 with --all or --sort, 5 of three or more runs; --json has all.")  # fmt: skip
 @click.option("--sort", metavar="METRIC", help="The metric that says which samples moved most. Default: all together.")
+@click.option("--differ", is_flag=True, help="Of three or more runs: only samples whose scores differ between them.")
 @BY_OPTION
 @SEED_OPTION
 @WAREHOUSE_OPTION
@@ -96,11 +100,13 @@ def compare(
     *,
     base: str,
     candidate: str,
+    further: tuple[str, ...],
     cluster: str | None,
     sample: str | None,
     shows_all: bool,
     top: int | None,
     sort: str | None,
+    differ: bool,
     by: str | None,
     seed: int,
     warehouse: Warehouse,
@@ -112,6 +118,10 @@ def compare(
     a suite, such as `latest:SUITE`. `previous` is the run before the other one in its series: of the same suite, or
     outside suites of the same dataset. Without them `previous` is compared with `latest`. Two runs that share no sample
     are refused.
+
+    Of three to ten runs, `evalhouse compare A B C`, each is compared with the first: who is better in which main metric
+    (--all: in all), by how much, and in which samples the runs differ. p is adjusted over all runs and metrics at once,
+    and so are the intervals.
 
     The first sentence names the stage of the bot that is clearly worse or better, and the causes of bad answers that
     grew or shrank. Below are the causes and main metrics that moved; --all shows the rest.
@@ -127,8 +137,26 @@ def compare(
     The noise floor is what that noise alone reaches in 95 of 100 comparisons, by the runs of `evalhouse run --noise`.
     It explains a change and decides nothing. If the judge now scores the same texts differently, you are warned.
     """
-    pair = RunPair(warehouse, *find_two_runs(warehouse, base, candidate))
     settings = ComparisonSettings(cluster=cluster, seed=seed)
+    if further:
+        if sample is not None:
+            raise SettingsError(f"--sample shows two runs: evalhouse compare {base} {candidate} --sample {sample}")
+        runs = [find_run(warehouse, name) for name in (base, candidate, *further)]
+        if not shows_all:
+            settings = replace(settings, metrics=pick_headline_metrics(runs))
+        variants = compare_variants(warehouse, runs, settings, by=by)
+        if sort is not None and sort not in variants.scores:
+            raise SettingsError(f"--sort: no run has a metric {sort!r} here; {suggest(sort, list(variants.scores))}")
+        top = _TOP if top is None and not as_json else top
+        compared_variants = describe_variants(variants, settings, sort=sort, differ=differ, top=top)
+        if as_json:
+            print_json(compared_variants)
+        else:
+            print_variants(compared_variants, sort=sort)
+        return
+    if differ:
+        raise SettingsError("--differ is for three or more runs; of two only samples that differ are shown")
+    pair = RunPair(warehouse, *find_two_runs(warehouse, base, candidate))
     check_common(pair)
     comparison = compare_runs(pair, settings)
     slices: BySlice = {}

@@ -200,7 +200,7 @@ def show(
     jury: list[dict[str, Any]] = []
     outsiders: list[str] = []
     if JURY in run_row.judge:
-        from evalhouse.tasks.comparing.jury import list_outsiders, measure_jury  # noqa: PLC0415  # few runs have one
+        from evalhouse.tasks.comparing.agreement import list_outsiders, measure_jury  # noqa: PLC0415  # few runs have one
 
         measured = measure_jury(warehouse, run_row)
         jury, outsiders = [asdict(step) for step in measured], list_outsiders(measured)

@@ -60,8 +60,8 @@ from evalhouse.flows.results.run_facts import (
     read_slices,
     sort_first,
 )
-from evalhouse.tasks.comparing.causes import FINE
-from evalhouse.tasks.comparing.jury import list_outsiders, measure_jury
+from evalhouse.tasks.comparing.agreement import list_outsiders, measure_jury
+from evalhouse.tasks.comparing.changes import FINE
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonError, ComparisonSettings, MetricComparison
 from evalhouse.tasks.comparing.slices import MAX_SLICES, compare_slices, describe_fallen

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from evalhouse.flows.results.comparison import name_part
 from evalhouse.flows.results.output import capitalise, write_count, write_share, write_value
 from evalhouse.flows.results.run_facts import Cause, load_advice, sort_first
-from evalhouse.tasks.comparing.causes import FINE, OF_RETRIEVAL, WAYS, CauseMove
+from evalhouse.tasks.comparing.changes import FINE, OF_RETRIEVAL, WAYS, CauseMove
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS

@@ -29,7 +29,7 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.results.run_facts import explain_joint_split, list_first, sort_first
 from evalhouse.flows.ui.pages import PageNumber, find_flow_run_page, find_warehouse, link, render, use_cached
 from evalhouse.flows.ui.pair import compare_cached
-from evalhouse.tasks.comparing.causes import FINE
+from evalhouse.tasks.comparing.changes import FINE
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import clean_text, suggest
 from evalhouse.warehouse.rows.pages import Row, Rows, fetch_series, fetch_summary, find_runs, find_series

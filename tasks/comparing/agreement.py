@@ -8,12 +8,15 @@ for both are in each draw. All functions take plain frames: `warehouse/rows/revi
 
 The figures (labels, order, correlation, nDCG) are statistics of the bootstrap: from weights (draws × rows) to a value
 for each draw. Krippendorff's α is implemented here because the usual library takes no weights and has another licence.
+
+The judges of a jury are compared with each other in the same way, by step. Each verdict counts as a yes or a no: a
+label that says yes, or support by any context.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from typing import Any, Final, Literal
 
@@ -29,8 +32,13 @@ from evalhouse.tasks.comparing.intervals import (
     Measure,
     Statistic,
     count_equal,
+    find_tails,
+    sum_groups,
 )
+from evalhouse.tasks.judge.protocol import VOTED_TASKS, find_judge, list_jurors
+from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS, collect_labels
+from evalhouse.warehouse.store import Warehouse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -524,3 +532,115 @@ def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed
         "judge": judged,
         "people": [agreement for agreement in people if agreement["n_verdicts"]],
     }
+
+
+MIN_ALONE: Final = 10
+"""Fewer verdicts on which a single judge was against all others show nothing about any of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Juror:
+    """One judge of a jury in a step: `n_alone` of its `n` verdicts are against all other judges.
+
+    `share_alone` is its share of all verdicts on which one judge was alone. `is_outlier` if that is significantly
+    more than an equal share: of juries of equal judges at most 5 % have such a one in a step.
+    """
+
+    judge: str
+    n: int
+    n_alone: int
+    share_alone: Measure
+    is_outlier: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class JuryStep:
+    """The verdicts of a jury in one step: on `n_items` items, `n_split` of them not unanimous, `n_ties` decided by a
+    tie. `agreeing` is how often two judges give the same verdict, `alpha` Krippendorff's α."""
+
+    step: str
+    n_items: int
+    n_split: int
+    n_ties: int
+    agreeing: Measure
+    alpha: Measure
+    jurors: tuple[Juror, ...]
+
+
+def measure_jury(warehouse: Warehouse, run: RunRow, *, seed: int = 0) -> list[JuryStep]:
+    """Measure a run's jury in each step that it voted in; empty for a run without one."""
+    juries = {step: list_jurors(find_judge(run.judge, step)) for step in VOTED_TASKS}
+    if all(len(judges) == 1 for judges in juries.values()):
+        return []
+    no = [[*labels][-1] for step in VOTED_TASKS for labels in collect_labels(step).values()]
+    frame = warehouse.fetch("judge/jury", {"no": ["none", *no]}, run_id=run.run_id)
+    measured = []
+    for (step,), rows in frame.partition_by("step", as_dict=True, maintain_order=True).items():
+        judges = juries[str(step)]
+        votes = rows.pivot("vote", index=["sample_id", "item_id"], values="says_yes", maintain_order=True)
+        columns = [str(number) for number in range(1, len(judges) + 1)]
+        cast = np.column_stack(
+            [votes[name].cast(float).to_numpy() if name in votes.columns else np.full(len(votes), np.nan)
+             for name in columns]
+        )  # fmt: skip
+        measured.append(measure_step(str(step), judges, votes["sample_id"].to_list(), cast, seed))
+    return measured
+
+
+def measure_step(step: str, judges: Sequence[str], samples: Sequence[str], cast: Floats, seed: int) -> JuryStep:
+    """Measure one step; `cast` is items × judges, 1 for a yes, 0 for a no, NaN for a vote that failed."""
+    yes, no = np.nansum(cast == 1, axis=1), np.nansum(cast == 0, axis=1)
+    # A judge is alone where all others are there, at least two of them, and say the opposite.
+    n = len(judges)
+    alone_side = np.where((yes == 1) & (no == n - 1), 1.0, np.where((no == 1) & (yes == n - 1), 0.0, np.nan))
+    alone = (cast == alone_side[:, None]) if n > 2 else np.zeros(cast.shape, dtype=bool)
+    names, place = np.unique(np.asarray(samples, dtype=object).astype(str), return_inverse=True)
+    groups, place = Groups(names.tolist(), seed=seed), place.astype(np.int64)
+    pairs = count_coincidences(np.column_stack([yes, no]).astype(np.float64))
+    cells = sum_groups(pairs.reshape(len(pairs), -1), place).totals.reshape(-1, *pairs.shape[1:])
+    by_sample = sum_groups(alone.astype(np.float64), place).totals
+
+    def share_alone(column: int, weights: Floats) -> Floats:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(weights @ by_sample[:, column] / (weights @ by_sample.sum(axis=1)), dtype=np.float64)
+
+    jurors = []
+    for column, judge in enumerate(judges):
+        share = groups.measure(partial(share_alone, column))
+        is_outlier = False
+        if alone.sum() >= MIN_ALONE and groups.n > 1:
+            # The lower end of an interval that is wider than 95 %, as there are n judges to be named (Bonferroni).
+            is_outlier = bool(np.nanquantile(share.draws, find_tails(groups.n)[0] / n) > 1 / n)
+        jurors.append(
+            Juror(
+                judge=judge,
+                n=int((~np.isnan(cast[:, column])).sum()),
+                n_alone=int(alone[:, column].sum()),
+                share_alone=share.measure,
+                is_outlier=is_outlier,
+            )
+        )
+    return JuryStep(
+        step=step,
+        n_items=len(cast),
+        n_split=int(((yes > 0) & (no > 0)).sum()),
+        n_ties=int(((yes == no) & (yes > 0)).sum()),
+        agreeing=groups.measure(weigh_tables(cells, share_agreeing), is_share=True).measure,
+        alpha=groups.measure(weigh_tables(cells, krippendorff_alpha)).measure,
+        jurors=tuple(jurors),
+    )
+
+
+def list_outsiders(steps: Sequence[JuryStep]) -> list[str]:
+    """Name the judges that are alone too often, a sentence each without a full stop."""
+    found: dict[str, list[str]] = {}
+    for step in steps:
+        n = sum(juror.n_alone for juror in step.jurors)
+        for juror in step.jurors:
+            if juror.is_outlier:
+                found.setdefault(juror.judge, []).append(f"{juror.n_alone:,} of {n:,} in {step.step}")
+    return [
+        f"{judge} is alone too often in the jury: of the verdicts that one judge gave against all others it gave "
+        f"{', '.join(where)}; read some of them, and leave it out if it is wrong there"
+        for judge, where in found.items()
+    ]

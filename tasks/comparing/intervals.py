@@ -231,8 +231,8 @@ class GroupSums:
             return np.asarray((moves[0] * moves[1]).sum(axis=0) * (n - 1) / n, dtype=np.float64)
 
 
-def find_interval(values: Floats, places: NDArray[np.int64]) -> Interval:
-    """Return the interval of means of values from 0 to 1.
+def find_interval(values: Floats, places: NDArray[np.int64], *, alpha: float = ALPHA) -> Interval:
+    """Return the interval of means of values from 0 to 1, which leaves out a share `alpha`.
 
     `values` is samples × columns, NaN where a value is missing; `places` numbers the groups. Zeros and ones of which
     each is a separate group are counted singly. Where all groups are equal the variance is missing: at
@@ -245,11 +245,11 @@ def find_interval(values: Floats, places: NDArray[np.int64]) -> Interval:
     n_at_ends = np.maximum((values == 0).sum(axis=0), (values == 1).sum(axis=0))
     is_binary = (np.isnan(values) | (values == 0) | (values == 1)).all(axis=0) & (sums.counts <= 1).all(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = stdtrit(n - 1, ALPHA / 2)
+        t = stdtrit(n - 1, alpha / 2)
         pull = t**2 / np.where(is_binary, n, mean * (1 - mean) / variance)
         centre = (mean + pull / 2) / (1 + pull)
         half = np.sqrt(np.maximum(pull * (mean * (1 - mean) + pull / 4), 0.0)) / (1 + pull)
-        unseen = 1 - (ALPHA / 2) ** (1 / n)
+        unseen = 1 - (alpha / 2) ** (1 / n)
     is_level = (n < 2) | (variance < _NO_VARIANCE)
     n_off = sums.counts.sum(axis=0) - n_at_ends
     is_open = is_level | (~is_binary & (n_off < np.minimum(FEW_MOVED, n_at_ends)))
@@ -277,9 +277,9 @@ def find_mean_interval(values: Floats, places: NDArray[np.int64], *, minimum: fl
     return mean - half, mean + half
 
 
-def find_difference(gains: Floats, losses: Floats, places: NDArray[np.int64]) -> Interval:
-    """Return the interval of gains less losses, each from 0 to 1."""
-    gain, loss = find_interval(gains, places), find_interval(losses, places)
+def find_difference(gains: Floats, losses: Floats, places: NDArray[np.int64], *, alpha: float = ALPHA) -> Interval:
+    """Return the interval of gains less losses, each from 0 to 1; see `find_interval`."""
+    gain, loss = (find_interval(values, places, alpha=alpha) for values in (gains, losses))
     gained, lost = sum_groups(gains, places), sum_groups(losses, places)
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = gained.covary(lost) / np.sqrt(gained.covary(gained) * lost.covary(lost))

@@ -113,6 +113,7 @@ def compare_paired(
     low_is_good: Sequence[bool],
     scales: Sequence[float] = (),
     family: Sequence[bool] = (),
+    is_simultaneous: bool = False,
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> list[Paired]:
@@ -121,7 +122,8 @@ def compare_paired(
     `differences` is samples × metrics, candidate minus base, NaN where a run has no score; `clusters` numbers the
     cluster of each sample; `low_is_good` marks the metrics of which a high value is bad. `scales` are the widest
     differences that two scores can have (1 unless given), `family` marks the metrics over which p is adjusted (all
-    unless given; the others have none). Equal arguments give equal results.
+    unless given; the others have none). Each interval holds in 95 of 100 comparisons, or with `is_simultaneous` all of
+    the family at once. Equal arguments give equal results.
 
     A difference is better or worse when the adjusted test shows it and the interval does not hold 0.
     """
@@ -135,8 +137,9 @@ def compare_paired(
     moves = np.nan_to_num(gains + losses)
     widest, n_moved = moves.max(axis=0, initial=0.0), (sum_groups(moves, places).totals > 0).sum(axis=0)
     units = np.where(n_moved < FEW_MOVED, np.maximum(np.asarray(scales or [1.0] * n_metrics), widest), widest)
-    interval = find_difference(gains / units, losses / units, places)
-    tests = _flip_signs(sums, np.asarray(family or [True] * n_metrics, dtype=bool), seed=seed, resamples=resamples)
+    in_family = np.asarray(family or [True] * n_metrics, dtype=bool)
+    tests, alpha = _flip_signs(sums, in_family, seed=seed, resamples=resamples)
+    interval = find_difference(gains / units, losses / units, places, alpha=alpha if is_simultaneous else ALPHA)
     results = []
     for column, (p, p_adjusted, is_exact) in enumerate(tests):
         scored = differences[:, column][~np.isnan(differences[:, column])]
@@ -173,8 +176,9 @@ def compare_paired(
 
 def _flip_signs(
     sums: GroupSums, family: NDArray[np.bool_], *, seed: int, resamples: int
-) -> list[tuple[float | None, float | None, bool]]:
+) -> tuple[list[tuple[float | None, float | None, bool]], float]:
     """Return of each metric the p of a two-sided sign-flip test, p adjusted over the family, and whether p is exact.
+    Also return the share that each interval may leave out so that those of all the family hold at once.
 
     p is the share of sign patterns that move the mean at least as far. Clusters without a difference play no part,
     with either sign. Of random patterns the one found counts as one of those drawn, so that p is never 0 (Phipson and
@@ -186,6 +190,9 @@ def _flip_signs(
     its z, the sum of the differences over the root of their sum of squares, which no flip changes. A p of at most α
     may be called a finding, with a chance of α for one false finding among all. Twelve metrics that agree cost no more
     than one; Holm's correction takes them for twelve.
+
+    By the same patterns the largest |z| of all exceeds some c in 5 % of cases. Intervals hold at once where each leaves
+    out what lies beyond c of a normal distribution: between α, and α divided by the number of metrics (Bonferroni).
     """
     lengths = np.sqrt((sums.totals**2).sum(axis=0))
     scaled = np.divide(sums.totals, lengths, out=np.zeros_like(sums.totals), where=lengths > 0)
@@ -194,11 +201,15 @@ def _flip_signs(
     order = np.flatnonzero(family & sums.counts.any(axis=0))
     order = order[np.argsort(-found[order], kind="stable")]
     n_as_far, n_largest = np.zeros(len(found), dtype=np.int64), np.zeros(len(order), dtype=np.int64)
+    maxima: list[Floats] = []
     for stays in _make_signs(len(scaled), seed, resamples):
         moved = np.abs(2.0 * (stays @ scaled) - scaled.sum(axis=0))
         n_as_far += (moved >= found * (1 - TIE)).sum(axis=0)
         largest = np.maximum.accumulate(moved[:, order[::-1]], axis=1)[:, ::-1]
         n_largest += (largest >= found[order] * (1 - TIE)).sum(axis=0)
+        maxima.append(largest.max(axis=1, initial=0.0))
+    limit = float(np.quantile(np.concatenate(maxima), 1 - ALPHA))
+    alpha = min(ALPHA, max(ALPHA / max(1, len(order)), 2 * NORMAL.cdf(-limit)))
     is_whole = 2 ** len(scaled) <= resamples
     n_more, n_patterns = (0, 2 ** len(scaled)) if is_whole else (1, 1 + resamples)
     adjusted = dict(zip(order.tolist(), np.maximum.accumulate((n_more + n_largest) / n_patterns), strict=True))
@@ -213,7 +224,7 @@ def _flip_signs(
             (signs,) = _make_signs(len(moved), seed, resamples)
             p, is_exact = float(np.mean(np.abs((2.0 * signs - 1.0) @ moved) >= abs(moved.sum()) * (1 - TIE))), True
         tests.append((p, max(p, float(adjusted[column])) if column in adjusted else None, is_exact))
-    return tests
+    return tests, alpha
 
 
 def _make_signs(n: int, seed: int, resamples: int) -> Iterator[Floats]:

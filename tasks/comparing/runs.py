@@ -13,16 +13,17 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
-from evalhouse.tasks.comparing.causes import CauseChanges, find_cause_changes
 from evalhouse.tasks.comparing.changes import (
     INPUTS,
     NOISE,
     OF_ONE_RUN,
     Cause,
+    CauseChanges,
     Flags,
     MetricMoves,
     PairedSamples,
     Part,
+    find_cause_changes,
     find_causes,
     find_changed_inputs,
     find_changed_judges,
@@ -505,12 +506,8 @@ def _list_warnings(
     pair: RunPair, scores: pl.DataFrame, other_judges: pl.DataFrame, metrics: Sequence[MetricComparison]
 ) -> Iterator[str]:
     base, candidate = pair.base, pair.candidate
-    for name in YARDSTICKS:
-        before, after = getattr(base, name), getattr(candidate, name)
-        if before != after:
-            yield f"the runs differ in {name}: {before or 'none'} and {after or 'none'}"
-    for name in list_changed_settings(base, candidate):
-        yield f"the runs differ in {name}: {base.config[name]} and {candidate.config[name]}"
+    for difference in list_measured_otherwise(base, candidate):
+        yield f"the runs differ in {difference}"
     if base.judge == candidate.judge and base.language == candidate.language and not other_judges.is_empty():
         steps = ", ".join(other_judges["step"].unique(maintain_order=True))
         yield f"the runs differ in prompts or in the model that answered: {steps}"
@@ -541,6 +538,16 @@ def _list_warnings(
             f"no noise floor is known for {', '.join(unknown)}: a change may be the judge's own noise; have some "
             "samples judged again with `evalhouse run ... --noise 0.05`, or `[noise] share = 0.05` in a suite"
         )
+
+
+def list_measured_otherwise(base: RunRow, candidate: RunRow) -> Iterator[str]:
+    """Yield the yardsticks and settings in which two runs differ, each with both values."""
+    for name in YARDSTICKS:
+        before, after = getattr(base, name), getattr(candidate, name)
+        if before != after:
+            yield f"{name}: {before or 'none'} and {after or 'none'}"
+    for name in list_changed_settings(base, candidate):
+        yield f"{name}: {base.config[name]} and {candidate.config[name]}"
 
 
 def check_common(*pairs: RunPair) -> None:

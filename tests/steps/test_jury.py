@@ -13,7 +13,7 @@ from cli_house import place_at
 from endpoint import Endpoint, running_endpoint
 
 from evalhouse.tasks.asking.verdicts import Verdict, Vote, elect
-from evalhouse.tasks.comparing.jury import list_outsiders, measure_step
+from evalhouse.tasks.comparing.agreement import list_outsiders, measure_step
 from evalhouse.tasks.judge.protocol import find_judge, list_judges, parse_judges
 
 JURY = "jury:openai:judge,openai:other,lexical"

@@ -1,0 +1,244 @@
+"""Many runs of the same samples at once: each is compared with the first one, and no more is found than is there.
+
+All differences, of every run and metric, are one family of the test that two runs have (`paired`): the same signs are
+flipped in all of them, so that runs which move together cost little, and p is adjusted over all comparisons. The
+intervals hold all at once as well, so that a difference is better or worse exactly where p and its interval show it.
+Runs are compared with the first one only: whether two of the others differ is the question of another comparison.
+
+Slices of a metadata column are a second family, over all values, runs and metrics.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from evalhouse.tasks.comparing.gate_checks import Nights, lay_side_by_side
+from evalhouse.tasks.comparing.intervals import Floats
+from evalhouse.tasks.comparing.noise import find_scale
+from evalhouse.tasks.comparing.paired import ROUNDING, Paired, compare_paired, is_sampled
+from evalhouse.tasks.comparing.runs import (
+    ComparisonError,
+    ComparisonSettings,
+    check_common,
+    leave_side_open,
+    list_measured_otherwise,
+    warn_of_status,
+)
+from evalhouse.tasks.comparing.slices import find_slices
+from evalhouse.warehouse.engine.connection import one_reader
+from evalhouse.warehouse.messages import list_names
+from evalhouse.warehouse.metric_files import Better
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.store import Warehouse
+
+MAX_RUNS: Final = 10
+"""More columns do not fit beside each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantDifference:
+    """One metric of a run less that of the first run, over the samples that both scored.
+
+    `unlike` is what keeps the two from being compared, `judge` or `formula`; then nothing is tested.
+    """
+
+    paired: Paired
+    unlike: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of a comparison of two runs, or `other judge`, `other formula`."""
+        return f"other {self.unlike}" if self.unlike else self.paired.verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantMetric:
+    """One metric in all runs, in their order; `differences` are those of the second run and all after it.
+
+    Means are over all samples that a run scored of those of the first run. `slice` is a value of the column, None over
+    all samples.
+    """
+
+    metric: str
+    better: Better
+    means: tuple[float | None, ...]
+    n_scored: tuple[int, ...]
+    differences: tuple[VariantDifference, ...]
+    slice: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantComparison:
+    """Runs compared with the first of them. `names` are their labels, or ids where a label is missing or shared.
+
+    `n_samples` counts the samples that each run shares with the first one, `n_comparisons` the differences over which p
+    is adjusted. `cluster` is the column that was used, `by` that of the slices. `scores` has by metric the values of
+    `sample_ids` × runs, NaN where unscored.
+    """
+
+    runs: tuple[RunRow, ...]
+    names: tuple[str, ...]
+    n_samples: tuple[int, ...]
+    n_comparisons: int
+    metrics: tuple[VariantMetric, ...]
+    slices: tuple[VariantMetric, ...] = ()
+    by: str | None = None
+    cluster: str | None = None
+    warnings: tuple[str, ...] = ()
+    sample_ids: tuple[str, ...] = ()
+    scores: Mapping[str, Floats]
+
+    def list_found(self, place: int, verdict: str) -> list[VariantMetric]:
+        """Return the metrics in which the run at this place, from 1, is better or worse than the first one."""
+        return [metric for metric in self.metrics if metric.differences[place - 1].verdict == verdict]
+
+    @property
+    def contenders(self) -> list[int]:
+        """The places of the runs that are better than the first one in some metric, and worse in none."""
+        places = range(1, len(self.runs))
+        return [place for place in places if self.list_found(place, "better") and not self.list_found(place, "worse")]
+
+    @property
+    def winner(self) -> RunRow | None:
+        """The only run that is better than the first one and worse in nothing, or the first one if all others are
+        worse and better in nothing; None if there is no clear winner."""
+        if len(self.contenders) == 1:
+            return self.runs[self.contenders[0]]
+        others = range(1, len(self.runs))
+        if all(self.list_found(place, "worse") and not self.list_found(place, "better") for place in others):
+            return self.runs[0]
+        return None
+
+    def rank_samples(self, metric: str | None = None) -> list[tuple[str, float]]:
+        """Return the samples with how far apart their scores are, the furthest first, over all metrics or in one.
+
+        A score that only some of the runs have counts as 1.
+        """
+        distance = np.zeros(len(self.sample_ids))
+        for values in self.scores.values() if metric is None else (self.scores[metric],):
+            is_scored = ~np.isnan(values)
+            spread = np.where(is_scored, values, -np.inf).max(axis=1) - np.where(is_scored, values, np.inf).min(axis=1)
+            n_scored = is_scored.sum(axis=1)
+            distance += np.where(n_scored == values.shape[1], spread, n_scored > 0)
+        distance[distance <= ROUNDING] = 0.0
+        return [(self.sample_ids[place], float(distance[place])) for place in np.argsort(-distance, kind="stable")]
+
+
+@one_reader()
+def compare_variants(
+    warehouse: Warehouse, runs: Sequence[RunRow], settings: ComparisonSettings, *, by: str | None = None
+) -> VariantComparison:
+    """Compare runs with the first of them in `settings.metrics`, or in all metrics; `by` also in each of its slices.
+
+    Raises NothingCommon for a run that shares no sample with the first one, and ComparisonError for a number of runs
+    that cannot be compared, a run that was named twice or judged a part of its dataset, and an unknown column.
+    """
+    first, others = runs[0], runs[1:]
+    if not others or len(runs) > MAX_RUNS:
+        raise ComparisonError(f"{len(runs)} runs were named; name 2 to {MAX_RUNS}")
+    if twice := [run.run_id for place, run in enumerate(runs) if run in runs[:place]]:
+        raise ComparisonError(f"run {twice[0]} was named twice; name each run once (`evalhouse runs` lists all)")
+    for run in runs:
+        if is_sampled(run):
+            raise ComparisonError(
+                f"run {run.run_id} judged a part of its dataset, picked with unequal probabilities, so that its means "
+                "cannot be set beside others; compare two runs at a time, or run it without --sample-budget"
+            )
+    pairs = [RunPair(warehouse, first, run) for run in others]
+    for pair in pairs:
+        check_common(pair)
+    slices = find_slices(warehouse, first, by) if by is not None else {}
+    of_runs = dict.fromkeys(metric for run in runs for metric in run.metrics)
+    metrics = [metric for metric in of_runs if settings.metrics is None or metric in settings.metrics]
+    laid = lay_side_by_side(warehouse, first, others, metrics=metrics, cluster=settings.cluster)
+    # Laid out with the run at hand last, which is the first one here.
+    nights = [of_metric for of_metric in laid.nights.values() if not np.isnan(of_metric.values).all()]
+    cells = [
+        (value, of_metric, np.isin(np.array(laid.sample_ids, dtype=object), members))
+        for value, members in slices.items()
+        for of_metric in nights
+    ]
+    everywhere = np.ones(len(laid.sample_ids), dtype=bool)
+    compared = _compare_columns([(None, of_metric, everywhere) for of_metric in nights], settings)
+    counts = [pair.fetch("samples").filter("in_base", "in_candidate").height for pair in pairs]
+    labels = [run.label for run in runs]
+    names = tuple(run.label if run.label and labels.count(run.label) == 1 else run.run_id for run in runs)
+    return VariantComparison(
+        runs=tuple(runs),
+        names=names,
+        n_samples=(len(laid.sample_ids), *counts),
+        n_comparisons=sum(
+            difference.paired.p_adjusted is not None for metric in compared for difference in metric.differences
+        ),
+        metrics=tuple(compared),
+        slices=tuple(_compare_columns(cells, settings)),
+        by=by,
+        cluster=laid.cluster,
+        warnings=tuple(_list_warnings(runs, names, (len(laid.sample_ids), *counts), nights)),
+        sample_ids=tuple(laid.sample_ids),
+        scores={of_metric.metric: np.roll(of_metric.values, 1, axis=0).T for of_metric in nights},
+    )
+
+
+def _compare_columns(
+    cells: Sequence[tuple[str | None, Nights, np.ndarray]], settings: ComparisonSettings
+) -> list[VariantMetric]:
+    """Compare the last run of each cell with all others over the samples of the cell, in one family."""
+    columns, unlike, better, scales = [], [], [], []
+    for _, of_metric, is_in in cells:
+        first = of_metric.values[-1]
+        for values, cause in zip(of_metric.values[:-1], of_metric.unlike, strict=False):
+            columns.append(np.where(is_in, values - first, np.nan))
+            unlike.append(cause)
+            better.append(of_metric.better)
+            scales.append(find_scale(np.concatenate([first, values])))
+    if not columns:
+        return []
+    results = compare_paired(
+        np.column_stack(columns),
+        cells[0][1].clusters,
+        low_is_good=[way == "low" for way in better],
+        scales=scales,
+        family=[cause is None for cause in unlike],
+        is_simultaneous=True,
+        seed=settings.seed,
+        resamples=settings.resamples,
+    )
+    differences = iter(
+        VariantDifference(paired=leave_side_open(paired, way), unlike=cause)
+        for paired, cause, way in zip(results, unlike, better, strict=True)
+    )
+    compared = []
+    for value, of_metric, is_in in cells:
+        scored = [values[is_in & ~np.isnan(values)] for values in np.roll(of_metric.values, 1, axis=0)]
+        compared.append(
+            VariantMetric(
+                metric=of_metric.metric,
+                better=of_metric.better,
+                means=tuple(float(values.mean()) if len(values) else None for values in scored),
+                n_scored=tuple(len(values) for values in scored),
+                differences=tuple(next(differences) for _ in scored[1:]),
+                slice=value,
+            )
+        )
+    return compared
+
+
+def _list_warnings(
+    runs: Sequence[RunRow], names: Sequence[str], n_samples: Sequence[int], nights: Sequence[Nights]
+) -> Iterator[str]:
+    for place, (run, name) in enumerate(zip(runs[1:], names[1:], strict=True)):
+        for difference in list_measured_otherwise(runs[0], run):
+            yield f"{name} and {names[0]} differ in {difference}"
+        if metrics := [of_metric.metric for of_metric in nights if of_metric.unlike[place]]:
+            yield (
+                f"{name} was judged differently than {names[0]}, or by another formula, so better or worse is unknown "
+                f"in {list_names(metrics)}"
+            )
+        if n_samples[place + 1] < n_samples[0]:
+            yield f"{name} has {n_samples[place + 1]:,} of the {n_samples[0]:,} samples of {names[0]}"
+    for run in runs:
+        yield from warn_of_status(run)
