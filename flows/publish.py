@@ -5,16 +5,14 @@ the reason and a link to the sample's page. The id of a score follows from run, 
 changes nothing.
 """
 
+import asyncio
 import base64
 import os
 import re
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC
-from itertools import chain
 from typing import Any, Final, cast
 from urllib.parse import unquote, urlencode
 
@@ -24,7 +22,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.run_facts import Cause, list_first, load_advice
 from evalhouse.tasks.judge.protocol import parse_retry_after
 from evalhouse.tasks.settings.suite import TRACES, is_web_address
-from evalhouse.warehouse.messages import list_names, redact, shorten
+from evalhouse.warehouse.messages import hide_credentials, list_names, note_secret, redact, shorten
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
@@ -47,6 +45,9 @@ _MAX_REASON: Final = 2000
 _N_AT_ONCE: Final = 8
 _N_TRIES: Final = 5
 _MAX_WAIT_S: Final = 30.0
+_READ_S: Final = 30.0  # for a part of an answer
+_ANSWER_S: Final = 60.0  # for all of it
+_MAX_ANSWER: Final = 2**16  # bytes that are read of one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,49 +187,89 @@ def send_scores(name: str, run: RunRow, scores: Sequence[Score], report: Callabl
     """Send scores, several requests at a time, and return a problem for each score that did not arrive.
 
     A request that meets a busy or broken server is sent again; `report` gets the number of scores that were tried.
-    Raises SettingsError if the server refuses the key or cannot be reached.
+    Raises SettingsError if the server refuses the key or cannot be reached, or if the address or a key cannot be sent.
     """
+    return asyncio.run(_send_all(name, run, scores, report))
+
+
+async def _send_all(name: str, run: RunRow, scores: Sequence[Score], report: Callable[[int], None]) -> list[str]:
     receiver, address = RECEIVERS[name], find_address(name)
-    parts = [scores[start : start + receiver.n_together] for start in range(0, len(scores), receiver.n_together)]
+    variables = receiver.keys or ("OTEL_EXPORTER_OTLP_HEADERS",)
+    headers = read_headers(name)
+    for value in headers.values():  # an answer may repeat it
+        note_secret(value.rpartition(" ")[2])
+    try:
+        # A packed answer could unpack to gigabytes.
+        client = httpx.AsyncClient(headers={**headers, "accept-encoding": "identity"}, timeout=_READ_S)
+    except UnicodeEncodeError:
+        raise SettingsError(
+            f"{list_names(variables)} cannot be sent: a header holds ASCII characters only; correct it"
+        ) from None
+    waiting = iter(
+        [scores[start : start + receiver.n_together] for start in range(0, len(scores), receiver.n_together)]
+    )
     n_tried, problems = 0, list[str]()
-    with httpx.Client(headers=read_headers(name), timeout=30.0) as client, ThreadPoolExecutor(_N_AT_ONCE) as pool:
 
-        def send(part: Sequence[Score]) -> str | None:
-            return _send(client, name, address, receiver.write(run, part))
+    async def send(part: Sequence[Score]) -> None:
+        nonlocal n_tried
+        problem = await _send(client, name, address, receiver.write(run, part))
+        n_tried += len(part)
+        problems.extend([problem] * len(part) if problem else [])
+        report(n_tried)
 
+    async def send_waiting() -> None:
+        for part in waiting:
+            await send(part)
+
+    async with client:
         # The first by itself: a wrong key or address ends the command before the others are sent.
-        first = send(parts[0])
-        for part, problem in zip(parts, chain([first], pool.map(send, parts[1:])), strict=True):
-            n_tried += len(part)
-            problems += [problem] * len(part) if problem else []
-            report(n_tried)
+        await send(next(waiting))
+        senders = [asyncio.create_task(send_waiting()) for _ in range(_N_AT_ONCE)]
+        try:
+            await asyncio.gather(*senders)
+        finally:
+            for sender in senders:
+                sender.cancel()
     return problems
 
 
-def _send(client: httpx.Client, name: str, address: str, body: object) -> str | None:
+async def _send(client: httpx.AsyncClient, name: str, address: str, body: object) -> str | None:
     """Send one request, and return why it failed; None when it arrived."""
-    problem = ""
+    problem, shown = "", hide_credentials(address)
     for n_tries in range(_N_TRIES):
         wait_s = 2.0**n_tries / 2
         try:
-            answer = client.post(address, json=body)
+            answer, text = await _request(client, "POST", address, body)
             if name == "langsmith" and answer.status_code == 409:  # the feedback is there: write it again
-                answer = client.patch(f"{address}/{cast(dict[str, str], body)['id']}", json=body)
-        except httpx.HTTPError as error:
-            problem = f"{address} cannot be reached ({type(error).__name__}: {error})"
-            if isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol):
+                answer, text = await _request(client, "PATCH", f"{address}/{cast(dict[str, str], body)['id']}", body)
+        except TimeoutError:
+            problem = f"{shown} did not complete its answer within {_ANSWER_S:g} s"
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            problem = f"{shown} cannot be reached ({type(error).__name__}: {redact(str(error))})"
+            if isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol | httpx.InvalidURL):
                 raise SettingsError(f"{problem}; check {' and '.join(RECEIVERS[name].addresses)}") from None
         else:
-            words = shorten(redact(" ".join(answer.text.split())), 300) or answer.reason_phrase
+            words = shorten(redact(" ".join(text.split())), 300) or answer.reason_phrase
             problem = f"{name} answered with status {answer.status_code}: {words}"
             if answer.status_code in (401, 403):
                 variables = RECEIVERS[name].keys or ("OTEL_EXPORTER_OTLP_HEADERS",)
                 raise SettingsError(f"{problem}; check {' and '.join(variables)}")
             if answer.is_success:  # OTLP states in the answer which events it did not take
-                return problem if name == "otlp" and _REJECTED.search(answer.text) else None
+                return problem if name == "otlp" and _REJECTED.search(text) else None
             if answer.status_code not in (408, 425, 429) and answer.status_code < 500:
                 return problem
             wait_s = parse_retry_after(answer.headers) or wait_s
         if n_tries + 1 < _N_TRIES:
-            time.sleep(min(wait_s, _MAX_WAIT_S))
+            await asyncio.sleep(min(wait_s, _MAX_WAIT_S))
     return problem
+
+
+async def _request(client: httpx.AsyncClient, method: str, address: str, body: object) -> tuple[httpx.Response, str]:
+    """Send one request, and return its answer with the beginning of its text, in UTF-8 whatever charset it names."""
+    async with asyncio.timeout(_ANSWER_S), client.stream(method, address, json=body) as answer:
+        content = bytearray()
+        async for chunk in answer.aiter_raw():
+            content += chunk
+            if len(content) >= _MAX_ANSWER:
+                break
+        return answer, content[:_MAX_ANSWER].decode(errors="replace")

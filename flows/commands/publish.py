@@ -8,6 +8,7 @@ import click
 from evalhouse.flows.commands.options import JSON_OPTION, LATEST_ARGUMENT, WAREHOUSE_OPTION
 from evalhouse.flows.errors import INCOMPLETE, SettingsError
 from evalhouse.flows.results.output import is_watched, print_json, print_line, print_notice, write_count, write_json
+from evalhouse.warehouse.messages import hide_credentials
 from evalhouse.warehouse.rows.runs import find_run
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def publish(
             f"its ids, such as {all_scores[0]['sample_id']!r}, are not ids of {to}" if all_scores else "it has no score"
         )
         raise SettingsError(f"run {found.run_id} has nothing to send: {ids}; name the tool of its traces with --to")
-    address, counts = find_address(to), Counter(score["metric"] for score in scores)
+    address, counts = hide_credentials(find_address(to)), Counter(score["metric"] for score in scores)
     n_left_out = len(all_scores) - len(scores)
     document = {"run_id": found.run_id, "to": to, "address": address, "scores": dict(counts), "left_out": n_left_out}
     listed = ", ".join(f"{name} {n:,}" for name, n in counts.items())

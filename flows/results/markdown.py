@@ -1,6 +1,7 @@
 """A gate as a comment on a pull request: what changed in one sentence, main metrics, causes that grew, and samples.
 
 Names, labels and statements are texts of others: they are in code spans, where no markup, mention or HTML is read.
+They are cut, and so is the table of checks: GitHub refuses a comment of more than 65,536 characters.
 """
 
 import re
@@ -8,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evalhouse.flows.results.comparison import write_difference
+from evalhouse.flows.results.comparison import name_metric, write_difference
 from evalhouse.flows.results.gate import (
     SIDES,
     Document,
@@ -22,7 +23,7 @@ from evalhouse.flows.results.output import write_count, write_dollars, write_int
 from evalhouse.flows.results.run_facts import FIRST
 from evalhouse.tasks.comparing.changes import Flip, find_flips
 from evalhouse.tasks.comparing.runs import ComparisonSettings, MetricComparison, compare_runs, rank_samples
-from evalhouse.warehouse.messages import clean_text, shorten
+from evalhouse.warehouse.messages import clean_text, cut, shorten
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
@@ -34,7 +35,12 @@ _NOT_NAME = re.compile(r"[^\w.:/-]+|--+")
 _MARKS = {"failed": "❌ failed", "undecided": "❔ undecided", "passed": "✅ passed"}
 _MAX_SAMPLES = 10
 _MAX_FLIPS = 4
+_MAX_CHECKS = 50
 _MAX_TEXT = 200
+_MAX_LINE = 600
+# GitHub makes a mention or a link of these, escaped or not, but not with a mark of no width within.
+_LINKED = re.compile(r"(?<=@)|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
+_WORD_JOINER = "\u2060"
 _SEEN = ("label", "supported", "useful", "rating")
 
 
@@ -83,7 +89,7 @@ def write_markdown(
     series = _NOT_NAME.sub("-", document["run"]["suite"] or document["run"]["dataset"] or "")
     lines = [f"<!-- evalhouse {series} -->", f"### {mark} evalhouse {describe_verdict(document)}", ""]
     if changes is not None:
-        lines += [f"**{_quote_names(changes.sentence)}.**", ""]
+        lines += [f"**{_escape(cut(changes.sentence, _MAX_LINE))}.**", ""]
     for side in SIDES:
         if run := document[side]:
             label = f" ({_quote(run['label'])})" if run["label"] else ""
@@ -91,9 +97,9 @@ def write_markdown(
                 f"- {side}: {_quote(run['run_id'])}{label}, {run['n_samples']} samples of {_quote(run['dataset'])}, "
                 f"judge {_quote(run['judge'])}"
             )
-    lines += [f"- {_quote(line)}" for line in list_baseline(document)]
-    lines += [f"- ⚠️ {_quote(warning)}" for warning in document["warnings"]]
-    lines += [f"- {_quote(line)}" for line in list_explanations(document)]
+    lines += [f"- {_quote(line, _MAX_LINE)}" for line in list_baseline(document)]
+    lines += [f"- ⚠️ {_quote(warning, _MAX_LINE)}" for warning in document["warnings"]]
+    lines += [f"- {_quote(line, _MAX_LINE)}" for line in list_explanations(document)]
     if cost_usd is not None:
         lines.append(f"- cost: {write_dollars(cost_usd)}")
     if report_url is not None:
@@ -110,11 +116,20 @@ def write_markdown(
     if changes is not None and changes.causes:
         rows = [[cause["name"], str(cause["n_base"]), str(cause["n_candidate"])] for cause in changes.causes]
         lines += ["", *_write_table(["cause that grew", "#baseline", "#now"], rows)]
+    # The name of a slice is a value of the dataset, and the detail of a check may repeat one.
     checks = [
-        {**check, "outcome": _MARKS[check["outcome"]], "metric": _quote(check["metric"])}
-        for check in document["checks"]
+        {
+            **check,
+            "outcome": _MARKS[check["outcome"]],
+            "metric": _quote(name_metric(check)),
+            "by_column": None,
+            "detail": _escape(shorten(check["detail"], _MAX_TEXT)),
+        }
+        for check in document["checks"][:_MAX_CHECKS]
     ]
     lines += ["", *_write_table(*lay_out_checks(checks))]
+    if n_more := len(document["checks"]) - len(checks):
+        lines += ["", f"and {write_count(n_more, 'more check')}"]
     if changes is not None and changes.samples:
         what = write_count(len(changes.samples), "sample")
         lines += ["", f"<details><summary>{what} whose verdicts changed, the largest moves first</summary>", ""]
@@ -146,7 +161,7 @@ def _write_flip(flip: Flip) -> str:
         for item in (flip.base, flip.candidate)
     ]
     item: Mapping[str, Any] = flip.candidate or flip.base or {}
-    text = _quote(shorten(str(item.get("text") or ""), _MAX_TEXT))
+    text = _quote(str(item.get("text") or ""))
     return f"{flip.kind.replace('_', ' ')}: {sides[0]} → {sides[1]}: {text}"
 
 
@@ -156,14 +171,14 @@ def _name_verdict(name: str, value: object) -> str:
     return str(value)
 
 
-def _quote_names(sentence: str) -> str:
+def _escape(sentence: str) -> str:
     """Return a sentence, which may name runs and suites, with a backslash before each sign of Markdown."""
-    return _OF_MARKDOWN.sub(r"\\\1", clean_text(sentence))
+    return _LINKED.sub(_WORD_JOINER, _OF_MARKDOWN.sub(r"\\\1", clean_text(sentence)))
 
 
-def _quote(text: str | None) -> str:
+def _quote(text: str | None, max_length: int = _MAX_TEXT) -> str:
     """Return a code span on one line, with a fence that is longer than any within."""
-    flat = " ".join(clean_text(text or "").split())
+    flat = shorten(clean_text(text or ""), max_length)
     if not flat:
         return "–"
     fence = "`" * (max((len(run) for run in _TICKS.findall(flat)), default=0) + 1)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from markdown_it import MarkdownIt
+
+from evalhouse.flows.results.markdown import Changes, write_markdown
+from evalhouse.tasks.comparing.changes import Flip
 
 ACTION = Path(__file__).resolve().parents[2] / "flows" / "deploy" / "github" / "action.yml"
 SUITE = """
@@ -84,6 +90,41 @@ def run_steps(folder: Path, prefect_home: Path) -> tuple[dict[str, str], dict[st
         statuses[step["name"]] = done.returncode
         assert done.returncode == 0 or step["name"] == "Decide", done.stderr
     return dict(line.split("=") for line in outputs.read_text().splitlines()), statuses
+
+
+HOSTILE = 40 * (
+    "a`` [x](http://evil.example) <img src=//evil.example> @all www.evil.example | \\| **b** &lt; <!-- \n# h\n- c "
+)
+
+
+def test_a_comment_shows_texts_of_others_as_texts_and_fits() -> None:
+    at = datetime(2026, 3, 14, tzinfo=UTC)
+    side = dict.fromkeys(("run_id", "suite", "label", "dataset", "judge"), HOSTILE) | {"n_samples": 3}
+    check = {
+        "kind": "min", "metric": HOSTILE, "limit": 0.9, "value": 0.5, "n": 3, "outcome": "failed", "ci_low": None,
+        "ci_high": None, "noise_floor": None, "detail": HOSTILE, "by_column": HOSTILE, "by_value": HOSTILE,
+        "beyond": 0.4,
+    }  # fmt: skip
+    accepted = {"run_id": HOSTILE, "accepted_by": HOSTILE, "accepted_at": at, "why": HOSTILE}
+    document = {
+        "outcome": "failed", "undecided": "pass", "counts": {"failed": 900, "undecided": 0, "passed": 0}, "run": side,
+        "against": side, "baseline": {"run_ids": [HOSTILE] * 3, "accepted": accepted}, "warnings": [HOSTILE],
+        "checks": [check] * 900, "components": [],
+    }  # fmt: skip
+    item = {"text": HOSTILE, "label": "FP"}
+    flips = [Flip(kind="answer", change="appeared", base=None, candidate=item)] * 20
+    samples = {f"{number} {HOSTILE}": (HOSTILE, flips) for number in range(10)}
+    changes = Changes(sentence=HOSTILE, metrics=[], causes=[], samples=samples)
+    comment = write_markdown(document, changes)
+    assert len(comment) < 65_536
+    assert "and 850 more checks" in comment
+    page = MarkdownIt("commonmark", {"html": True}).enable("table").render(comment)
+    assert page.count("<tr>") == 51
+    # What is not code has only our own elements, and no word that GitHub makes a mention or a link of.
+    plain = re.sub(r"<code>.*?</code>", "", page.partition("\n")[2], flags=re.DOTALL)
+    known = {"h3", "p", "ul", "li", "strong", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"}
+    assert set(re.findall(r"</?(\w+)", plain)) <= known
+    assert not re.search(r"@\w|://|www\.|<!--", plain)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the action runs bash")

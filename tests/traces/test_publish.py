@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
+import socket
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +20,8 @@ from receiving import TOKEN, serving
 from trace_files import TRACE, make_bot_trace, make_request, number_trace, write_lines
 from webhook import Webhook, serve_webhook
 
+from evalhouse.flows.publish import read_published, send_scores
+from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
 PROJECT = "9d1c7a52-0f1e-4b6e-8f0e-2d5f1f0c7a11"
@@ -103,6 +112,83 @@ def test_scores_arrive_with_reason_and_link_and_the_same_ids_each_time(place: Pl
         assert [score["v"] for score in first if score["t"] == TRACE and score["m"] == "faithfulness"] == [1.0]
 
 
+@contextmanager
+def serve_bytes(answer: Callable[[socket.socket], object]) -> Iterator[str]:
+    """A server that reads the beginning of each request and lets `answer` send anything; yields its address."""
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                threading.Thread(target=handle, args=(connection,), daemon=True).start()
+
+    def handle(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(2**16)
+            answer(connection)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(2**20)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def make_answer(status: str, body: bytes, *headers: str) -> Callable[[socket.socket], object]:
+    lines = [f"HTTP/1.1 {status}", *headers, f"content-length: {len(body)}", "", ""]
+    return lambda connection: connection.sendall("\r\n".join(lines).encode() + body)
+
+
+def send_without_end(*first: bytes, again: bytes) -> Callable[[socket.socket], object]:
+    def send(connection: socket.socket) -> None:
+        connection.sendall(b"".join(first))
+        while True:
+            connection.sendall(again)
+            time.sleep(0.02)
+
+    return send
+
+
+ENDLESS = b"HTTP/1.1 200 OK\r\ncontent-length: 999999999\r\n\r\n"
+BOMB = gzip.compress(bytes(2**26))
+KEY = "a1B2c3D4e5F6g7H8"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        *((make_answer("400 Bad", b"ab\xff z=", f"content-type: text/plain; charset={name}"), "status 400: ab")
+          for name in ("hex", "rot13", "undefined", "idna", "utf-16", "punycode", "zlib", "unicode_escape")),
+        (make_answer("400 Bad", BOMB, "content-encoding: gzip"), "status 400"),
+        (make_answer("400 Bad", b"[" * 2**22), "status 400: [[["),
+        (make_answer("307 Moved", b"", "location: http://127.0.0.1:9/"), "status 307"),
+        (make_answer("400 Bad", f"the key {KEY} is odd".encode()), "status 400: the key [key] is odd"),
+        (make_answer("-1 Odd", b""), "cannot be reached (RemoteProtocolError"),
+        (send_without_end(ENDLESS, again=b" "), "did not complete its answer within 0.5 s"),
+        (send_without_end(b"HTTP/1.1 200 OK\r\n", again=b"x-a: b\r\n"), "did not complete its answer"),
+        (send_without_end(again=b""), "did not complete its answer"),
+    ],
+)  # fmt: skip
+def test_an_odd_answer_is_a_problem_and_no_crash(
+    place: Place, monkeypatch: pytest.MonkeyPatch, answer: Callable[[socket.socket], object], words: str
+) -> None:
+    warehouse = Warehouse(str(place.folder / "evalhouse.duckdb"))
+    run = find_run(warehouse, "spans")
+    scores = read_published(warehouse, run, ["faithfulness"], None)
+    monkeypatch.setattr("evalhouse.flows.publish._N_TRIES", 1)
+    monkeypatch.setattr("evalhouse.flows.publish._ANSWER_S", 0.5)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-team={KEY}")
+    with serve_bytes(answer) as address:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        tracemalloc.start()
+        problems = send_scores("otlp", run, scores, lambda _: None)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert len(problems) == len(scores)
+    assert words in problems[0]
+    assert peak < 2**24
+
+
 def test_dry_run_shows_the_request_and_sends_nothing(place: Place) -> None:
     with serve_webhook(200) as server:
         shown = publish(place, "langfuse", server, "--dry-run")
@@ -151,6 +237,12 @@ def test_feedback_that_is_there_is_written_again(place: Place) -> None:
         (["spans", "--to", "otlp"], {"EVALHOUSE_UI_URL": "ui:4210"}, "--ui-url 'ui:4210' is not an address"),
         (["runs", "--to", "langsmith"], {"LANGSMITH_API_KEY": "k", "LANGSMITH_ENDPOINT": "http://127.0.0.1:9"},
          "http://127.0.0.1:9/feedback cannot be reached"),
+        (["runs", "--to", "langsmith"], {"LANGSMITH_API_KEY": "k", "LANGSMITH_ENDPOINT": "http://u:pass@127.0.0.1:9"},
+         "error: http://127.0.0.1:9/feedback cannot be reached"),
+        (["runs", "--to", "langsmith"], {"LANGSMITH_API_KEY": "ké", "LANGSMITH_ENDPOINT": "http://127.0.0.1:9"},
+         "LANGSMITH_API_KEY cannot be sent: a header holds ASCII characters only"),
+        *((["spans", "--to", "otlp"], {"OTEL_EXPORTER_OTLP_ENDPOINT": address}, "cannot be reached (InvalidURL: ")
+          for address in ("http://[::1", "http://127.0.0.1:x", "http://xn--é.com", "http://a\nb")),
     ],
 )  # fmt: skip
 def test_what_cannot_be_sent_is_refused(
