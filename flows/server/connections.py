@@ -12,9 +12,9 @@ import contextlib
 import ipaddress
 import logging
 import os
+import resource
 import secrets
 import socket
-import sys
 import time
 from typing import Any, Final
 
@@ -25,9 +25,6 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from evalhouse.flows.errors import SettingsError
-
-if sys.platform != "win32":
-    import resource
 
 HEADERS_S: Final = 10.0
 """The time from the start of a connection, or from its last response, to the end of the next request's headers."""
@@ -44,8 +41,6 @@ _MIN_TOKEN: Final = 16
 
 def find_max_connections() -> int:
     """Return how many connections may be open: a quarter of the files that this process may open, at most 256."""
-    if sys.platform == "win32":
-        return _MAX_CONNECTIONS
     return min(_MAX_CONNECTIONS, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 64) // 4)
 
 

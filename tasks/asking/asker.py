@@ -80,7 +80,11 @@ LAST_CHANCE: ContextVar[bool] = ContextVar("LAST_CHANCE", default=True)
 
 
 class _AskedElsewhere(Exception):
-    """Another process asks the same, or has done so meanwhile."""
+    """Another process sends this request, or has done so meanwhile."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        super().__init__()
+        self.request = request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,9 +252,10 @@ class Asker:
                     try:
                         received = None if self.batch_queue is None else await self._send_by_batch(again, state)
                         return self._read(received or await self._send(again, state), question, read, read_cut)
-                    except _AskedElsewhere:
-                        state.elsewhere_s += await self._wait_for_other(request.request_hash, state)
-                        recorded = await self.find_recorded(question, request, read, read_cut)
+                    except _AskedElsewhere as elsewhere:
+                        # It may lack an option, or have a note, that the first request had or lacked.
+                        state.elsewhere_s += await self._wait_for_other(elsewhere.request.request_hash, state)
+                        recorded = await self.find_recorded(question, elsewhere.request, read, read_cut)
                         if recorded is not None:
                             return recorded
                     except (UnusableReply, RefusedRequest, TransientJudgeError, UnsupportedOption) as error:
@@ -271,7 +276,7 @@ class Asker:
         async with self.limit.slot(attempts.tokens, number=attempts.number) as slot:
             request = self._prepare_again(question, attempts)
             if attempts.elsewhere_s < self.limit.find_timeout(0) and not self.record.claim(request.request_hash):
-                raise _AskedElsewhere
+                raise _AskedElsewhere(request)
             allowed_s, clock = self.limit.find_timeout(attempts.late), time.perf_counter()
             call = self._begin_call(question, request, attempts, started_at=time.time())
             timeout = asyncio.timeout(None)
@@ -308,7 +313,7 @@ class Asker:
         return _Received(call=call, clock=clock, reply=reply)
 
     async def _wait_for_other(self, request_hash: str, attempts: _Attempts) -> float:
-        """Wait while another process asks the same, at most as long as a reply may take in all; return the seconds."""
+        """Wait while another process sends this, at most as long as a reply may take in all; return the seconds."""
         began_at = time.monotonic()
         left_s = self.limit.find_timeout(0) - attempts.elsewhere_s
         while True:

@@ -6,6 +6,7 @@ A small file may unpack to gigabytes, or keep its reader busy for hours: then th
 import importlib
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -14,9 +15,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
-
-if sys.platform != "win32":
-    import resource
 
 MAX_MB: Final = 1000  # of memory
 # Seconds of processor time, which a busy machine does not use up, for a file and for each MB of it.
@@ -71,7 +69,7 @@ class LimitedReader:
             except (EOFError, pickle.UnpicklingError):
                 self._process, status = None, process.wait()
                 process.communicate()
-                if sys.platform != "win32" and status == -signal.SIGXCPU:
+                if status == -signal.SIGXCPU:
                     raise FileTooLarge(f"it takes more than {max_s} s to read") from None
                 memory = f"more than {MAX_MB:,} MB of memory"
                 raise FileTooLarge(
@@ -96,9 +94,8 @@ def main() -> None:
         pickle.dump((kind, value), replies)
         replies.flush()
 
-    if sys.platform != "win32":
-        resource.setrlimit(resource.RLIMIT_DATA, (MAX_MB * 2**20, MAX_MB * 2**20))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_MB * 2**20, MAX_MB * 2**20))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while True:
         try:
             function, max_s, arguments = pickle.load(sys.stdin.buffer)
@@ -107,9 +104,8 @@ def main() -> None:
         module, _, name = function.partition(":")
         try:
             call = getattr(importlib.import_module(module), name)
-            if sys.platform != "win32":
-                _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-                resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + max_s, hard))
+            _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+            resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + max_s, hard))
             for item in call(*arguments):
                 send("item", item)
             send("end")

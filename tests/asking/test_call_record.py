@@ -1,6 +1,10 @@
 """The record of a run: what was asked is found again at once, later, and in another run; no caller waits for ever."""
 
 import asyncio
+import errno
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -21,12 +25,22 @@ from live_runs import (
     read_outcomes,
     say_good,
 )
+from provider_calls import make_question
 
 from evalhouse.tasks.asking.record import ORIGIN, Call, CallRecord, Origin
+from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.extract import extract_statements
-from evalhouse.tasks.judge.protocol import FatalJudgeError, hash_canonical
+from evalhouse.tasks.judge.protocol import (
+    FatalJudgeError,
+    ModelReply,
+    ModelRequest,
+    Question,
+    UnsupportedOption,
+    hash_canonical,
+)
 from evalhouse.tasks.pipeline.live_run import make_work
 from evalhouse.warehouse.engine.connection import open_writer
+from evalhouse.warehouse.engine.locks import Claims
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.mover import FLUSH_POLICIES, take_in_orphans
 from evalhouse.warehouse.store import Warehouse
@@ -320,3 +334,85 @@ async def test_no_question_waits_longer_for_another_process_than_a_reply_may_tak
         assert time.monotonic() - began_at < (0.5 if ends else 3)
         if not ends:
             holder.close()
+
+
+class Picky(ScriptedJudge):
+    """Refuses an option at first, and prepares another request without it."""
+
+    has_option = True
+
+    def prepare(self, question: Question) -> ModelRequest:
+        request = super().prepare(question)
+        if self.has_option:
+            return request
+        request_hash = hash_canonical([request.request_hash])
+        self._questions[request_hash] = question
+        return replace(request, request_hash=request_hash)
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        if self.has_option:
+            self.has_option = False
+            raise UnsupportedOption("no response_format", options=["response_format"])
+        return await super().reply(request)
+
+
+async def test_claim_follows_the_request_where_an_option_was_dropped(tmp_path: Path, warehouse: Warehouse) -> None:
+    judge, question = Picky(say_good), make_question()
+    with_option = judge.prepare(question).request_hash
+    judge.has_option = False
+    without = judge.prepare(question).request_hash
+    judge.has_option = True
+    async with lay_out_run(tmp_path, make_settings(timeout_s=30.0), judge=judge) as live_run:
+        async with open_record(warehouse, "run-2") as other:
+            assert other.claim(without)
+            asking = asyncio.create_task(live_run.asker.ask(question, read_statements))
+            await asyncio.sleep(0.3)
+            assert other.claim(with_option), "nothing waits for the request that was refused"
+            other.keep(make_call(request_hash=without, reply='{"statements": ["It is red."]}'))
+            async with asyncio.timeout(5):
+                assert (await asking).value == ["It is red."]
+        assert not judge.asked
+        async with open_record(warehouse, "run-3") as third:
+            assert third.claim(with_option)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO, errno.EOPNOTSUPP, errno.EINVAL, errno.ESTALE])
+def test_every_claim_is_granted_on_a_file_system_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    claims = Claims(tmp_path / "claims")
+    monkeypatch.setattr("fcntl.fcntl", fail)
+    assert claims.take(7)
+    claims.release(7)
+    claims.close()
+
+
+def test_every_claim_is_granted_where_their_file_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    for path in (tmp_path / "claims", tmp_path / "gone" / "claims"):
+        one, other = Claims(path), Claims(path)
+        assert one.take(7)
+        assert other.take(7)
+        one.close()
+        other.close()
+
+
+def test_claims_of_a_killed_process_are_void(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from evalhouse.warehouse.engine.locks import Claims; "
+        "claims = Claims(Path(sys.argv[1])); print(claims.take(7), flush=True); time.sleep(100)"
+    )
+    path = tmp_path / "claims"
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"True\n"
+        claims = Claims(path)
+        assert not claims.take(7)
+        process.kill()
+        process.wait()
+    assert claims.take(7)
+    claims.close()
+    assert not path.exists()

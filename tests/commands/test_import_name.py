@@ -85,3 +85,10 @@ def test_the_command_asks_a_bot_that_imports_its_own_prompts(project: Path) -> N
 def test_python_evaluates_beside_a_projects_own_packages(project: Path) -> None:
     finished = call(project, sys.executable, "-c", SCRIPT)
     assert (finished.status, finished.stdout) == (0, "Good evening. It is three. 1.0\n"), finished.stderr
+
+
+def test_windows_gets_one_sentence() -> None:
+    code = "import sys; sys.platform = 'win32'; import evalhouse.flows.cli"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "evalhouse runs on Linux and macOS, and not on Windows; install and start it within WSL\n"

@@ -9,14 +9,16 @@ its patience in WarehouseBusy. Within `waiting_for_others`, as in a run, it is t
 the reason is printed. Only threads and tasks that were started with the context of that block wait.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -42,7 +44,8 @@ _SLOWEST_RETRY_S = 0.25
 _CONNECT_S = 10
 # The server hears nothing from a machine that loses its power; it asks after so long, and releases its locks then.
 _IDLE_S, _ASK_EVERY_S, _ASK_TIMES = 5, 5, 3
-_OFD_LOCK: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None)
+# Of Linux: the fields of its `struct flock` are not those of other systems.
+_OFD_LOCK: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None) if sys.platform == "linux" else None
 _WRITE_LOCK, _UNLOCK = fcntl.F_WRLCK, fcntl.F_UNLCK
 GONE_S: Final = float(_IDLE_S + _ASK_EVERY_S * _ASK_TIMES)
 """After so many seconds without a sign of life the server releases a session's locks."""
@@ -195,22 +198,25 @@ class Claims:
     """Numbers that this object has claimed, out of the ones that all processes claim in a file; for one thread.
 
     A claim is a lock of the operating system on one byte of the file, so that it is void once its process has ended.
-    Where the system has no locks that belong to an open file every claim is granted.
+    Claims only save requests: where the system or the file system has no locks that belong to an open file, or the file
+    cannot be opened (it is another user's, or the disk is full), every claim is granted.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._file: int | None = None
+        if _OFD_LOCK is not None:
+            self._open()
 
     def take(self, number: int) -> bool:
         """Claim a number of 64 bits; False if another process has it."""
         if not self._set(_WRITE_LOCK, number):
             return False
-        if os.fstat(self._file).st_nlink:
+        if self._file is None or os.fstat(self._file).st_nlink:
             return True
         # The last one who had it open has removed it in the moment before.
         os.close(self._file)
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._open()
         return self.take(number)
 
     def release(self, number: int) -> None:
@@ -220,20 +226,28 @@ class Claims:
     def close(self) -> None:
         """Give all claims back, and remove the file where no other process has claims in it."""
         self._set(_UNLOCK)
-        if self._set(_WRITE_LOCK):
-            self._path.unlink(missing_ok=True)
-        os.close(self._file)
+        if self._set(_WRITE_LOCK) and self._file is not None:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _open(self) -> None:
+        self._file = None
+        with suppress(OSError):
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def _set(self, kind: int, number: int | None = None) -> bool:
         """Lock or unlock the byte of a number, or all bytes; False where that conflicts with another lock."""
-        if _OFD_LOCK is None:
+        if _OFD_LOCK is None or self._file is None:
             return True
         # A place in a file has 63 bits. The fields of `struct flock`: type, whence, start, length, process.
         start, length = (0, 0) if number is None else (number >> 2, 1)
         try:
             fcntl.fcntl(self._file, _OFD_LOCK, struct.pack("hhqqi0q", kind, os.SEEK_SET, start, length, 0))
-        except (BlockingIOError, PermissionError):
-            return False
+        except OSError as error:
+            return error.errno not in (errno.EAGAIN, errno.EACCES)  # others: a file system without such locks
         return True
 
 

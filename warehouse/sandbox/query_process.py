@@ -12,6 +12,7 @@ import io
 import json
 import mmap
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -36,9 +37,6 @@ from evalhouse.warehouse.location import Location, parse_location
 from evalhouse.warehouse.metric_files import MetricFile, SetMetric, load_function, set_metrics
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.sandbox.query import answer_statement, limiting_time
-
-if sys.platform != "win32":
-    import resource
 
 TIMEOUT_S: Final = 30.0
 MEMORY_MB: Final = 1000
@@ -266,11 +264,10 @@ def main() -> None:
     # Loads what queries need, and lets threads start that reserve addresses, before the limits are taken from here.
     importlib.import_module("pyarrow")
     duckdb.sql("select 1 as n").pl().write_ipc(io.BytesIO())
-    if sys.platform != "win32":
-        os.nice(int(sys.argv[2]))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError):  # the first to be ended when the machine's memory runs out
-            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    os.nice(int(sys.argv[2]))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):  # the first to be ended when the machine's memory runs out
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     replies.write(b"ready\n")
     replies.flush()
     try:
@@ -319,7 +316,7 @@ def _limited(memory_mb: int, timeout_s: float) -> Iterator[None]:
     The process that asked kills this one earlier, unless it was killed itself.
     """
     mapped = _measure("mapped")
-    if sys.platform == "win32" or not mapped:
+    if not mapped:
         yield
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
