@@ -186,7 +186,7 @@ def test_an_odd_answer_is_a_problem_and_no_crash(
         tracemalloc.stop()
     assert len(problems) == len(scores)
     assert words in problems[0]
-    assert peak < 2**24
+    assert peak < 2**25
 
 
 def test_dry_run_shows_the_request_and_sends_nothing(place: Place) -> None:
