@@ -99,9 +99,7 @@ def write_variants_headline(comparison: VariantComparison) -> Headline:
             )
     tested = write_count(comparison.n_comparisons, "difference")
     n_samples = write_count(comparison.n_samples[0], "sample")
-    further = (
-        f"p is adjusted over {tested} at once, on {n_samples}; all intervals hold together in 95 of 100 comparisons.",
-    )
+    further = (f"p and the 95 % intervals are for {tested} together, on {n_samples}.",)
     return Headline(sentence=capitalise("; ".join(clauses)), further=further)
 
 

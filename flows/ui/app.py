@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.page import make_environment
 from evalhouse.flows.server.connections import find_token, listen, make_server, write_address
-from evalhouse.flows.ui import documents, judge, pair, runs, samples, sql
+from evalhouse.flows.ui import documents, judge, pair, runs, samples, sql, variants
 from evalhouse.flows.ui.pages import ASSET_TYPES, FOLDERS, asset, link, load_assets, render
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
@@ -60,7 +60,7 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _FOREVER: Final = "public, max-age=31536000, immutable"
-_PAGES: Final = (runs, samples, judge, documents, pair, sql)
+_PAGES: Final = (runs, samples, judge, documents, variants, pair, sql)
 _RETRY_S: Final = 2
 """Seconds after which a page is requested again while a run is writing."""
 PORT: Final = 4210

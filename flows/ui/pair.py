@@ -204,8 +204,7 @@ _MAX_SCORES: Final = 3
 _MAX_LETTERS: Final = 300
 
 
-@router.get("/compare")
-def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "") -> Response:
+def show_pair(request: Request, *, base: str, candidate: str, by: str) -> Response:
     """Show two runs, each by any name that the commands take; with one alone the other is of its series."""
     runs = list_runs(find_warehouse(request))
     if runs and not (base and candidate):
@@ -568,7 +567,7 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
                 "is_same": item.change in ("same", "moved"),
                 "text": None if marked.differ else marked.candidate,
                 "sides": [
-                    {"name": name, "pieces": pieces if marked.differ else None, **_describe_side(item.kind, side)}
+                    {"name": name, "pieces": pieces if marked.differ else None, **describe_side(item.kind, side)}
                     for name, side, pieces in (("base", before, marked.base), ("candidate", after, marked.candidate))
                 ],
             }
@@ -587,8 +586,8 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
     )
 
 
-def _describe_side(kind: str, side: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return its tags, each with its colour, and its reasons; `is_there` is False where the run does not have it."""
+def describe_side(kind: str, side: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the tags of one side, each with its colour, and its reasons; `is_there` is False where it is missing."""
     if side is None:
         return {"is_there": False, "tags": (), "reasons": ()}
     if kind == "rating":
