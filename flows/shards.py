@@ -5,11 +5,11 @@
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 from prefect import Task
@@ -63,7 +63,6 @@ async def collect_shards(live_run: LiveRun) -> list[Stored]:
     collection = live_run.collection
     if collection is None:
         return []
-    collection.listen(live_run.asker.stop_sign)
 
     async def collect_shard(number: int) -> Stored:
         await wait_while_paused(live_run)
@@ -150,18 +149,7 @@ async def judge_shard(live_run: LiveRun, number: int, *, after: Sequence[Stored]
     live_run.asker.raise_if_stopped()
     await wait_while_paused(live_run)
     ids, begun = {name: uuid4() for name in live_run.tasks}, dict[str, asyncio.Future[Any]]()
-
-    def call(
-        called: Task[[str, int], Any],
-        earlier: Collection[str],
-        task_run_id: UUID | None = None,
-        wait_for: Sequence[Stored] | None = None,
-    ) -> Coroutine[Any, Any, Any]:
-        """Call the task for this shard; Prefect's graph has an edge from the task runs of the `earlier` steps."""
-        dependencies: dict[str, set[RunInput]] = {"shard": {TaskRunResult(id=ids[name]) for name in earlier}}
-        parameters = {"run_id": live_run.run_id, "shard": number}
-        return run_task_async(called, task_run_id, None, parameters, wait_for, "result", dependencies)
-
+    parameters = {"run_id": live_run.run_id, "shard": number}
     size, shared = live_run.settings.shard_size, live_run.shared_limits
     async with shared.hold(live_run.asker.raise_if_stopped) if shared is not None else nullcontext():
         with live_run.asker.activity.moving():
@@ -176,12 +164,18 @@ async def judge_shard(live_run: LiveRun, number: int, *, after: Sequence[Stored]
 
         for name in live_run.tasks:
             earlier = list_earlier_tasks(name, live_run.asking).intersection(live_run.tasks)
-            step_task = limit_time(load_step(name).task, live_run)
-            begun[name] = asyncio.ensure_future(call(step_task, earlier, ids[name], None if earlier else after))
+            # Prefect's graph has an edge from the task runs of the earlier steps.
+            dependencies: dict[str, set[RunInput]] = {"shard": {TaskRunResult(id=ids[other]) for other in earlier}}
+            step_task, wait_for = limit_time(load_step(name).task, live_run), None if earlier else after
+            begun[name] = asyncio.ensure_future(
+                run_task_async(step_task, ids[name], None, parameters, wait_for, "result", dependencies)
+            )
         if "extract" in begun:
             begun["extract"].add_done_callback(release_waiting)
         ended = await asyncio.gather(*begun.values(), return_exceptions=True)
-    stored: Stored = await call(write, ids)
+    dependencies = {"shard": {TaskRunResult(id=task_run_id) for task_run_id in ids.values()}}
+    writing: Task[[str, int], Any] = write
+    stored: Stored = await run_task_async(writing, None, None, parameters, None, "result", dependencies)
     live_run.asker.raise_if_stopped()  # with the reason of the stop, where a step was cancelled by it
     for error in ended:
         if isinstance(error, BaseException):

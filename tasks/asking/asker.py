@@ -10,15 +10,15 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.limits import DRAIN_S, Activity, EndpointLimit, StopSign, draw_backoff
+from evalhouse.tasks.asking.limits import DRAIN_S, EndpointLimit, StopSign, draw_backoff
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.protocol import (
@@ -108,7 +108,8 @@ class _Attempts:
     """The attempts at one question and their failures; `used` of them count against `max_used`.
 
     `request` is the question as prepared when the run had dropped `prepared_after` options; `tokens` is a guess at what
-    one attempt takes, reply included; `number` is its place among the questions that wait for a slot.
+    one attempt takes, reply included; `number` is its place among the questions that wait for a slot. `call` is the
+    row of the last attempt in the making.
     """
 
     max_used: int
@@ -129,15 +130,79 @@ class _Attempts:
     options_dropped: int = 0
     note: str = ""
     last_problem: str = ""
+    call: Call = field(init=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Received:
-    """A reply, the call in the making, and when it began; None for one that came by batch."""
+@dataclass(kw_only=True)
+class Activity:
+    """The questions that are being asked and do not wait for a batch, within one event loop.
 
-    call: Call
-    clock: float | None
-    reply: ModelReply
+    `n_begun` counts how often one began to move.
+    """
+
+    n_moving: int = 0
+    n_begun: int = 0
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Count a question as moving while the block runs."""
+        self.n_moving += 1
+        self.n_begun += 1
+        try:
+            yield
+        finally:
+            self.n_moving -= 1
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Count a moving question as still while the block runs."""
+        self.n_moving -= 1
+        try:
+            yield
+        finally:
+            self.n_moving += 1
+            self.n_begun += 1
+
+
+class InFlight:
+    """The questions that are being asked, by the hashes of their requests: equal ones wait for the end of the first."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, asyncio.Future[None]] = {}
+
+    @asynccontextmanager
+    async def hold(
+        self,
+        hashes: Collection[str],
+        *,
+        shares_failure: bool = True,
+        while_waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> AsyncIterator[None]:
+        """Hold these hashes while the block runs, once none of them is held.
+
+        With `shares_failure` the failure of a question that was given up is raised to all who wait for it.
+        """
+        while others := [self._ends[key] for key in hashes if key in self._ends]:
+            with while_waiting():
+                await asyncio.wait(others)
+            for failure in (other.exception() for other in others if shares_failure and not other.cancelled()):
+                if isinstance(failure, EndpointDown) and LAST_CHANCE.get():
+                    raise JudgeFailed(str(failure))
+                if isinstance(failure, EndpointDown | JudgeFailed):
+                    raise repeat_error(failure)
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ends.update(dict.fromkeys(hashes, mine))
+        try:
+            yield
+        except (JudgeFailed, EndpointDown) as error:
+            if shares_failure:
+                mine.set_exception(error)
+                mine.exception()  # looked at, so that asyncio does not report it where no equal question waits
+            raise
+        finally:
+            for key in hashes:
+                del self._ends[key]
+            mine.cancel()
 
 
 @dataclass(kw_only=True)
@@ -166,7 +231,7 @@ class Asker:
     batch_queue: "BatchQueue | None" = None
     batch_price: Price | None = None
     _awaited_usd: dict[str, float] = field(default_factory=dict)  # of requests in batches
-    _in_flight: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+    _in_flight: InFlight = field(default_factory=InFlight)
 
     def __post_init__(self) -> None:
         if self.budget_usd is not None and self.price is None:
@@ -174,14 +239,13 @@ class Asker:
                 f"a budget needs a price for {self.judge.model!r}; "
                 "add it to your own price file (EVALHOUSE_PRICES), or leave the budget out"
             )
-        self._sending: set[asyncio.Timeout] = set()
         self._was_answered = False
         self._n_unexplained = 0
         self._n_dropped = 0
         self._n_unusable: Counter[str] = Counter()  # by step
         self._useful_steps: set[str] = set()
         self._too_long: dict[str, str] = {}
-        self.stop_sign.listen(self._wind_down)
+        self.stop_sign.listen(self.limit.close)
 
     def find(self, step: str) -> "Asker":
         """Return the asker for a step, as `llm_calls` names it: this one, unless the step has a separate judge."""
@@ -201,11 +265,11 @@ class Asker:
         """Raise the error that stopped the run, if one did."""
         self.stop_sign.raise_if_given()
 
-    def _wind_down(self, error: FatalJudgeError, drain_s: float) -> None:
-        self.limit.close(error)
-        until = asyncio.get_running_loop().time() + drain_s
-        for timeout in self._sending:
-            timeout.reschedule(until)
+    def _end_run(self, message: str) -> NoReturn:
+        """Stop the run, and raise the error that came first."""
+        self.stop(FatalJudgeError(message))
+        self.raise_if_stopped()
+        raise AssertionError("a run that was stopped has an error")
 
     async def ask(
         self,
@@ -228,7 +292,7 @@ class Asker:
         self.raise_if_stopped()
         with self.activity.moving():
             request, n_dropped = self.judge.prepare(question), self._n_dropped
-            async with self._asked_once(request.request_hash):
+            async with self._in_flight.hold([request.request_hash], while_waiting=self.activity.still):
                 recorded = await self.find_recorded(question, request, read, read_cut)
                 if recorded is not None:
                     return recorded
@@ -250,28 +314,25 @@ class Asker:
                 while state.used < state.max_used:
                     again = replace(question, note=state.note, n_unusable=question.n_unusable + state.unusable)
                     try:
-                        received = None if self.batch_queue is None else await self._send_by_batch(again, state)
-                        return self._read(received or await self._send(again, state), question, read, read_cut)
+                        reply = None if self.batch_queue is None else await self._send_by_batch(again, state)
+                        reply = reply or await self._send(again, state)
+                        return self._read(reply, state.call, question, read, read_cut)
                     except _AskedElsewhere as elsewhere:
-                        # It may lack an option, or have a note, that the first request had or lacked.
                         state.elsewhere_s += await self._wait_for_other(elsewhere.request.request_hash, state)
                         recorded = await self.find_recorded(question, elsewhere.request, read, read_cut)
                         if recorded is not None:
                             return recorded
                     except (UnusableReply, RefusedRequest, TransientJudgeError, UnsupportedOption) as error:
-                        self._stop_if_useless(error, question)
-                        await self._prepare_next(error, state)
+                        await self._prepare_next(error, state, question)
                 message = f"given up after {state.sent} attempts; the last: {state.last_problem}"
                 if state.transport_failures < state.used:
                     raise JudgeFailed(message)
                 if state.unreachable == state.used and not self._was_answered:
                     # Not one request of the run got through: a wrong address, not a verdict on every sample.
-                    fatal = FatalJudgeError(f"{self.judge.name} cannot be reached: {state.last_problem}")
-                    self.stop(fatal)
-                    raise fatal
+                    self._end_run(f"{self.judge.name} cannot be reached: {state.last_problem}")
                 raise JudgeFailed(message) if LAST_CHANCE.get() else EndpointDown(message)
 
-    async def _send(self, question: Question, attempts: _Attempts) -> _Received:
+    async def _send(self, question: Question, attempts: _Attempts) -> ModelReply:
         """Send one request and return its reply; an error is recorded before it is raised."""
         async with self.limit.slot(attempts.tokens, number=attempts.number) as slot:
             request = self._prepare_again(question, attempts)
@@ -279,16 +340,12 @@ class Asker:
                 raise _AskedElsewhere(request)
             allowed_s, clock = self.limit.find_timeout(attempts.late), time.perf_counter()
             call = self._begin_call(question, request, attempts, started_at=time.time())
-            timeout = asyncio.timeout(None)
             try:
-                async with timeout:
-                    self._sending.add(timeout)
-                    try:
-                        with self.limit.expire_late(timeout, slot, allowed_s):
-                            reply = await self.judge.reply(request)
-                    finally:
-                        self._sending.discard(timeout)
+                async with self.stop_sign.in_flight() as timeout:
+                    with self.limit.expire_late(timeout, slot, allowed_s):
+                        reply = await self.judge.reply(request)
             except (JudgeError, TimeoutError, asyncio.CancelledError) as caught:
+                call.latency_ms = (time.perf_counter() - clock) * 1000
                 error: BaseException = caught
                 if isinstance(caught, TimeoutError) and slot.is_late:
                     error = TransientJudgeError(f"{LATE} {allowed_s:g} s", late=True)
@@ -302,15 +359,16 @@ class Asker:
                     self.limit.note_refused(slot, caught.retry_after_s)
                 if isinstance(error, FatalJudgeError):
                     self.stop(error)
-                self._record_error(call, clock, error)
+                self._record_error(call, error)
                 if isinstance(error, FatalJudgeError):
                     self.raise_if_stopped()  # with the reason that came first
                 raise error from None
+            call.latency_ms = (time.perf_counter() - clock) * 1000
             if reply.prompt_tokens and reply.prompt_tokens < _SHORTENED * estimate_prompt(request.payload):
                 self.counts.shortened += 1
             tokens = None if reply.prompt_tokens is None else reply.prompt_tokens + (reply.completion_tokens or 0)
             self.limit.note_success(slot, tokens=tokens, exceeded_s=attempts.exceeded_s)
-        return _Received(call=call, clock=clock, reply=reply)
+        return reply
 
     async def _wait_for_other(self, request_hash: str, attempts: _Attempts) -> float:
         """Wait while another process sends this, at most as long as a reply may take in all; return the seconds."""
@@ -322,7 +380,7 @@ class Asker:
             if waited_s >= left_s or self.record.claim(request_hash) or await self.record.find(request_hash):
                 return waited_s
 
-    async def _send_by_batch(self, question: Question, attempts: _Attempts) -> _Received | None:
+    async def _send_by_batch(self, question: Question, attempts: _Attempts) -> ModelReply | None:
         """Return the reply that came by batch; None where the request has to be sent by itself."""
         assert self.batch_queue is not None
         request = self._prepare_again(question, attempts)
@@ -337,24 +395,28 @@ class Asker:
             return None
         call = self._begin_call(question, request, attempts, started_at=result.sent_at, batch_id=result.batch_id)
         try:
-            return _Received(call=call, clock=None, reply=result.read(self.batch_queue.service, request))
+            return result.read(self.batch_queue.service, request)
         except JudgeError as error:
             if isinstance(error, FatalJudgeError):
                 self.stop(error)
-            self._record_error(call, None, error)
+            self._record_error(call, error)
             raise
 
     def _read(
-        self, received: _Received, question: Question, read: Callable[[str], T], read_cut: Callable[[str], T] | None
+        self,
+        reply: ModelReply,
+        call: Call,
+        question: Question,
+        read: Callable[[str], T],
+        read_cut: Callable[[str], T] | None,
     ) -> Answer[T]:
-        """Read a reply and record it; raises UnusableReply, and CutReply where less should be asked."""
-        reply, repair = received.reply, None
+        """Read a reply and record its call; raises UnusableReply, and CutReply where less should be asked."""
         self._was_answered = True
         try:
             if len(reply.text) > _MAX_REPLY:
                 raise UnusableReply(f"the reply had {len(reply.text):,} characters; {_MAX_REPLY:,} are allowed")
             if not reply.is_cut:
-                value, repair = read_twice(reply.text, read, question)
+                value, call.reply_repair = read_twice(reply.text, read, question)
             elif read_cut is None:
                 raise UnusableReply(CUT_OFF)
             else:
@@ -365,65 +427,54 @@ class Asker:
         except UnusableReply as error:
             if len(reply.text) > _MAX_REPLY:
                 reply = replace(reply, text=reply.text[:_KEPT_OF_LONGER], logprobs=None)
-            self._record_error(received.call, received.clock, error, reply=reply)
+            self._record_error(call, error, reply=reply)
             error.reply = reply
             raise
         self._useful_steps.add(question.step)
         # What a usable reply lacks; only verdicts can.
         lacking = [CUT_OFF if reply.is_cut else None, getattr(value, "shortfall", None)]
-        problem = "; ".join(filter(None, lacking)) or None
+        call.status, call.error = "ok", "; ".join(filter(None, lacking)) or None
         return Answer(
-            call_id=self._record(
-                replace(received.call, reply_repair=repair), received.clock, reply, status="ok", error=problem
-            ),
+            call_id=self._record(call, reply),
             value=value,
-            logprobs=None if repair else reply.logprobs,  # its tokens spell another text
+            logprobs=None if call.reply_repair else reply.logprobs,  # its tokens spell another text
             is_cut=reply.is_cut,
             parts=reply.parts,
             model=reply.model,
         )
 
-    def _stop_if_useless(self, error: JudgeError, question: Question) -> None:
-        """Stop the run where the first replies to a step were all unusable: those to come would be paid for nothing.
-
-        A reply that was cut off does not count, since the same is asked in parts.
-        """
-        if not isinstance(error, UnusableReply) or isinstance(error, CutReply) or question.step in self._useful_steps:
-            return
-        self._n_unusable[question.step] += 1
-        if self._n_unusable[question.step] < _MAX_UNUSABLE:
-            return
-        task = find_task(question.step)
-        text = " ".join(error.reply.text.split()) if error.reply else ""
-        quoted = f"{text[:_SHOWN_OF_REPLY]}…" if len(text) > _SHOWN_OF_REPLY else text
-        judge = f"--judge {task}=MODEL for this step alone" if task in JUDGED_TASKS else "--judge"
-        message = (
-            f"none of the first {_MAX_UNUSABLE} replies of {self.judge.name} to {question.step} could be used, so no "
-            f"more requests were sent; the last: {error}: {quoted!r}; {NEW_RUN} model "
-            f"({judge}), or another prompt (--prompts)"
-        )
-        self.stop(FatalJudgeError(message))
-        self.raise_if_stopped()
-
-    async def _prepare_next(self, error: JudgeError, attempts: _Attempts) -> None:
+    async def _prepare_next(self, error: JudgeError, attempts: _Attempts, question: Question) -> None:
         """Wait and change what the next attempt needs; raises where the question is not asked again.
 
-        Waits as the endpoint asks; raises JudgeFailed where this, or all waiting there, takes longer than allowed.
+        Stops the run where the first requests of all, or the first replies to a step, came to nothing. Waits as the
+        endpoint asks; raises JudgeFailed where this, or all waiting there, takes longer than allowed.
         """
         attempts.last_problem, wait_s = str(error), None
         match error:
-            case CutReply():
+            case CutReply():  # the same is asked in parts
                 raise error
             case RefusedRequest():
                 self._n_unexplained += error.unexplained
                 if error.unexplained and not self._was_answered and self._n_unexplained >= _MAX_REFUSED:
-                    message = f"{self.judge.name} answered none of the first {_MAX_REFUSED} requests; the last: {error}"
-                    self.stop(FatalJudgeError(message))
-                    self.raise_if_stopped()
+                    self._end_run(
+                        f"{self.judge.name} answered none of the first {_MAX_REFUSED} requests; the last: {error}"
+                    )
                 if error.too_long:
                     self._too_long[attempts.request.request_hash] = str(error)
                 raise (TooLong if error.too_long else QuestionRefused)(str(error)) from None
             case UnusableReply():
+                step = question.step
+                self._n_unusable[step] += step not in self._useful_steps
+                if step not in self._useful_steps and self._n_unusable[step] >= _MAX_UNUSABLE:
+                    task = find_task(step)
+                    text = " ".join(error.reply.text.split()) if error.reply else ""
+                    quoted = f"{text[:_SHOWN_OF_REPLY]}…" if len(text) > _SHOWN_OF_REPLY else text
+                    judge = f"--judge {task}=MODEL for this step alone" if task in JUDGED_TASKS else "--judge"
+                    self._end_run(
+                        f"none of the first {_MAX_UNUSABLE} replies of {self.judge.name} to {step} could be used, so "
+                        f"no more requests were sent; the last: {error}: {quoted!r}; {NEW_RUN} model ({judge}), or "
+                        "another prompt (--prompts)"
+                    )
                 attempts.used += 1
                 attempts.unusable += 1
                 attempts.note = _UNUSABLE_NOTE
@@ -483,25 +534,6 @@ class Asker:
         return len(listed)
 
     @asynccontextmanager
-    async def _asked_once(self, request_hash: str) -> AsyncIterator[None]:
-        """Wait until no equal question is being asked, and share its failure; others then wait for this one."""
-        while (other := self._in_flight.get(request_hash)) is not None:
-            with self.activity.still():
-                await asyncio.wait([other])
-            share_failure(other)
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._in_flight[request_hash] = mine
-        try:
-            yield
-        except (JudgeFailed, EndpointDown) as error:
-            mine.set_exception(error)
-            mine.exception()  # looked at, so that asyncio does not report it where no equal question waits
-            raise
-        finally:
-            del self._in_flight[request_hash]
-            mine.cancel()
-
-    @asynccontextmanager
     async def claim(self, questions: Sequence[Question]) -> AsyncIterator[None]:
         """Hold these questions while one request asks all of them: one of them asked alone waits for its end.
 
@@ -509,16 +541,8 @@ class Asker:
         """
         asker = self.find(questions[0].step)
         hashes = {asker.judge.prepare(question).request_hash for question in questions}
-        while others := [asker._in_flight[key] for key in hashes if key in asker._in_flight]:
-            await asyncio.wait(others)
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        asker._in_flight.update(dict.fromkeys(hashes, mine))
-        try:
+        async with asker._in_flight.hold(hashes, shares_failure=False):
             yield
-        finally:
-            for key in hashes:
-                del asker._in_flight[key]
-            mine.cancel()
 
     async def find_recorded(
         self,
@@ -558,23 +582,19 @@ class Asker:
     def keep_part(self, question: Question, text: str, *, of: Answer[T]) -> None:
         """Record the reply to one part of a question under the key that the part has when it is asked alone."""
         asker = self.find(question.step)
-        call = asker._describe_call(
-            question,
-            asker.judge.prepare(question),
-            status="ok",
-            attempt=0,
-            reply=text,
-            cost_usd=0.0,
-            reused_call_id=of.call_id,
-            started_at=time.time(),
-        )
-        asker._keep(replace(call, model=of.model or call.model))
+        call = asker._describe_call(question, asker.judge.prepare(question), status="ok", attempt=0)
+        call.model, call.reply, call.reused_call_id = of.model or call.model, text, of.call_id
+        call.cost_usd, call.started_at = 0.0, time.time()
+        asker._keep(call)
 
     def _begin_call(self, question: Question, request: ModelRequest, attempts: _Attempts, /, **columns: object) -> Call:
         attempts.sent += 1
         self.counts.requests += 1
         text = orjson.dumps(request.payload).decode()
-        return self._describe_call(question, request, status="error", attempt=attempts.sent, request=text, **columns)
+        attempts.call = self._describe_call(
+            question, request, status="error", attempt=attempts.sent, request=text, **columns
+        )
+        return attempts.call
 
     def _describe_call(self, question: Question, request: ModelRequest, /, **columns: object) -> Call:
         return Call(
@@ -588,48 +608,35 @@ class Asker:
             **columns,  # type: ignore[arg-type]  # the remaining columns of Call, by name
         )
 
-    def _record_error(
-        self, call: Call, clock: float | None, error: BaseException, *, reply: ModelReply | None = None
-    ) -> None:
+    def _record_error(self, call: Call, error: BaseException, *, reply: ModelReply | None = None) -> None:
         """Record an error, and the reply that came with it and was paid for, if any."""
         if isinstance(error, UnusableReply | RefusedRequest):
             reply = reply or error.reply
         elif not isinstance(error, JudgeError):
             error = RunCancelled("cancelled before a reply came")
-        status = "refused" if isinstance(error, RefusedRequest) else "error"
+        call.status, call.error = "refused" if isinstance(error, RefusedRequest) else "error", str(error)
         self.counts.failed += 1
-        self.counts.unreadable += reply is not None and status == "error"
-        self._record(call, clock, reply, status=status, error=str(error))
+        self.counts.unreadable += reply is not None and call.status == "error"
+        self._record(call, reply)
 
-    def _record(
-        self, call: Call, clock: float | None, reply: ModelReply | None, *, status: str, error: str | None = None
-    ) -> str:
+    def _record(self, call: Call, reply: ModelReply | None) -> str:
         """Record the end of a call, count its tokens and dollars, and return its id."""
         price = self.price if call.batch_id is None else self.batch_price
         self.counts.unpriced += price is None
-        call = replace(
-            call,
-            status=status,
-            error=error,
-            latency_ms=None if clock is None else (time.perf_counter() - clock) * 1000,
-        )
         if reply is not None:
-            cost_usd = price_reply(price, call.request, reply) if price else None
+            call.cost_usd = price_reply(price, call.request, reply) if price else None
+            call.reply, call.thoughts, call.logprobs = (
+                None if reply.parts else reply.text,
+                reply.thoughts,
+                reply.logprobs,
+            )
+            call.model = reply.model or call.model
+            call.prompt_tokens, call.completion_tokens = reply.prompt_tokens, reply.completion_tokens
+            call.cached_tokens = reply.cached_tokens
             self.counts.prompt_tokens += reply.prompt_tokens or 0
             self.counts.cached_tokens += reply.cached_tokens or 0
             self.counts.completion_tokens += reply.completion_tokens or 0
-            self.counts.spent_usd += cost_usd or 0.0
-            call = replace(
-                call,
-                reply=None if reply.parts else reply.text,
-                thoughts=reply.thoughts,
-                logprobs=reply.logprobs,
-                model=reply.model or call.model,
-                prompt_tokens=reply.prompt_tokens,
-                cached_tokens=reply.cached_tokens,
-                completion_tokens=reply.completion_tokens,
-                cost_usd=cost_usd,
-            )
+            self.counts.spent_usd += call.cost_usd or 0.0
         return self._keep(call)
 
     def _keep(self, call: Call) -> str:
@@ -638,15 +645,6 @@ class Asker:
         except FatalJudgeError as error:
             self.stop(error)
             raise
-
-
-def share_failure(other: asyncio.Future[None]) -> None:
-    """Raise the failure of an equal question that was given up meanwhile; one that was answered is recorded."""
-    error = None if other.cancelled() else other.exception()
-    if isinstance(error, EndpointDown):
-        raise JudgeFailed(str(error)) if LAST_CHANCE.get() else repeat_error(error)
-    if isinstance(error, JudgeFailed):
-        raise repeat_error(error)
 
 
 def read_twice(text: str, read: Callable[[str], T], question: Question) -> tuple[T, str | None]:

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from evalhouse.tasks.asking.limits import Activity
+from evalhouse.tasks.asking.asker import Activity
 from evalhouse.tasks.judge.protocol import (
     BatchLimits,
     BatchLine,
@@ -48,6 +48,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Rows that are read, or a task that begins, take a moment in which no question is asked: after so many looks at which
+# nothing moved all is still. A busy event loop delays the looks, and all that is ready to run does so between two.
+_STILL_LOOK_S = 0.1
+_STILL_LOOKS = 10
 _FIRST_LOOK_S = 0.5
 _MAX_LOOK_S = 60.0
 _LOOK_GROWTH = 1.3
@@ -145,8 +149,6 @@ class BatchQueue:
         self._max_requests = service.limits.requests
         self._one_at_a_time = False
         self._leave_after_s: float | None = None
-        self._leaves = False
-        activity.listen(self._look_for_round)
 
     async def wait_for(self, request: ModelRequest) -> BatchResult | None:
         """Return the result of a request that goes by batch; None when it is to be sent by itself after all.
@@ -155,6 +157,7 @@ class BatchQueue:
         """
         if self._opening is None:
             self._opening = asyncio.create_task(self._find_batches())
+            self._begin(self._send_rounds)
             if self._deadline is not None:
                 self._begin(partial(self._keep_deadline, self._deadline))
         await asyncio.shield(self._opening)
@@ -190,7 +193,7 @@ class BatchQueue:
         begun = time.strftime("%H:%M", time.localtime(since))
         return f"by batch: {n_done:,} of {n_all:,} answered ({statuses}), since {begun} ({waited})"
 
-    def stopped(self, error: FatalJudgeError, _: float) -> None:
+    def stopped(self, error: FatalJudgeError) -> None:
         """End all waits, since the run stops; the requests that the provider has stay there."""
         self._stopped_by = error
         for task in self._tasks - self._ending:
@@ -250,23 +253,25 @@ class BatchQueue:
 
     # Rounds
 
-    def _look_for_round(self) -> None:
-        """Send the requests that wait unsent, since nothing moves."""
-        if self._leave_after_s is not None and not self._leaves:
-            self._leaves = True
-            self._begin(partial(self._leave, self._leave_after_s))
-        is_over = self._is_late.is_set() or self._stopped_by is not None
-        if self._unsent and not is_over and not (self._one_at_a_time and self._batches):
-            self._begin(self._send_round)
+    async def _send_rounds(self) -> None:
+        """Send the requests that wait unsent each time that nothing moves any more.
 
-    async def _leave(self, after_s: float) -> None:
-        """Leave once all has been still for so long with nothing but batches to wait for, and a deadline still far."""
+        Leaves once all has been still for as long as it was told to wait with nothing but batches to wait for, and a
+        deadline still far.
+        """
+        n_looks, n_begun, still_since = 0, 0, time.monotonic()
         while True:
-            n_begun = self._activity.n_begun
-            await asyncio.sleep(after_s)
-            is_still = not self._activity.n_moving and n_begun == self._activity.n_begun
+            await asyncio.sleep(_STILL_LOOK_S)
+            if self._activity.n_moving or n_begun != self._activity.n_begun:
+                n_looks, n_begun, still_since = 0, self._activity.n_begun, time.monotonic()
+                continue
+            n_looks += 1
+            is_over = self._is_late.is_set() or self._stopped_by is not None
+            if n_looks >= _STILL_LOOKS and self._unsent and not is_over and not (self._one_at_a_time and self._batches):
+                await self._send_round()
             is_near = self._deadline is not None and self._deadline - time.time() < _LEAVES_BEFORE_S
-            if is_still and self._batches and not self._unsent and not is_near:
+            waits_only = self._batches and not self._unsent and not is_near
+            if self._leave_after_s is not None and waits_only and time.monotonic() - still_since > self._leave_after_s:
                 raise BatchUnderWay(f"{WAITS} ({self.describe()})")
 
     async def _send_round(self) -> None:
@@ -293,18 +298,18 @@ class BatchQueue:
                 self._ledger.write, batch_id, "planned", len(file.hashes), request_hashes=file.hashes
             )
             planned_at = time.time()
-            state = await self._persist(partial(self._create, file, planned_at))
+
+            async def create(file: _File = file, planned_at: float = planned_at) -> BatchState:
+                ids, was_sent = frozenset(map(make_custom_id, file.hashes)), file.was_sent
+                file.was_sent = True
+                if was_sent and (state := await self.service.find(file.path.stem, since=planned_at, custom_ids=ids)):
+                    return state
+                return await self.service.create(file.path, file.path.stem)
+
+            state = await self._persist(create)
             await self._note(batch_id, "sent", state, n=len(file.hashes))
             await asyncio.to_thread(file.path.unlink, missing_ok=True)
             self._follow(batch_id, state.provider_id, planned_at, file.hashes)
-
-    async def _create(self, file: _File, planned_at: float) -> BatchState:
-        batch_id, state = file.path.stem, None
-        if file.was_sent:
-            ids = frozenset(map(make_custom_id, file.hashes))
-            state = await self.service.find(batch_id, since=planned_at, custom_ids=ids)
-        file.was_sent = True
-        return state or await self.service.create(file.path, batch_id)
 
     def _put_back(self, hashes: Iterable[str]) -> None:
         for item in hashes:
@@ -371,7 +376,6 @@ class BatchQueue:
         if state.is_too_much or self._is_late.is_set():
             self._put_back(rest)
         await self._note(batch.batch_id, "over", state, n=batch.n_requests)
-        self._activity.look()
 
     async def _hand_out(self, batch: _SentBatch, state: BatchState) -> None:
         """Give each result to the question that waits for it, once; lines of other requests are left out."""

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import orjson
 
-from evalhouse.tasks.asking.asker import Asker, share_failure
+from evalhouse.tasks.asking.asker import Asker, InFlight
 from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.protocol import (
@@ -86,7 +86,7 @@ class EmbeddingQueue:
         self._asker = asker
         self._max_tokens = max_tokens
         self._max_texts = MAX_TEXTS
-        self._open: dict[str, asyncio.Future[None]] = {}
+        self._in_flight = InFlight()
         self._waiting: list[_Text] = []
         self._n_seen = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -97,11 +97,7 @@ class EmbeddingQueue:
         """Return the vector of a question's `text`, recorded or new; raises what `Asker.ask` raises."""
         self._asker.raise_if_stopped()
         request = self._asker.judge.prepare(question)
-        while (other := self._open.get(request.request_hash)) is not None:
-            await asyncio.wait([other])
-            share_failure(other)
-        mine = self._open[request.request_hash] = asyncio.get_running_loop().create_future()
-        try:
+        async with self._in_flight.hold([request.request_hash]):
             recorded = await self._asker.find_recorded(question, request, read_vector)
             if recorded is not None:
                 return recorded.value
@@ -113,13 +109,6 @@ class EmbeddingQueue:
             elif self._timer is None:
                 self._timer = loop.call_later(_LOOK_S, self._look)
             return await text.vector
-        except QuestionRefused as error:
-            mine.set_exception(error)
-            mine.exception()  # looked at, so that asyncio does not report it where no equal text waits
-            raise
-        finally:
-            del self._open[request.request_hash]
-            mine.cancel()
 
     def _look(self) -> None:
         """Send the texts when one has waited long, or when no question is being asked that might bring more."""

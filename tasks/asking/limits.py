@@ -1,27 +1,19 @@
 """The limits of what an endpoint is sent: requests at once, requests and tokens per minute, and the time for a reply.
 
 The number of requests at once follows the endpoint's refusals (429) and late replies: it falls at once and rises one
-by one. All models of one endpoint share that number. Runs and machines that use the same Prefect server also share a
-limit there: one of Prefect's global concurrency limits for each model, made on first use, which an operator may change.
-Each shard holds a part of it while it is judged. A stop sign ends all that waits here or elsewhere in a run.
+by one. All models of one endpoint share that number. A stop sign ends all that waits here or elsewhere in a run.
 """
 
 import asyncio
-import hashlib
 import heapq
 import logging
 import math
 import random
-import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any
 
-import httpx
-
-from evalhouse.tasks.judge.protocol import MAX_TIMEOUT_S, TIMEOUT_S, FatalJudgeError, JudgeFailed, is_near, repeat_error
+from evalhouse.tasks.judge.protocol import MAX_TIMEOUT_S, TIMEOUT_S, FatalJudgeError, JudgeFailed, repeat_error
 from evalhouse.warehouse.messages import name_setting, write_span
 
 logger = logging.getLogger(__name__)
@@ -50,26 +42,6 @@ _MAX_OVERTAKING = 64
 # An endpoint that has never answered may not exist, so its time-out grows no further.
 _MAX_DOUBLINGS_UNANSWERED = 2
 
-# Rows that are read, or a task that begins, take a moment in which no question is asked.
-_STILL_S = 1.0
-# The event loop may have been held up for longer than that: all that was ready to run does so first.
-_CHECKED_AGAIN_S = 0.1
-
-_MAX_SILENCE_S = 20.0
-# The shortest lease that Prefect grants: the slots of a dead process are free again after it. Each request for slots is
-# sent once, because one that is given up may be granted, and Prefect itself repeats it after half a minute.
-_LEASE: Mapping[str, Any] = {
-    "lease_duration": 60.0,
-    "strict": True,
-    "raise_on_lease_renewal_failure": False,
-    "max_retries": 0,
-    "timeout_seconds": _MAX_SILENCE_S,
-}
-_ASK_AGAIN_S = 3.0
-# A busy Prefect server is asked again for this long before a shard is judged without its part of the limit.
-_SHARING_PATIENCE_S = 120.0
-
-
 DRAIN_S = 3.0
 """The seconds that requests in flight may still take when a run is stopped."""
 
@@ -84,22 +56,23 @@ class StopSign:
 
     def __init__(self) -> None:
         self._error: FatalJudgeError | None = None
-        self._listeners: list[Callable[[FatalJudgeError, float], None]] = []
-        self._sleeping: set[asyncio.Future[None]] = set()
+        self._is_given = asyncio.Event()
+        self._listeners: list[Callable[[FatalJudgeError], None]] = []
+        self._in_flight: set[asyncio.Timeout] = set()
 
     def give(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
         """Stop everything with this error; requests in flight have `drain_s` seconds left."""
         if self._error is not None:
             return
         self._error = error
-        for sleeper in self._sleeping:
-            if not sleeper.done():
-                sleeper.set_exception(repeat_error(error))
+        self._is_given.set()
+        for timeout in (timeout for timeout in self._in_flight if not timeout.expired()):
+            timeout.reschedule(asyncio.get_running_loop().time() + drain_s)
         for listener in self._listeners:
-            listener(error, drain_s)
+            listener(error)
 
-    def listen(self, listener: Callable[[FatalJudgeError, float], None]) -> None:
-        """Call `listener` with the error and the seconds left when the sign is given."""
+    def listen(self, listener: Callable[[FatalJudgeError], None]) -> None:
+        """Call `listener` with the error when the sign is given."""
         self._listeners.append(listener)
 
     def raise_if_given(self) -> None:
@@ -109,16 +82,20 @@ class StopSign:
 
     async def sleep(self, seconds: float) -> None:
         """Wait that long; raises as soon as the sign is given."""
-        self.raise_if_given()
-        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleeping.add(sleeper)
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await sleeper
-        except TimeoutError:
-            pass
-        finally:
-            self._sleeping.discard(sleeper)
+                await self._is_given.wait()
+        self.raise_if_given()
+
+    @asynccontextmanager
+    async def in_flight(self) -> AsyncIterator[asyncio.Timeout]:
+        """Run the block; when the sign is given, a TimeoutError ends it after the seconds that are then left."""
+        async with asyncio.timeout(None) as timeout:
+            self._in_flight.add(timeout)
+            try:
+                yield timeout
+            finally:
+                self._in_flight.discard(timeout)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -387,159 +364,6 @@ class EndpointLimit:
         """Describe the wait in which nothing is asked; None while a request is in flight."""
         left_s = self._waits_until - now
         return None if self.capacity.in_flight or left_s < 1 else f"waiting {write_span(left_s)}: {self._waits_for}"
-
-
-class Activity:
-    """Counts the questions that are being asked and do not wait for a batch, within one event loop.
-
-    Listeners are called each time that all have been still for a moment. `n_begun` counts how often one began to move.
-    """
-
-    def __init__(self) -> None:
-        self.n_moving = 0
-        self.n_begun = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._listeners: list[Callable[[], None]] = []
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call this when all has been still for a moment."""
-        self._listeners.append(listener)
-
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """Count a question as moving while the block runs."""
-        self._count(1)
-        try:
-            yield
-        finally:
-            self._count(-1)
-
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """Count a moving question as still while the block runs."""
-        self._count(-1)
-        try:
-            yield
-        finally:
-            self._count(1)
-
-    def _count(self, change: int) -> None:
-        self.n_moving += change
-        if change > 0:
-            self.n_begun += 1
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-        else:
-            self.look()
-
-    def look(self) -> None:
-        """Call the listeners soon if all is still; also for waits that no question will end."""
-        if self._listeners and not self.n_moving:
-            self._look_in(_STILL_S, None)
-
-    def _look_in(self, seconds: float, n_begun: int | None) -> None:
-        """Call the listeners after a first look and a second one between which nothing has begun."""
-
-        def look() -> None:
-            self._timer = None
-            if n_begun is None:
-                self._look_in(_CHECKED_AGAIN_S, self.n_begun)
-            elif n_begun == self.n_begun:
-                for listener in self._listeners:
-                    listener()
-
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, look)
-
-
-class SharedLimits:
-    """The part of the Prefect limits for its models that a run holds; `limits` are by "ENDPOINT MODEL".
-
-    Each shard holds `slots` of every limit, and the run sends as many requests at once as its shards hold together.
-    """
-
-    def __init__(self, limits: Mapping[str, EndpointLimit], *, concurrency: int, slots: int) -> None:
-        # Another machine has another server at an address such as localhost.
-        shared = {key: limit for key, limit in limits.items() if not is_near(key.split(" ", 1)[0], network=False)}
-        self._limits = {name_limit(key): limit for key, limit in shared.items()}
-        self._concurrency = concurrency
-        self._slots = slots
-        self._held = 0
-        self._is_unshared = self._has_warned = False
-
-    @asynccontextmanager
-    async def hold(self, raise_if_stopped: Callable[[], None]) -> AsyncIterator[None]:
-        """Hold a shard's slots while the block runs, once they are free; `raise_if_stopped` ends the wait.
-
-        Where the server cannot be asked for two minutes the shard is judged without: a paid run must not end for that.
-        """
-        async with AsyncExitStack() as stack:
-            slots = await self._acquire(stack, raise_if_stopped) if self._limits else self._slots
-            self._change_share(slots)
-            stack.callback(self._change_share, -slots)
-            yield
-
-    def _change_share(self, slots: int) -> None:
-        self._held += slots
-        for limit in self._limits.values():
-            limit.set_share(self._held)
-
-    async def _acquire(self, stack: AsyncExitStack, raise_if_stopped: Callable[[], None]) -> int:
-        """Enter the lease of a shard's slots, fewer where the limits are smaller; returns their number."""
-        from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError, concurrency  # noqa: PLC0415
-        from prefect.exceptions import PrefectException  # noqa: PLC0415
-
-        patient_until = read_clock() + (0.0 if self._is_unshared else _SHARING_PATIENCE_S)
-        while True:
-            raise_if_stopped()
-            try:
-                async with asyncio.timeout(_MAX_SILENCE_S):
-                    sizes = {name: await self._fetch_size(name) for name in self._limits}
-                self._is_unshared = False
-                active = {name: size for name, size in sizes.items() if size is not None}
-                slots = min([self._slots, *active.values()])
-                if active and slots:  # an operator may have set the limit to 0
-                    await stack.enter_async_context(concurrency(list(active), occupy=slots, **_LEASE))
-                if slots or not active:
-                    return slots
-            except (httpx.HTTPError, PrefectException, ConcurrencySlotAcquisitionError, TimeoutError) as error:
-                refusal = error.__cause__
-                if isinstance(refusal, httpx.HTTPStatusError) and refusal.response.status_code == HTTPStatus.LOCKED:
-                    self._warn("waiting for slots of the Prefect limit %s, which others hold", ", ".join(self._limits))
-                elif read_clock() >= patient_until:  # before, a busy server, or one that is being started again
-                    self._is_unshared = True
-                    self._warn("limits are not shared with other runs that ask the same model: %s", error)
-                    return self._slots
-            await asyncio.sleep(_ASK_AGAIN_S)
-
-    async def _fetch_size(self, name: str) -> int | None:
-        """Return a limit's slots, and make a limit that is missing; None for one that is switched off."""
-        from prefect.client.orchestration import get_client  # noqa: PLC0415
-        from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate  # noqa: PLC0415
-        from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound  # noqa: PLC0415
-
-        async with get_client() as client:
-            with suppress(ObjectNotFound):
-                limit = await client.read_global_concurrency_limit_by_name(name)
-                return limit.limit if limit.active else None
-            with suppress(ObjectAlreadyExists):  # another process was faster
-                await client.create_global_concurrency_limit(
-                    GlobalConcurrencyLimitCreate(name=name, limit=self._concurrency)
-                )
-            return (await client.read_global_concurrency_limit_by_name(name)).limit
-
-    def _warn(self, message: str, details: object) -> None:
-        if not self._has_warned:
-            logger.warning(message, details)
-        self._has_warned = True
-
-
-def name_limit(key: str) -> str:
-    """Return the name of the Prefect limit for an endpoint and a model; Prefect takes no slash in a name."""
-    readable = re.sub(r"[^A-Za-z0-9.]+", "-", key.split("://", 1)[-1]).strip("-")[:80]
-    return f"evalhouse-{readable}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
 
 
 def draw_backoff(failures: int) -> float:

@@ -39,7 +39,7 @@ class Origin:
 ORIGIN: ContextVar[Origin] = ContextVar("ORIGIN", default=Origin())  # noqa: B039  # frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Call:
     """One row of `llm_calls` in the making."""
 

@@ -105,8 +105,8 @@ class ModelReply:
     `cached_tokens` are the part of the prompt that the provider still had from an earlier request;
     `written_tokens` are a part, too, which it keeps for later ones.
     `thoughts` are the model's reasoning before the text, which is paid for with it. `is_cut` is for a reply that the
-    model's output limit ended. `logprobs` are packed as `tasks/judge/logprobs.py` does, None where the endpoint gives
-    none or was not asked. `parts` are the replies to the parts of a question, in their order; `text` is then empty.
+    model's output limit ended. `logprobs` are packed as `measures/expected_ratings.py` does, None where the endpoint
+    gives none or was not asked. `parts` are the replies to the parts of a question, in their order; `text` is then empty.
     """
 
     text: str

@@ -19,7 +19,6 @@ from langsmith.utils import tracing_is_enabled
 from openai.types import Batch
 
 from evalhouse.tasks.datasets.thoughts import find_thoughts, join_parts, split_reply
-from evalhouse.tasks.judge.logprobs import TOP_LOGPROBS, pack_logprobs
 from evalhouse.tasks.judge.protocol import (
     BatchLimits,
     BatchLine,
@@ -40,6 +39,7 @@ from evalhouse.tasks.judge.protocol import (
     parse_count,
     require_prompt,
 )
+from evalhouse.tasks.measures.expected_ratings import TOP_LOGPROBS, pack_logprobs
 from evalhouse.tasks.models.dialect import FORMS, Dialect, translate_error
 from evalhouse.tasks.models.openai_api import Completion, Completions, parse_answer
 from evalhouse.tasks.models.providers import (

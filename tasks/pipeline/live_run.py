@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from evalhouse.tasks.asking.asker import Asker
     from evalhouse.tasks.asking.batches import BatchQueue
     from evalhouse.tasks.asking.embeddings import Embedder
-    from evalhouse.tasks.asking.limits import SharedLimits
+    from evalhouse.tasks.asking.shared_limits import SharedLimits
     from evalhouse.tasks.datasets.read import StagedDataset
     from evalhouse.tasks.targets.collection import Collection
 
@@ -352,7 +352,7 @@ class LiveRun:
 
     def share_limits(self, shards_at_once: int) -> None:
         """Share the limits with all runs that use the same Prefect server; each shard then waits for its slots."""
-        from evalhouse.tasks.asking.limits import SharedLimits  # noqa: PLC0415  # few runs share a Prefect server
+        from evalhouse.tasks.asking.shared_limits import SharedLimits  # noqa: PLC0415  # few runs share a Prefect server
 
         judged = ((asker.judge, asker.limit) for asker in self.askers)
         limits = {f"{judge.endpoint} {judge.model}": limit for judge, limit in judged if judge.endpoint is not None}

@@ -339,7 +339,6 @@ class Collection:
     n_asked: int = 0
     n_failed: int = 0
     n_taken: int = 0
-    _sending: set[asyncio.Timeout] = field(default_factory=set)
     _failed_before: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -349,16 +348,6 @@ class Collection:
     def n_to_ask(self) -> int:
         """The number of samples to ask about, as far as is known: those taken from the record are not."""
         return self.n_samples - self.n_taken
-
-    def listen(self, stop_sign: StopSign) -> None:
-        """End with the run: nothing more is asked when it is stopped."""
-
-        def drain(_: FatalJudgeError, drain_s: float) -> None:
-            until = asyncio.get_running_loop().time() + drain_s
-            for timeout in self._sending:
-                timeout.reschedule(until)
-
-        stop_sign.listen(drain)
 
     def read_conversations(self, number: int, size: int) -> Iterator[list[StoredSample]]:
         """Yield the conversations that begin in a shard, each with all of its turns; every sample by itself where no
@@ -456,12 +445,8 @@ class Collection:
                     f"sample {question.sample_id} has no recorded response, and no target was given to ask"
                 )
             try:
-                async with asyncio.timeout(None) as drain:
-                    self._sending.add(drain)
-                    try:
-                        response = check_contexts(question, await self.target.ask(question))
-                    finally:
-                        self._sending.discard(drain)
+                async with stop_sign.in_flight():
+                    response = check_contexts(question, await self.target.ask(question))
             except TimeoutError:
                 stop_sign.raise_if_given()
                 raise

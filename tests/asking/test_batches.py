@@ -37,8 +37,8 @@ STEPS = {"extract_answer", "extract_ground_truth", "classify", "attribute_answer
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, quick_backoff: None) -> None:
     """Shorten the time until a run counts as still, and between looks at a batch, to a twentieth of a second."""
-    monkeypatch.setattr("evalhouse.tasks.asking.limits._STILL_S", 0.05)
-    monkeypatch.setattr("evalhouse.tasks.asking.limits._CHECKED_AGAIN_S", 0.01)
+    monkeypatch.setattr("evalhouse.tasks.asking.batches._STILL_LOOK_S", 0.01)
+    monkeypatch.setattr("evalhouse.tasks.asking.batches._STILL_LOOKS", 5)
     monkeypatch.setattr("evalhouse.tasks.asking.batches._FIRST_LOOK_S", 0.03)
     monkeypatch.setattr("evalhouse.tasks.asking.batches._MAX_LOOK_S", 0.05)
 

@@ -10,8 +10,7 @@ from grades import find_rubric, rate
 from token_replies import RATED, SEVEN, SEVEN_MEAN, Token, list_tokens, write_text
 
 from evalhouse.prompts import Rating
-from evalhouse.tasks.judge.logprobs import pack_logprobs, unpack_logprobs
-from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable
+from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable, pack_logprobs, unpack_logprobs
 
 
 def expect(*tokens: Token, rubric: str = "accuracy", packed: str | None = "") -> Rating:

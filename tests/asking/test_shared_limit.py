@@ -19,8 +19,9 @@ from prefect.settings import (
 )
 from prefect_holder import find_server
 
-from evalhouse.tasks.asking import limits
-from evalhouse.tasks.asking.limits import EndpointLimit, SharedLimits, name_limit
+from evalhouse.tasks.asking import shared_limits
+from evalhouse.tasks.asking.limits import EndpointLimit
+from evalhouse.tasks.asking.shared_limits import SharedLimits, name_limit
 from evalhouse.tasks.judge.protocol import RunCancelled
 
 
@@ -50,7 +51,7 @@ def key(request: pytest.FixtureRequest) -> str:
 def prefect(monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
     """The server as an operator sees it."""
     found = find_server()
-    monkeypatch.setattr(limits, "_ASK_AGAIN_S", 0.2)
+    monkeypatch.setattr(shared_limits, "_ASK_AGAIN_S", 0.2)
     url, auth = found["PREFECT_API_URL"], found["PREFECT_API_AUTH_STRING"]
     user, _, password = auth.partition(":")
     with (
@@ -154,8 +155,8 @@ async def test_shard_is_judged_with_a_warning_where_the_server_cannot_be_asked(
     host: str, n_warnings: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An endpoint of this machine alone is shared with no other, and nothing is asked of the server."""
-    monkeypatch.setattr(limits, "_SHARING_PATIENCE_S", 0.3)
-    monkeypatch.setattr(limits, "_ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr(shared_limits, "_SHARING_PATIENCE_S", 0.3)
+    monkeypatch.setattr(shared_limits, "_ASK_AGAIN_S", 0.1)
     run = Run(f"http://{host}/v1 judge")
     with (
         temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}),

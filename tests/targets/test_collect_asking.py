@@ -104,7 +104,6 @@ async def collecting(
         }  # fmt: skip
         collection = Collection(**{**values, **changes})
         live_run.collection = collection
-        collection.listen(live_run.asker.stop_sign)
         try:
             yield live_run, collection
         finally:
