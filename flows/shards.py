@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import uuid4
 
 import httpx
@@ -175,7 +175,7 @@ async def judge_shard(live_run: LiveRun, number: int, *, after: Sequence[Stored]
         ended = await asyncio.gather(*begun.values(), return_exceptions=True)
     dependencies = {"shard": {TaskRunResult(id=task_run_id) for task_run_id in ids.values()}}
     writing: Task[[str, int], Any] = write
-    stored: Stored = await run_task_async(writing, None, None, parameters, None, "result", dependencies)
+    stored = cast(Stored, await run_task_async(writing, None, None, parameters, None, "result", dependencies))
     live_run.asker.raise_if_stopped()  # with the reason of the stop, where a step was cancelled by it
     for error in ended:
         if isinstance(error, BaseException):

@@ -10,8 +10,7 @@ A request that a chat model gets in one piece is taken apart here and put togeth
   "At 22:40" claims nothing. Useful is a context that supports any of them.
 
 Each verdict gives in its reason what decided it: "0.831 ≥ 0.5 in words 120–480 of C2", or "not supported in words 1–96
-of C2" from a model that gives no score. Scores are requested by a generator, so that a classifier in this process and a
-chat model over a network answer to the same rules.
+of C2" from a model that gives no score.
 
 Some chat models were made for this question (does this document support this claim, yes or no?). A judge named
 FORM+JUDGE, such as `minicheck+openai:bespoke-minicheck`, is asked pair by pair in the words the model was trained on,
@@ -22,7 +21,7 @@ which our own prompts rule out.
 import math
 import re
 import tomllib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
@@ -78,40 +77,21 @@ class Scored:
     call_id: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """The score from which on a claim counts as supported, whether support together is asked for, and whether the model
-    reads a document beside a claim at once."""
-
-    threshold: float
-    joint: bool
-    fits: Callable[[Pair], bool]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Pairs whose scores are needed; `whole` takes a document that fits as one window."""
-
-    pairs: Sequence[Pair]
-    whole: bool = False
-
-
 class Scorer(Protocol):
-    """Scores pairs at once."""
+    """Scores pairs: a classifier in this process, or a chat model over a network."""
 
     @property
     def threshold(self) -> float:
         """The score from which on a claim counts as supported."""
 
-    def score(self, pairs: Sequence[Pair], *, whole: bool = False) -> list[Scored]:
-        """Return a score for each pair."""
+    async def score(self, pairs: Sequence[Pair], *, whole: bool = False) -> list[Scored]:
+        """Return a score for each pair; `whole` takes a document that fits as one window."""
 
     def fits(self, pair: Pair) -> bool:
-        """Return whether the model reads the whole document at once."""
+        """Return whether the model reads the whole document beside the claim at once."""
 
 
 Verdicts = list[dict[str, Any]]
-Judging = Generator[Batch, list[Scored], Verdicts]
 
 
 def locate(document: str, start: int, end: int) -> dict[str, Any]:
@@ -125,21 +105,11 @@ def locate(document: str, start: int, end: int) -> dict[str, Any]:
     return {"first": max(1, first), "last": max(1, len(document[:end].split())), "unit": "words"}
 
 
-def begin_judging(prompt: str, data: Mapping[str, Any], rules: Rules) -> Judging:
-    """Yield the pairs to score batch by batch, and return the verdicts on the wire data of the request `prompt`."""
-    judges = {"attribute": _attribute, "classify": _classify, "rank": _rank}
-    return judges[prompt](data, rules)
-
-
-def judge_pairs(prompt: str, data: Mapping[str, object], scorer: Scorer, *, joint: bool) -> dict[str, object]:
-    """Return the reply to the request `prompt` about its wire data; `joint` where it asks for support together."""
-    judging = begin_judging(prompt, data, Rules(threshold=scorer.threshold, joint=joint, fits=scorer.fits))
-    try:
-        batch = next(judging)
-        while True:
-            batch = judging.send(scorer.score(batch.pairs, whole=batch.whole))
-    except StopIteration as ended:
-        return {"threshold": scorer.threshold, "verdicts": ended.value}
+async def judge_pairs(prompt: str, data: Mapping[str, Any], scorer: Scorer, *, joint: bool) -> Verdicts:
+    """Return the verdicts on the wire data of the request `prompt`; `joint` where it asks for support together."""
+    if prompt == "attribute":
+        return await _attribute(data, scorer, joint=joint)
+    return await (_classify if prompt == "classify" else _rank)(data, scorer)
 
 
 def read_score(reason: str) -> float | None:
@@ -166,18 +136,18 @@ def _describe(scored: Scored) -> dict[str, object]:
     return {"score": round(scored.score, 6), scored.unit: [scored.first, scored.last], **call}
 
 
-def _attribute(data: Mapping[str, Any], rules: Rules) -> Judging:
+async def _attribute(data: Mapping[str, Any], scorer: Scorer, *, joint: bool) -> Verdicts:
     statements = _list_items(data, "answer_statements", "ground_truth_statements")
     contexts = _list_items(data, "contexts", CONVERSATION)
     pairs = [Pair(document=context.text, claim=entry.text) for entry in statements for context in contexts]
-    scored_pairs, n = (yield Batch(pairs=pairs)), len(contexts)
+    scored_pairs, n = await scorer.score(pairs), len(contexts)
     by_id = {entry.id: scored_pairs[place * n : (place + 1) * n] for place, entry in enumerate(statements)}
     orders = {item: sorted(range(n), key=lambda place, of=of: -of[place].score) for item, of in by_id.items()}  # type: ignore[misc]
     verdicts: dict[str, dict[str, Any]] = {}
     for entry in statements:
         scores, best = by_id[entry.id], orders[entry.id][0]
-        named = [item.id for item, scored in zip(contexts, scores, strict=True) if scored.score >= rules.threshold]
-        reason = _explain(scores[best], rules.threshold, contexts[best].id)
+        named = [item.id for item, scored in zip(contexts, scores, strict=True) if scored.score >= scorer.threshold]
+        reason = _explain(scores[best], scorer.threshold, contexts[best].id)
         verdicts[entry.id] = {
             "reason": reason if named or scores[best].reply is not None else f"at most {reason}",
             "contexts": named,
@@ -189,20 +159,20 @@ def _attribute(data: Mapping[str, Any], rules: Rules) -> Judging:
         }
     # By statement the fewest of its highest contexts whose best stretches support it as one text.
     unsupported = [entry for entry in statements if not verdicts[entry.id]["contexts"]]
-    for size in range(2, min(_MAX_TOGETHER, n) + 1) if rules.joint else ():
+    for size in range(2, min(_MAX_TOGETHER, n) + 1) if joint else ():
         asked = []
         for entry in unsupported:
             places = sorted(orders[entry.id][:size])
             document = "\n".join(by_id[entry.id][place].text for place in places)
             pair = Pair(document=document, claim=entry.text)
-            if not verdicts[entry.id]["together"] and rules.fits(pair):
+            if not verdicts[entry.id]["together"] and scorer.fits(pair):
                 asked.append((entry, places, pair))
-        scored_pairs = yield Batch(pairs=[pair for _, _, pair in asked], whole=True)
+        scored_pairs = await scorer.score([pair for _, _, pair in asked], whole=True)
         for (entry, places, _), scored in zip(asked, scored_pairs, strict=True):
-            if scored.score >= rules.threshold:
+            if scored.score >= scorer.threshold:
                 names = [contexts[place].id for place in places]
                 verdicts[entry.id] |= {
-                    "reason": f"together {_explain(scored, rules.threshold, ' and '.join(names))}",
+                    "reason": f"together {_explain(scored, scorer.threshold, ' and '.join(names))}",
                     "together": names,
                     "together_score": round(scored.score, 6),
                     "call_id": scored.call_id,
@@ -214,34 +184,34 @@ def _attribute(data: Mapping[str, Any], rules: Rules) -> Judging:
     ]
 
 
-def _classify(data: Mapping[str, Any], rules: Rules) -> Judging:
+async def _classify(data: Mapping[str, Any], scorer: Scorer) -> Verdicts:
     answer, truth = _list_items(data, "answer_statements"), _list_items(data, "ground_truth_statements")
     sides = [(answer, truth, "FP", "the ground truth"), (truth, answer, "FN", "the answer")]
     asked = [(entry, other, label, name) for side, other, label, name in sides for entry in side]
     pairs = [Pair(document="\n".join(item.text for item in other), claim=entry.text) for entry, other, _, _ in asked]
-    scores = yield Batch(pairs=pairs)
+    scores = await scorer.score(pairs)
     return [
         {
             "id": entry.id,
-            "reason": _explain(scored, rules.threshold, f"the statements of {name}"),
-            "label": "TP" if scored.score >= rules.threshold else label,
+            "reason": _explain(scored, scorer.threshold, f"the statements of {name}"),
+            "label": "TP" if scored.score >= scorer.threshold else label,
             **_describe(scored),
         }
         for (entry, _, label, name), scored in zip(asked, scores, strict=True)
     ]
 
 
-def _rank(data: Mapping[str, Any], rules: Rules) -> Judging:
+async def _rank(data: Mapping[str, Any], scorer: Scorer) -> Verdicts:
     contexts, question, truth = _list_items(data, "contexts"), str(data["question"]), str(data["ground_truth"])
     sentences = split_statements(truth) or [truth]
     claims = [f"{question} {sentence}".strip() for sentence in sentences]
-    scores = yield Batch(pairs=[Pair(document=context.text, claim=claim) for context in contexts for claim in claims])
+    scores = await scorer.score([Pair(document=context.text, claim=claim) for context in contexts for claim in claims])
     verdicts: Verdicts = []
     for place, context in enumerate(contexts):
         of_context = scores[place * len(claims) : (place + 1) * len(claims)]
         best = max(range(len(claims)), key=lambda at: of_context[at].score)
-        useful = of_context[best].score >= rules.threshold
-        reason = f"{_explain(of_context[best], rules.threshold)}, for “{shorten(sentences[best], _SHOWN)}”"
+        useful = of_context[best].score >= scorer.threshold
+        reason = f"{_explain(of_context[best], scorer.threshold)}, for “{shorten(sentences[best], _SHOWN)}”"
         label = "useful" if useful else "not_useful"
         verdicts.append({"id": context.id, "reason": reason, "label": label, **_describe(of_context[best])})
     return verdicts

@@ -48,7 +48,6 @@ _NO_CONTEXT = "none"
 _SUPPORTED, _TOGETHER = "supported", "+"  # marks of votes
 _NEAREST = "the nearest vote:"
 _MAX_FALSE_STARTS = 100
-_YES_FROM = 0.5  # of scores that are 1 for yes and 0 for no
 # What one reply may hold. A text of one request has at most some thousand sentences and a hundred thousand letters.
 _MAX_STATEMENTS = 2_000
 _MAX_LETTERS = 100_000
@@ -273,27 +272,32 @@ def _read_reply(
 
 async def _ask_by_pairs(asker: "Asker", inquiry: Inquiry, form: "Form") -> Poll:
     """Return the verdicts that follow from a yes or no on each pair, with the call of the pair that decided each."""
-    from evalhouse.tasks.asking.pairs import Rules, Scored, begin_judging, locate  # noqa: PLC0415
+    from evalhouse.tasks.asking.pairs import Scored, judge_pairs, locate  # noqa: PLC0415
 
-    async def ask_pair(pair: "Pair") -> Scored:
-        data = {"document": pair.document, "claim": pair.claim}
-        question = Question(step=inquiry.step, sample_id=inquiry.sample_id, prompt=inquiry.prompt, data=data)
-        answer = await asker.ask(question, form.read)
-        place = locate(pair.document, 0, len(pair.document))
-        reply = "supported" if answer.value else "not supported"
-        return Scored(score=float(answer.value), text=pair.document, reply=reply, call_id=answer.call_id, **place)
+    class AskedPairs:
+        """Scores pairs by the replies of the chat model, 1 for yes and 0 for no."""
 
-    joint = "together" in str(inquiry.prompt.reply_schema)
-    rules = Rules(threshold=_YES_FROM, joint=joint, fits=lambda _: True)  # requests are split by tokens before
-    judging = begin_judging(inquiry.prompt.name, plain_data(inquiry.build_data(list(inquiry.allowed))), rules)
+        threshold = 0.5
+
+        def fits(self, pair: "Pair") -> bool:
+            return True  # requests are split by tokens before
+
+        async def score(self, pairs: Sequence["Pair"], *, whole: bool = False) -> list[Scored]:
+            return await gather_all([self.ask(pair) for pair in pairs])
+
+        async def ask(self, pair: "Pair") -> Scored:
+            data = {"document": pair.document, "claim": pair.claim}
+            question = Question(step=inquiry.step, sample_id=inquiry.sample_id, prompt=inquiry.prompt, data=data)
+            answer = await asker.ask(question, form.read)
+            place = locate(pair.document, 0, len(pair.document))
+            reply = "supported" if answer.value else "not supported"
+            return Scored(score=float(answer.value), text=pair.document, reply=reply, call_id=answer.call_id, **place)
+
+    data, joint = plain_data(inquiry.build_data(list(inquiry.allowed))), "together" in str(inquiry.prompt.reply_schema)
     try:
-        batch = next(judging)
-        while True:
-            batch = judging.send(await gather_all([ask_pair(pair) for pair in batch.pairs]))
+        given = await judge_pairs(inquiry.prompt.name, data, AskedPairs(), joint=joint)
     except JudgeFailed as error:
         return Poll(judged={}, failure=error)
-    except StopIteration as ended:
-        given = ended.value
     verdicts = read_verdicts(orjson.dumps({VERDICTS: given}).decode(), inquiry.allowed, inquiry.contexts)
     calls = {verdict["id"]: verdict["call_id"] for verdict in given}
     return Poll(

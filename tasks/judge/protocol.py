@@ -106,7 +106,7 @@ class ModelReply:
     `written_tokens` are a part, too, which it keeps for later ones.
     `thoughts` are the model's reasoning before the text, which is paid for with it. `is_cut` is for a reply that the
     model's output limit ended. `logprobs` are packed as `measures/expected_ratings.py` does, None where the endpoint
-    gives none or was not asked. `parts` are the replies to the parts of a question, in their order; `text` is then empty.
+    gives none or was not asked. `parts` are the replies to the parts of a question, in order; `text` is then empty.
     """
 
     text: str

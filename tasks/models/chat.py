@@ -41,7 +41,7 @@ from evalhouse.tasks.judge.protocol import (
 )
 from evalhouse.tasks.measures.expected_ratings import TOP_LOGPROBS, pack_logprobs
 from evalhouse.tasks.models.dialect import FORMS, Dialect, translate_error
-from evalhouse.tasks.models.openai_api import Completion, Completions, parse_answer
+from evalhouse.tasks.models.openai_api import Completion, Endpoint, open_endpoint, parse_answer, read_answer
 from evalhouse.tasks.models.providers import (
     OPENAI_VARIABLES,
     Access,
@@ -109,7 +109,7 @@ class ChatModelJudge:
         dialect: Dialect,
         voting: Mapping[str, object] | None = None,
         keyed: object = None,
-        completions: Completions | None = None,
+        completions: Endpoint | None = None,
         channel: Channel | None = None,
         variables: Variables = OPENAI_VARIABLES,
         close: Callable[[], Awaitable[None]] | None = None,
@@ -190,8 +190,10 @@ class ChatModelJudge:
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Send the request and return the text of the reply; every failure becomes a JudgeError."""
         try:
-            if self._completions is not None:
-                return _parse_completion(await self._completions.post(_shape(request.payload)), sent=request.payload)
+            if (endpoint := self._completions) is not None:
+                body = orjson.dumps(_shape(request.payload))
+                answer = await endpoint.session.send("POST", endpoint.url, content=body, headers=endpoint.headers)
+                return _parse_completion(await read_answer(answer), sent=request.payload)
             messages = [
                 _LANGCHAIN_KINDS[message["role"]](content=message["content"])
                 for message in cast(Sequence[Mapping[str, str]], request.payload["messages"])
@@ -316,7 +318,7 @@ def make_compatible_judge(name: str, model: str, settings: RunSettings, access: 
         # The key has a separate header there, and must not be in the usual one as well.
         client = chat.root_async_client.with_options(default_headers=cast(Any, {"Authorization": openai.Omit()}))
         chat.root_async_client, chat.async_client = client, client.chat.completions
-    completions = None if traced else Completions(chat.root_async_client)
+    completions = None if traced else open_endpoint(chat.root_async_client, "/chat/completions")
     forms = FORMS[1:] if compiles_schemas(access.endpoint) else FORMS
     return ChatModelJudge(
         name=name,
@@ -328,7 +330,7 @@ def make_compatible_judge(name: str, model: str, settings: RunSettings, access: 
         voting=voting,
         completions=completions,
         variables=access.variables,
-        close=chat.root_async_client.close if completions is None else completions.close,
+        close=chat.root_async_client.close if completions is None else completions.session.close,
         # At another address another model may have the name, as a deployment may at Azure.
         window=find_model_window(chat) if is_openai(access.endpoint) else None,
     )

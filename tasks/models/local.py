@@ -14,11 +14,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 from urllib.parse import parse_qsl
 
 import orjson
@@ -341,7 +341,10 @@ class LocalJudge:
         self.model = f"{LOCAL}:{classifier.model}@{pair_model.identity}"
         self._settings = pair_model.settings
         self._pair_model = pair_model
+        self.threshold = pair_model.threshold
+        self.fits = pair_model.fits
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local-judge")
+        self._turn = asyncio.Lock()
 
     def prepare(self, question: Question) -> ModelRequest:
         """Return the question's data under the model's identity and settings; `note` is for chat models."""
@@ -364,16 +367,20 @@ class LocalJudge:
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Return the verdicts, as a chat model would write them, with their scores."""
         payload = request.payload
+        async with self._turn:
+            n_before = self._pair_model.n_tokens
+            data = cast(Mapping[str, Any], payload["data"])
+            verdicts = await judge_pairs(str(payload["prompt"]), data, self, joint=bool(payload["joint"]))
+            text = orjson.dumps({"threshold": self.threshold, "verdicts": verdicts}).decode()
+            n_tokens = self._pair_model.n_tokens - n_before
+        return ModelReply(text=text, model=self.model, prompt_tokens=n_tokens, completion_tokens=0)
 
-        def judge() -> ModelReply:
-            before, data = self._pair_model.n_tokens, payload["data"]
-            assert isinstance(data, dict)
-            verdicts = judge_pairs(str(payload["prompt"]), data, self._pair_model, joint=bool(payload["joint"]))
-            n_tokens = self._pair_model.n_tokens - before
-            text = orjson.dumps(verdicts).decode()
-            return ModelReply(text=text, model=self.model, prompt_tokens=n_tokens, completion_tokens=0)
-
-        return await asyncio.get_running_loop().run_in_executor(self._thread, judge)
+    async def score(self, pairs: Sequence[Pair], *, whole: bool = False) -> list[Scored]:
+        """Return the model's score of each pair."""
+        if self._pair_model.is_closed:
+            raise RunCancelled("the run was stopped")
+        work = partial(self._pair_model.score, pairs, whole=whole)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
         """Give up the waiting questions; the running one ends with its batch."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import urlencode
 
+import aiohttp
 import openai
 import orjson
 from yarl import URL
@@ -34,7 +35,6 @@ from evalhouse.tasks.models.providers import call_factory, find_access
 
 # A long reply with its log-probabilities has about six megabytes.
 _MAX_BYTES = 32 * 1024**2
-_ITEMS = {"/chat/completions": "choices", "/embeddings": "data"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,30 +46,36 @@ class Completion:
     headers: Mapping[str, str]
 
 
-class Completions:
-    """Posts to a path of `client`'s endpoint. Use within one event loop, and `close` it there."""
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """The address of one kind of request with its headers and connections. Use within one event loop, and close there.
 
-    def __init__(self, client: openai.AsyncOpenAI, path: str = "/chat/completions") -> None:
-        headers = {**client.auth_headers, **client.default_headers}
-        self._headers = {name: value for name, value in headers.items() if isinstance(value, str)}
-        query = urlencode(client.default_query)  # such as Azure's version
-        self._url = URL(f"{str(client.base_url).rstrip('/')}{path}{query and f'?{query}'}", encoded=True)
-        self._items = _ITEMS[path]
-        certificates = make_ssl_context() if self._url.scheme == "https" else True
-        self._session = HttpSession(certificates=certificates)
+    Redirects are not followed: as a request of another kind, or without its key, one would end in an error that does
+    not state the reason.
+    """
 
-    async def post(self, payload: Mapping[str, object]) -> Completion:
-        """Send one request; raises StatusError, UnusableReply, ValueError for no completion, or an aiohttp error."""
-        # A redirect is not followed: as a request of another kind, or without its key, it would end in an error that
-        # does not state the reason.
-        sent = await self._session.send("POST", self._url, content=orjson.dumps(payload), headers=self._headers)
-        async with sent as response:
-            content = await read_beginning(response, _MAX_BYTES if 200 <= response.status < 300 else MAX_ERROR_BYTES)
-        return parse_answer(response.status, content, response.headers, self._items)
+    url: URL
+    headers: Mapping[str, str]
+    session: HttpSession
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._session.close()
+
+def open_endpoint(client: openai.AsyncOpenAI, path: str) -> Endpoint:
+    """Return the endpoint under a path of `client`'s address."""
+    headers = {**client.auth_headers, **client.default_headers}
+    query = urlencode(client.default_query)  # such as Azure's version
+    url = URL(f"{str(client.base_url).rstrip('/')}{path}{query and f'?{query}'}", encoded=True)
+    return Endpoint(
+        url=url,
+        headers={name: value for name, value in headers.items() if isinstance(value, str)},
+        session=HttpSession(certificates=make_ssl_context() if url.scheme == "https" else True),
+    )
+
+
+async def read_answer(answer: aiohttp.ClientResponse, items: str = "choices") -> Completion:
+    """Read an answer to its end; raises what `parse_answer` raises, or an aiohttp error."""
+    async with answer as response:
+        content = await read_beginning(response, _MAX_BYTES if 200 <= response.status < 300 else MAX_ERROR_BYTES)
+    return parse_answer(response.status, content, response.headers, items)
 
 
 def parse_answer(status: int, content: bytes, headers: Mapping[str, str], items: str = "choices") -> Completion:
@@ -172,11 +178,13 @@ def make_embedding_model(name: str) -> EmbeddingModel:
     client = openai.AsyncOpenAI(
         api_key=access.key.get_secret_value(), base_url=access.endpoint, default_headers=access.headers
     )
-    endpoint = Completions(client, "/embeddings")
+    endpoint = open_endpoint(client, "/embeddings")
 
     async def embed(texts: Sequence[str]) -> ModelReply:
         # The encoding that OpenAI's own client asks for: a quarter of the size.
-        answer = await endpoint.post({"model": model, "input": texts, "encoding_format": "base64"})
+        body = orjson.dumps({"model": model, "input": texts, "encoding_format": "base64"})
+        sent = await endpoint.session.send("POST", endpoint.url, content=body, headers=endpoint.headers)
+        answer = await read_answer(sent, "data")
         # Among several an embedding that cannot be read is "": the others of the request are of use without it.
         packed: list[str] = []
         items = [item if isinstance(item, dict) else {} for item in answer.body["data"]]
@@ -205,7 +213,7 @@ def make_embedding_model(name: str) -> EmbeddingModel:
             completion_tokens=0,
         )
 
-    return EmbeddingModel(name=name, model=model, endpoint=access.endpoint, embed=embed, close=endpoint.close)
+    return EmbeddingModel(name=name, model=model, endpoint=access.endpoint, embed=embed, close=endpoint.session.close)
 
 
 def _check_number(n_vectors: int, n_texts: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ class WordScorer:
     most: int = 100
     asked: list[Pair] = field(default_factory=list)
 
-    def score(self, pairs: Sequence[Pair], *, whole: bool = False) -> list[Scored]:
+    async def score(self, pairs: Sequence[Pair], *, whole: bool = False) -> list[Scored]:
         self.asked += pairs
         return [self._score(pair) for pair in pairs]
 
@@ -40,8 +41,7 @@ def items(letter: str, *texts: str) -> list[dict[str, str]]:
 
 
 def judge(prompt: str, data: Mapping[str, object], *, joint: bool = True, **settings: Any) -> Any:  # noqa: ANN401
-    verdicts = judge_pairs(prompt, data, WordScorer(**settings), joint=joint)["verdicts"]
-    assert isinstance(verdicts, list)
+    verdicts = asyncio.run(judge_pairs(prompt, data, WordScorer(**settings), joint=joint))
     return {verdict["id"]: verdict for verdict in verdicts}
 
 
@@ -90,8 +90,8 @@ def test_a_context_is_useful_when_it_supports_one_sentence_of_the_ground_truth()
         "ground_truth": "It leaves at ten. Dogs travel free of charge.",
         "contexts": items("C", "It leaves at ten.", "Ropes and sails.", "Dogs travel free of charge."),
     }
-    verdicts = judge_pairs("rank", data, scorer, joint=False)["verdicts"]
-    assert isinstance(verdicts, list)
+    verdicts = asyncio.run(judge_pairs("rank", data, scorer, joint=False))
+
     assert [verdict["label"] for verdict in verdicts] == ["useful", "not_useful", "useful"]
     assert verdicts[2]["reason"] == "0.833 ≥ 0.5 in words 1–5, for “Dogs travel free of charge.”"
     assert all(pair.claim.startswith("When ") for pair in scorer.asked)
@@ -104,7 +104,7 @@ def test_a_reason_never_shows_a_score_on_the_other_side_and_can_be_read_back(sco
             return Scored(score=score, text="", first=1, last=1)
 
     contexts = {"contexts": items("C", "a"), "answer_statements": items("A", "b"), "ground_truth_statements": []}
-    (verdict,) = judge_pairs("attribute", contexts, Fixed(threshold=0.5), joint=False)["verdicts"]  # type: ignore[misc]
+    (verdict,) = asyncio.run(judge_pairs("attribute", contexts, Fixed(threshold=0.5), joint=False))
     shown = read_score(verdict["reason"])
     assert shown is not None
     assert (shown >= 0.5) == (score >= 0.5)
