@@ -28,8 +28,7 @@ import ipaddress
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -328,15 +327,6 @@ def make_custom_id(request_hash: str) -> str:
 def describe_lost(provider_id: str) -> BatchState:
     """Return the state of a batch that the provider no longer has: it brings no more results."""
     return BatchState(provider_id=provider_id, status="not found", is_over=True)
-
-
-@contextmanager
-def translated(kind: type[Exception], translate: Callable[[Exception], Exception]) -> Iterator[None]:
-    """Raise errors of a provider's client, all of one `kind`, as ours while the block runs."""
-    try:
-        yield
-    except kind as error:
-        raise translate(error) from None
 
 
 class JudgeError(Exception):

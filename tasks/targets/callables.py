@@ -27,7 +27,6 @@ from pydantic.errors import PydanticUserError
 
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.protocol import (
-    Answer,
     Attempts,
     LateAnswer,
     PassingFailure,
@@ -35,7 +34,6 @@ from evalhouse.tasks.targets.protocol import (
     Response,
     TargetError,
     TargetQuestion,
-    make_failed,
     read_returned,
 )
 from evalhouse.warehouse.messages import name_kind, redact, shorten
@@ -222,7 +220,7 @@ class CallableTarget:
         }
         call = functools.partial(self._function, question.question, **{name: offered[name] for name in self._extras})
 
-        async def attempt() -> Answer:
+        async def attempt() -> Response:
             returned = call() if self._is_async else await self._threads.call(call)
             if self._is_async or inspect.isawaitable(returned):  # a plain function may wrap an async one
                 returned = await _await_guarded(cast(Awaitable[Any], returned), self._timeout_s)
@@ -309,9 +307,9 @@ class RunnableTarget:
         try:
             given = self._shape.fill(question)
         except QuestionFailed as failure:
-            return make_failed(str(failure), attempts=0)
+            return Response(error=str(failure))
 
-        async def attempt() -> Answer:
+        async def attempt() -> Response:
             return read_returned(await _await_guarded(self._runnable.ainvoke(given), self._timeout_s))
 
         return await self._attempts.ask(attempt)

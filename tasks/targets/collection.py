@@ -43,6 +43,7 @@ _ONLY_THOUGHTS = (
     "the answer is nothing but the bot's thoughts, as where it is cut off; give it more tokens, or judge its thoughts "
     "(judge_thoughts)"
 )
+_TEXTS = ("sample_id", "answer", "thoughts", "contexts", "context_ids")  # columns of a response
 # Settings that do not change the application or the question.
 _MANNERS = {"timeout_s", "attempts", "concurrency", "rpm", "stop_early", "repeats", "repeat_share"}
 
@@ -415,13 +416,8 @@ class Collection:
                 )
                 self._keep(
                     stop_sign,
-                    sample_id=sample.sample_id,
-                    answer=response.answer,
-                    thoughts=response.thoughts,
-                    contexts=response.contexts,
-                    context_ids=response.context_ids,
+                    **{name: getattr(response, name) for name in (*_TEXTS, "error")},
                     status="failed" if response.status == "failed" else "reused",
-                    error=response.error,
                     reused_run_id=response.asked_run_id,
                 )
             else:
@@ -471,19 +467,8 @@ class Collection:
                 question=None,
                 metadata_json=None,
             )
-            self._keep(
-                stop_sign,
-                sample_id=stored.sample_id,
-                answer=stored.answer,
-                thoughts=stored.thoughts,
-                contexts=stored.contexts,
-                context_ids=stored.context_ids,
-                status=stored.status,
-                error=stored.error,
-                latency_ms=stored.latency_ms,
-                attempts=response.attempts,
-                asked_at=int(asked_at * 1e6),
-            )
+            row = {name: getattr(stored, name) for name in (*_TEXTS, "status", "error", "latency_ms")}
+            self._keep(stop_sign, **row, attempts=response.attempts, asked_at=int(asked_at * 1e6))
             if self.first is not None and not (self.has_answers and sample.sample_id in self._failed_before):
                 try:
                     self.first.note(response)

@@ -39,7 +39,6 @@ from evalhouse.tasks.settings.suite import (
     is_secret_header,
 )
 from evalhouse.tasks.targets.protocol import (
-    Answer,
     Attempts,
     PassingFailure,
     QuestionFailed,
@@ -47,7 +46,6 @@ from evalhouse.tasks.targets.protocol import (
     TargetError,
     TargetQuestion,
     make_answer,
-    make_failed,
 )
 from evalhouse.warehouse.messages import list_names, name_kind, note_secret, redact, shorten, spell_secret
 
@@ -272,7 +270,7 @@ async def read_stream(
     answer: JsonPath,
     contexts: JsonPath | None,
     context_ids: JsonPath | None,
-) -> Answer:
+) -> Response:
     """Return the answer, its parts joined, and the contexts of the events that had any.
 
     Raises QuestionFailed for an event that is not valid JSON or reports an error, and for a stream without an answer.
@@ -401,9 +399,9 @@ class HttpTarget:
             url = MARK.sub(encode, self._url)
             content = None if self._body is None else orjson.dumps(fill_json(self._body, question))
         except QuestionFailed as failure:
-            return make_failed(str(failure), attempts=0)
+            return Response(error=str(failure))
         except orjson.JSONEncodeError as error:
-            return make_failed(f"the question cannot be sent as JSON: {error}", attempts=0)
+            return Response(error=f"the question cannot be sent as JSON: {error}")
         response = await self._attempts.ask(lambda: self._attempt(url, content))
         if response.error is not None:
             return replace(response, error=self._secrets.redact_error(response.error))
@@ -419,7 +417,7 @@ class HttpTarget:
         """Close the connections."""
         await self._session.close()
 
-    async def _attempt(self, url: str, content: bytes | None) -> Answer:
+    async def _attempt(self, url: str, content: bytes | None) -> Response:
         """Ask once; raises QuestionFailed."""
         try:
             async with asyncio.timeout(self._timeout_s), self._send(url, content) as response:
@@ -485,7 +483,7 @@ class HttpTarget:
                     method, body = "GET", None
         raise QuestionFailed(f"it redirected more than {_MAX_REDIRECTS} times; check url")
 
-    async def _read(self, response: aiohttp.ClientResponse) -> Answer:
+    async def _read(self, response: aiohttp.ClientResponse) -> Response:
         """Return the answer of a successful response; a failure quotes how its body begins, as far as it was read."""
         body = bytearray()
 

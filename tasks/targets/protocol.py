@@ -12,7 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff
@@ -41,20 +41,21 @@ class TargetQuestion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Response:
-    """The response to one question; `error` is None when it was answered; an empty `answer` is one.
+    """The response to one question, as the application returned it or after all attempts; an empty `answer` is one.
 
+    `error` is None when the question was answered.
     `contexts` are None when the application returned none, `context_ids` when none of them has an id ("" marks one
     without). `latency_ms` is of the attempt that succeeded, from its start to the last byte, None when none did.
     `attempts` counts the times the application was asked, 0 when the question could not even be sent. `lasts` marks a
     failure that waiting would not fix: the question was refused, its response has another shape, no server is there.
     """
 
-    answer: str | None
-    contexts: tuple[str, ...] | None
-    context_ids: tuple[str, ...] | None
-    latency_ms: float | None
-    attempts: int
-    error: str | None
+    answer: str | None = None
+    contexts: tuple[str, ...] | None = None
+    context_ids: tuple[str, ...] | None = None
+    latency_ms: float | None = None
+    attempts: int = 0
+    error: str | None = None
     lasts: bool = False
 
 
@@ -127,16 +128,7 @@ _IDS_KEY = "context_ids"
 _FORMS = "a text, a mapping with answer and contexts, or a tuple of answer and contexts"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """One answer, which may be empty, and its contexts; None for contexts and ids that were not returned."""
-
-    answer: str
-    contexts: tuple[str, ...] | None
-    context_ids: tuple[str, ...] | None
-
-
-def read_returned(value: object) -> Answer:
+def read_returned(value: object) -> Response:
     """Return the answer of what a function or a Runnable returned; raises QuestionFailed that states the problem."""
     if isinstance(value, tuple):
         if len(value) != 2:
@@ -176,7 +168,9 @@ def _read_message(value: object) -> object:
     return join_thoughts(thoughts, content) if isinstance(content, str) else content
 
 
-def make_answer(answer: object, contexts: object, context_ids: object = None, *, thoughts: str | None = None) -> Answer:
+def make_answer(
+    answer: object, contexts: object, context_ids: object = None, *, thoughts: str | None = None
+) -> Response:
     """Return the answer with its contexts, of which a single text or object is one; raises QuestionFailed.
 
     The bot's `thoughts`, or those among the parts of its answer, are before the answer in marks.
@@ -210,7 +204,7 @@ def make_answer(answer: object, contexts: object, context_ids: object = None, *,
             break
     if problems:
         raise QuestionFailed("; ".join(problems))
-    return Answer(
+    return Response(
         answer=text,
         contexts=None if read.texts is None else tuple(read.texts),
         context_ids=None if ids is None else tuple(ids),
@@ -229,13 +223,6 @@ _MAX_FAILED = 20
 _SHOWN_KINDS = 3
 
 
-def make_failed(error: str, *, attempts: int, lasts: bool = False) -> Response:
-    """Return the response of a question that has failed."""
-    return Response(
-        answer=None, contexts=None, context_ids=None, latency_ms=None, attempts=attempts, error=error, lasts=lasts
-    )
-
-
 class Attempts:
     """Asks within the limits of the settings, and again where that may help."""
 
@@ -243,7 +230,7 @@ class Attempts:
         self._max_attempts = settings.attempts
         self._limit = EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm)
 
-    async def ask(self, attempt: Callable[[], Awaitable[Answer]]) -> Response:
+    async def ask(self, attempt: Callable[[], Awaitable[Response]]) -> Response:
         """Return the response to one question, failed or not."""
         for number in range(1, self._max_attempts + 1):
             try:
@@ -268,18 +255,11 @@ class Attempts:
                     continue
                 elif number > 1:
                     error += f" (asked {number} times)"
-                return make_failed(error, attempts=number, lasts=failure.unreached)
+                return Response(error=error, attempts=number, lasts=failure.unreached)
             except QuestionFailed as failure:
                 lasts = not (failure.unasked or isinstance(failure, LateAnswer))
-                return make_failed(str(failure), attempts=number - failure.unasked, lasts=lasts)
-            return Response(
-                answer=answer.answer,
-                contexts=answer.contexts,
-                context_ids=answer.context_ids,
-                latency_ms=latency_ms,
-                attempts=number,
-                error=None,
-            )
+                return Response(error=str(failure), attempts=number - failure.unasked, lasts=lasts)
+            return replace(answer, latency_ms=latency_ms, attempts=number)
         raise AssertionError("at least one attempt is made")
 
 

@@ -15,7 +15,7 @@ from target_server import Canned, serving
 
 from evalhouse.tasks.targets.over_http import compile_path, iterate_events
 from evalhouse.tasks.targets.over_http import read_stream as read_pieces
-from evalhouse.tasks.targets.protocol import Answer, QuestionFailed
+from evalhouse.tasks.targets.protocol import QuestionFailed, Response
 
 CHINESE = "长城全长多少？"
 CHINESE_ANSWER = "长城全长超过两万公里。"
@@ -141,7 +141,7 @@ def test_contexts_come_from_any_event_that_has_them() -> None:
     last = write_sse({"answer": "Yes."}, {"contexts": [one, two]})
     each = write_sse({"hit": one}, {"answer": "Yes."}, {"hit": two})
     repeated = write_sse({"contexts": [one, two], "answer": "Ye"}, {"contexts": [one, two], "answer": "s."})
-    expected = Answer(answer="Yes.", contexts=("one", "two"), context_ids=("a#1", "a#2"))
+    expected = Response(answer="Yes.", contexts=("one", "two"), context_ids=("a#1", "a#2"))
     assert read_stream(first) == read_stream(last) == read_stream(repeated) == expected
     assert read_stream(each, contexts="$.hit") == expected
     apart = write_sse({"contexts": ["one", "two"]}, {"answer": "Yes."}, {"ids": ["a#1", "a#2"]})
