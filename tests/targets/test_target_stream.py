@@ -43,7 +43,7 @@ def read_stream(
     stream: Literal["sse", "jsonl"] = "sse",
     answer: str = "$.answer",
     **paths: str,
-) -> Answer:
+) -> Response:
     """Return the answer of a stream that arrives in pieces of these sizes, the rest at once."""
     reading = read_pieces(
         cut(content, sizes),
