@@ -256,7 +256,7 @@ class BatchQueue:
     async def _send_rounds(self) -> None:
         """Send the requests that wait unsent each time that nothing moves any more.
 
-        Leaves once all has been still for as long as it was told to wait with nothing but batches to wait for, and a
+        Leaves once all has been still for `leave_after` seconds with nothing but batches to wait for, and a
         deadline still far.
         """
         n_looks, n_begun, still_since = 0, 0, time.monotonic()
@@ -289,7 +289,7 @@ class BatchQueue:
         files = await asyncio.to_thread(write_files, self._folder, paid, self.service, limits)
         for place, file in enumerate(files):
             if self._is_late.is_set() or (self._one_at_a_time and place):
-                # Later, or by itself; see `_look_for_round`.
+                # Later, or by itself.
                 self._put_back(file.hashes)
                 file.path.unlink(missing_ok=True)
                 continue
