@@ -318,6 +318,7 @@ class Asker:
                         reply = reply or await self._send(again, state)
                         return self._read(reply, state.call, question, read, read_cut)
                     except _AskedElsewhere as elsewhere:
+                        # It may lack an option, or have a note, that the first request had or lacked.
                         state.elsewhere_s += await self._wait_for_other(elsewhere.request.request_hash, state)
                         recorded = await self.find_recorded(question, elsewhere.request, read, read_cut)
                         if recorded is not None:
