@@ -10,15 +10,15 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.limits import DRAIN_S, EndpointLimit, StopSign, draw_backoff
+from evalhouse.tasks.asking.limits import DRAIN_S, Activity, EndpointLimit, StopSign, draw_backoff
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.protocol import (
@@ -131,37 +131,6 @@ class _Attempts:
     note: str = ""
     last_problem: str = ""
     call: Call = field(init=False)
-
-
-@dataclass(kw_only=True)
-class Activity:
-    """The questions that are being asked and do not wait for a batch, within one event loop.
-
-    `n_begun` counts how often one began to move.
-    """
-
-    n_moving: int = 0
-    n_begun: int = 0
-
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """Count a question as moving while the block runs."""
-        self.n_moving += 1
-        self.n_begun += 1
-        try:
-            yield
-        finally:
-            self.n_moving -= 1
-
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """Count a moving question as still while the block runs."""
-        self.n_moving -= 1
-        try:
-            yield
-        finally:
-            self.n_moving += 1
-            self.n_begun += 1
 
 
 class InFlight:

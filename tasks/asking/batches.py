@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from evalhouse.tasks.asking.asker import Activity
+from evalhouse.tasks.asking.limits import Activity
 from evalhouse.tasks.judge.protocol import (
     BatchLimits,
     BatchLine,

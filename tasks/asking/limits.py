@@ -34,7 +34,6 @@ _MAX_BACKOFF_S = 30.0
 # A wait of this length is also logged, for users who do not see the progress; again after the second time.
 _LOGGED_FROM_S = 10.0
 _LOGGED_AGAIN_S = 600.0
-
 # A reply may take twice as long as the slowest so far.
 _SLOWEST_FACTOR = 2.0
 # A request that more than these have overtaken is lost; it does not wait in the server's queue.
@@ -62,7 +61,7 @@ class StopSign:
 
     def give(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
         """Stop everything with this error; requests in flight have `drain_s` seconds left."""
-        if self._error is not None:
+        if self._is_given.is_set():
             return
         self._error = error
         self._is_given.set()
@@ -210,11 +209,10 @@ class EndpointLimit:
             yield await future
         finally:
             # Also a slot that was given in the moment in which the caller was cancelled.
-            slot = future.result() if future.done() and not future.cancelled() and not future.exception() else None
-            if slot is not None:
-                self.in_flight -= 1
-                capacity.in_flight -= 1
-            if slot is not None and slot.is_late:
+            has_slot = future.done() and not future.cancelled() and not future.exception()
+            self.in_flight -= has_slot
+            capacity.in_flight -= has_slot
+            if has_slot and future.result().is_late:
                 # The question asks again before the loop's next round, and then comes before younger ones.
                 loop.call_soon(capacity.give_out)
             else:
@@ -320,18 +318,15 @@ class EndpointLimit:
         to any other, as long as it may be waiting in a queue, and not from when it was sent.
         """
         loop = asyncio.get_running_loop()
-        handle: asyncio.TimerHandle
 
         def check() -> None:
             nonlocal handle
-            now, since = read_clock(), slot.started_at
-            if not self.is_lost(slot):
-                since = max(since, self._last_answer_at)
-            if since + allowed_s > now:
+            since = slot.started_at if self.is_lost(slot) else max(slot.started_at, self._last_answer_at)
+            if since + allowed_s > read_clock():
                 handle = loop.call_at(since + allowed_s, check)
             elif not timeout.expired():
                 slot.is_late = True
-                timeout.reschedule(now)
+                timeout.reschedule(read_clock())
 
         handle = loop.call_at(slot.started_at + allowed_s, check)
         try:
@@ -341,8 +336,7 @@ class EndpointLimit:
 
     def note_wait(self, seconds: float, why: str) -> None:
         """Note that the endpoint asks for a wait; raises JudgeFailed, for all, where that exceeds `max_wait_s`."""
-        now = read_clock()
-        is_idle = not self.capacity.in_flight
+        now, is_idle = read_clock(), not self.capacity.in_flight
         if self._nothing_since is None and is_idle:
             self._nothing_since = self._logged_again_at = now
         since = now if self._nothing_since is None else self._nothing_since
@@ -364,6 +358,37 @@ class EndpointLimit:
         """Describe the wait in which nothing is asked; None while a request is in flight."""
         left_s = self._waits_until - now
         return None if self.capacity.in_flight or left_s < 1 else f"waiting {write_span(left_s)}: {self._waits_for}"
+
+
+@dataclass(kw_only=True)
+class Activity:
+    """The questions that are being asked and do not wait for a batch, within one event loop.
+
+    `n_begun` counts how often one began to move.
+    """
+
+    n_moving: int = 0
+    n_begun: int = 0
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Count a question as moving while the block runs."""
+        self.n_moving += 1
+        self.n_begun += 1
+        try:
+            yield
+        finally:
+            self.n_moving -= 1
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Count a moving question as still while the block runs."""
+        self.n_moving -= 1
+        try:
+            yield
+        finally:
+            self.n_moving += 1
+            self.n_begun += 1
 
 
 def draw_backoff(failures: int) -> float:
