@@ -17,7 +17,6 @@ from evalhouse.tasks.judge.protocol import MAX_TIMEOUT_S, TIMEOUT_S, FatalJudgeE
 from evalhouse.warehouse.messages import name_setting, write_span
 
 logger = logging.getLogger(__name__)
-
 _MINUTE_S = 60.0
 # A late start (a timer, a busy event loop) is made up for by this much, so that the rate is still reached.
 _MADE_UP_S = 0.25
@@ -40,7 +39,6 @@ _SLOWEST_FACTOR = 2.0
 _MAX_OVERTAKING = 64
 # An endpoint that has never answered may not exist, so its time-out grows no further.
 _MAX_DOUBLINGS_UNANSWERED = 2
-
 DRAIN_S = 3.0
 """The seconds that requests in flight may still take when a run is stopped."""
 
@@ -306,9 +304,9 @@ class EndpointLimit:
 
     def find_timeout(self, n_late: int) -> float:
         """Return the seconds for a question whose reply was late so many times."""
-        min_s = max(self._timeout_s, _SLOWEST_FACTOR * self._slowest_s)
         doublings = n_late if self._n_answered else min(n_late, _MAX_DOUBLINGS_UNANSWERED)
-        return max(self._timeout_s, min(MAX_TIMEOUT_S, min_s * 2.0**doublings))
+        allowed_s = max(self._timeout_s, _SLOWEST_FACTOR * self._slowest_s) * 2.0**doublings
+        return max(self._timeout_s, min(MAX_TIMEOUT_S, allowed_s))
 
     @contextmanager
     def expire_late(self, timeout: asyncio.Timeout, slot: Slot, allowed_s: float) -> Iterator[None]:
@@ -318,6 +316,7 @@ class EndpointLimit:
         to any other, as long as it may be waiting in a queue, and not from when it was sent.
         """
         loop = asyncio.get_running_loop()
+        handle: asyncio.TimerHandle
 
         def check() -> None:
             nonlocal handle
