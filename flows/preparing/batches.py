@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.batches import BatchQueue
+from evalhouse.tasks.asking.batches import BatchQueue, find_batches
 from evalhouse.tasks.asking.usage import load_batch_rates
-from evalhouse.tasks.judge.protocol import FatalJudgeError, Judge, find_batches, list_judges
+from evalhouse.tasks.judge.protocol import FatalJudgeError, Judge, list_judges
 from evalhouse.tasks.settings.run import RunSettings, find_deadline
 from evalhouse.warehouse.messages import name_setting, shorten
 from evalhouse.warehouse.rows.calls import BatchLedger, KnownModel, fetch_known_model, write_served_model

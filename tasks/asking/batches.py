@@ -18,27 +18,23 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from evalhouse.tasks.asking.limits import Activity
 from evalhouse.tasks.judge.protocol import (
-    BatchLimits,
-    BatchLine,
-    BatchService,
-    BatchState,
     BudgetExhausted,
     FatalJudgeError,
+    Judge,
     JudgeError,
     ModelReply,
     ModelRequest,
     RefusedRequest,
     RunCancelled,
     TransientJudgeError,
-    make_custom_id,
     repeat_error,
 )
 from evalhouse.warehouse.messages import write_span
@@ -59,8 +55,93 @@ _LOOK_AFTER_DEADLINE_S = 5.0
 _LOGGED_FROM_S = 60.0
 # A process that leaves so shortly before the deadline would be back too late for it.
 _LEAVES_BEFORE_S = 900.0
+_ID_LENGTH = 32
 WAITS: Final = "waits for its batch"
 """The beginning of the problem of a run that has left its batch to be fetched later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLimits:
+    """The requests that one batch may hold, and the bytes of the file they are sent in."""
+
+    requests: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchState:
+    """A provider's report about a batch; `status` is its word.
+
+    Once it `is_over` it brings no more results. `problem` is why none of it was asked; `is_too_much` is for a batch
+    that was too large, so that less at once may work.
+    """
+
+    provider_id: str
+    status: str
+    is_over: bool = False
+    n_done: int = 0
+    problem: Exception | None = None
+    is_too_much: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLine:
+    """The result of one request, as the provider sent it; `status` is an HTTP status, None where it was never asked."""
+
+    custom_id: str
+    status: int | None
+    body: bytes = b""
+
+
+class BatchService(Protocol):
+    """A provider's batches. All but `limits`, `write_line` and `read_line` raise JudgeError."""
+
+    @property
+    def limits(self) -> BatchLimits:
+        """The limits of one batch."""
+
+    def write_line(self, custom_id: str, request: ModelRequest) -> bytes:
+        """Return a request as a line of a batch's file, in JSON."""
+
+    def read_line(self, line: BatchLine, request: ModelRequest) -> ModelReply:
+        """Return the reply in a line of the results; raises what the judge would raise for it."""
+
+    async def create(self, file: Path, tag: str) -> BatchState:
+        """Send a file of lines as a batch with the label `tag`."""
+
+    async def find(self, tag: str, *, since: float, custom_ids: Collection[str]) -> BatchState | None:
+        """Return the batch with this tag that was created after `since` (seconds of the epoch); None without one.
+
+        `custom_ids` are the ids of its requests, for providers that take no tag.
+        """
+
+    async def look(self, provider_id: str) -> BatchState:
+        """Return how far a batch is."""
+
+    def fetch(self, provider_id: str) -> AsyncIterator[BatchLine]:
+        """Yield the results of a batch that is over, in any order."""
+
+    async def cancel(self, provider_id: str) -> None:
+        """Have the provider end a batch soon; its answers until then can be fetched."""
+
+    async def close(self) -> None:
+        """Close connections."""
+
+
+def find_batches(judge: Judge) -> BatchService | None:
+    """Return a judge's batches, where it was made to send requests by them."""
+    service: BatchService | None = getattr(judge, "batches", None)
+    return service
+
+
+def make_custom_id(request_hash: str) -> str:
+    """Return the id of a request in its batch."""
+    return request_hash[:_ID_LENGTH]
+
+
+def describe_lost(provider_id: str) -> BatchState:
+    """Return the state of a batch that the provider no longer has: it brings no more results."""
+    return BatchState(provider_id=provider_id, status="not found", is_over=True)
 
 
 class BatchUnderWay(RunCancelled):

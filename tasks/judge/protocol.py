@@ -28,10 +28,9 @@ import ipaddress
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -50,7 +49,6 @@ TIMEOUT_S: Final = 60.0
 MAX_TIMEOUT_S: Final = 3600.0
 # A server on the user's machine or network may read a long prompt for minutes, and loses nothing on the way.
 _NEAR_TIMEOUT_S = 600.0
-_ID_LENGTH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +167,7 @@ class RepeatedJudge:
     def __init__(self, judge: Judge, run_id: str) -> None:
         self._judge, self._run_id = judge, run_id
         self.name, self.model, self.endpoint, self.tasks = judge.name, judge.model, judge.endpoint, judge.tasks
-        self.batches = find_batches(judge)
+        self.batches = getattr(judge, "batches", None)
         self.reply, self.close = judge.reply, judge.close
 
     @property
@@ -240,93 +238,6 @@ def plain_data(data: "Mapping[str, BlockValue]") -> dict[str, object]:
         name: value if isinstance(value, str) else [{"id": item.id, "text": item.text} for item in value]
         for name, value in data.items()
     }
-
-
-# Batches
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchLimits:
-    """The requests that one batch may hold, and the bytes of the file they are sent in."""
-
-    requests: int
-    size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchState:
-    """A provider's report about a batch; `status` is its word.
-
-    Once it `is_over` it brings no more results. `problem` is why none of it was asked; `is_too_much` is for a batch
-    that was too large, so that less at once may work.
-    """
-
-    provider_id: str
-    status: str
-    is_over: bool = False
-    n_done: int = 0
-    problem: Exception | None = None
-    is_too_much: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchLine:
-    """The result of one request, as the provider sent it; `status` is an HTTP status, None where it was never asked."""
-
-    custom_id: str
-    status: int | None
-    body: bytes = b""
-
-
-class BatchService(Protocol):
-    """A provider's batches. All but `limits`, `write_line` and `read_line` raise JudgeError."""
-
-    @property
-    def limits(self) -> BatchLimits:
-        """The limits of one batch."""
-
-    def write_line(self, custom_id: str, request: ModelRequest) -> bytes:
-        """Return a request as a line of a batch's file, in JSON."""
-
-    def read_line(self, line: BatchLine, request: ModelRequest) -> ModelReply:
-        """Return the reply in a line of the results; raises what the judge would raise for it."""
-
-    async def create(self, file: Path, tag: str) -> BatchState:
-        """Send a file of lines as a batch with the label `tag`."""
-
-    async def find(self, tag: str, *, since: float, custom_ids: Collection[str]) -> BatchState | None:
-        """Return the batch with this tag that was created after `since` (seconds of the epoch); None without one.
-
-        `custom_ids` are the ids of its requests, for providers that take no tag.
-        """
-
-    async def look(self, provider_id: str) -> BatchState:
-        """Return how far a batch is."""
-
-    def fetch(self, provider_id: str) -> AsyncIterator[BatchLine]:
-        """Yield the results of a batch that is over, in any order."""
-
-    async def cancel(self, provider_id: str) -> None:
-        """Have the provider end a batch soon; its answers until then can be fetched."""
-
-    async def close(self) -> None:
-        """Close connections."""
-
-
-def find_batches(judge: Judge) -> BatchService | None:
-    """Return a judge's batches, where it was made to send requests by them."""
-    service: BatchService | None = getattr(judge, "batches", None)
-    return service
-
-
-def make_custom_id(request_hash: str) -> str:
-    """Return the id of a request in its batch."""
-    return request_hash[:_ID_LENGTH]
-
-
-def describe_lost(provider_id: str) -> BatchState:
-    """Return the state of a batch that the provider no longer has: it brings no more results."""
-    return BatchState(provider_id=provider_id, status="not found", is_over=True)
 
 
 class JudgeError(Exception):

@@ -18,12 +18,9 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 from langsmith.utils import tracing_is_enabled
 from openai.types import Batch
 
+from evalhouse.tasks.asking.batches import BatchLimits, BatchLine, BatchService, BatchState, describe_lost
 from evalhouse.tasks.datasets.thoughts import find_thoughts, join_parts, split_reply
 from evalhouse.tasks.judge.protocol import (
-    BatchLimits,
-    BatchLine,
-    BatchService,
-    BatchState,
     FatalJudgeError,
     JudgeError,
     ModelReply,
@@ -34,7 +31,6 @@ from evalhouse.tasks.judge.protocol import (
     UnsupportedParameter,
     UnusableReply,
     choose_timeout,
-    describe_lost,
     hash_canonical,
     parse_count,
     require_prompt,

@@ -28,16 +28,13 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableBinding, RunnableSequence
 from pydantic import SecretStr
 
+from evalhouse.tasks.asking.batches import BatchLimits, BatchLine, BatchState, describe_lost
 from evalhouse.tasks.asking.usage import count_tokens
 from evalhouse.tasks.judge.protocol import (
-    BatchLimits,
-    BatchLine,
-    BatchState,
     FatalJudgeError,
     JudgeError,
     ModelReply,
     ModelRequest,
-    describe_lost,
 )
 from evalhouse.tasks.models.chat import (
     ChatModelJudge,

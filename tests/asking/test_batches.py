@@ -19,11 +19,11 @@ from live_runs import judge_samples, lay_out_run, make_sample, make_settings, po
 from evalhouse.flows.preparing.batches import add_batch_queue
 from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.tasks.asking import batches as queues
-from evalhouse.tasks.asking.batches import BatchUnderWay
+from evalhouse.tasks.asking.batches import BatchLine, BatchState, BatchUnderWay
 from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.extract import extract_statements
-from evalhouse.tasks.judge.protocol import BatchLine, BatchState, FatalJudgeError, RunCancelled
+from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
 from evalhouse.warehouse.mover import take_in_orphans
