@@ -173,7 +173,7 @@ async def call_as_flow(live_run: LiveRun, kind: RunKind, *, parent_flow_run_id: 
                 values[name] = value
         values["metrics"] = tuple(name for name in settings.metrics if name in built_in)
         values["own_metrics"] = tuple(name for name in settings.metrics if name not in built_in)
-    options: dict[str, Any] = {"flow_run_name": f"{settings.suite} {run_id}" if settings.suite else run_id}
+    options: dict[str, Any] = {"flow_run_name": f"{settings.suite_name} {run_id}" if settings.suite else run_id}
     if settings.run_timeout_s is not None:
         options["timeout_seconds"] = settings.run_timeout_s + _TIDYING_S
     with prefect_tags(*settings.prefect_tags):

@@ -81,7 +81,7 @@ async def wait_while_paused(live_run: LiveRun) -> None:
     """
     if not live_run.across_machines:
         return
-    names = [live_run.run_id, f"{live_run.settings.suite} {live_run.run_id}"]
+    names = [live_run.run_id, f"{live_run.settings.suite_name} {live_run.run_id}"]
     paused = FlowRunFilter.model_validate({"name": {"any_": names}, "state": {"name": {"any_": ["Paused"]}}})
     is_reported = False
     with suppress(httpx.HTTPError, PrefectException):

@@ -22,17 +22,18 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.utilities.urls import url_for
 
 from evalhouse.flows.errors import SettingsError, explain
-from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
+from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind, resolve_suite
 from evalhouse.flows.preparing.suites import Suite, load_suite, make_kb_source
 from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.results.run_facts import describe_testset, read_silent
-from evalhouse.flows.run.outcome import STORED, SuiteOutcome, make_result, show_end
+from evalhouse.flows.run.outcome import STORED, SuiteOutcome, list_shortfalls, make_result, show_end
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, describe_outage, find_api, is_outage
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.serving.backlog import (
     find_unanswered,
     find_waiting,
     has_left_batch,
+    has_variants_left,
     hold_flow_run,
     is_gate_due,
     mark_flow_run,
@@ -50,7 +51,7 @@ from evalhouse.flows.serving.flow_runs import (
     name_flow_run,
 )
 from evalhouse.flows.serving.notify import describe_end, write_page
-from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, run_suite
+from evalhouse.flows.serving.suite_runs import resume_suite_run, run_suite
 from evalhouse.tasks.judge.protocol import RunCancelled
 from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS
 from evalhouse.tasks.settings.suite import make_artifact_key
@@ -173,7 +174,7 @@ def _work(job: _Job, trigger: TriggerKind, resume: str | None, event: str | None
     resume = resume or find_named_run(job.row, job.suite.name)
     if resume is not None:
         run = find_run(job.warehouse, resume)
-        if run.status == "completed" and not is_gate_due(run):
+        if run.status == "completed" and not is_gate_due(run) and not has_variants_left(job.warehouse, run):
             return _skip("NothingNew", f"run {resume} has completed; for another run start the deployment again")
         url = job.warehouse.location.url
         watch = _watch(job, BY_HAND)
@@ -262,6 +263,9 @@ def _watch(job: _Job, trigger: Trigger) -> "Callable[[LiveRun], AbstractContextM
             get_run_logger().info(notice)
         for queue in live_run.batch_queues:
             queue.leave_after(_LEAVES_BATCH_S)
+        if live_run.settings.night is not None or live_run.kind != "evaluation":
+            yield  # the flow run has the name of the suite's own run, which answers the updates
+            return
         put_answered(job.warehouse, trigger, live_run.run_id)
         try:
             # By now Prefect's own `flow_run` is the evaluation's, which runs within the suite's.
@@ -290,33 +294,37 @@ def _skip(name: str, why: str) -> "State[Any]":
 
 def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     """Write the run's page; return the state of this flow run, Failed for every end that a person should look at."""
-    run = find_run(job.warehouse, outcome.outcome.run.run_id)
-    if has_left_batch(run):
-        due = queue_fetching(job.api, job.served, run.run_id).astimezone()
-        message = f"Run {run.run_id} {run.problem}; a flow run resumes it at {due:%H:%M} if that has come by then."
+    last = find_run(job.warehouse, outcome.last.run.run_id)
+    if has_left_batch(last):
+        due = queue_fetching(job.api, job.served, last.run_id).astimezone()
+        message = f"Run {last.run_id} {last.problem}; a flow run resumes it at {due:%H:%M} if that has come by then."
         get_run_logger().info(message)
-        show_end(run, message, "Cancelled")
+        show_end(last, message, "Cancelled")
         # Not scheduled again itself: the automation that misses its heartbeats would mark it as crashed.
         return Cancelled(name="WaitsForBatch", message=message)
+    night = outcome.night
+    run = find_run(job.warehouse, last.night or last.run_id)
     if testset := describe_testset(run):
         get_run_logger().info("Test set: %s", testset)
     flow_run_url = url_for("flow-run", UUID(run.flow_run_id)) if run.flow_run_id else None
     create_markdown_artifact(
-        write_page(job.warehouse, run, outcome.gate, flow_run_url=flow_run_url),
+        write_page(job.warehouse, run, outcome.gate, flow_run_url=flow_run_url, night=night),
         key=make_artifact_key("suite", job.suite.name),
         description=f"Run {run.run_id} of suite {job.suite.name}",
     )
     message = describe_end(run, outcome.gate, read_silent(job.warehouse, run).describe(max_names=_MAX_SILENT))
+    if night is not None:
+        message = "; ".join([*night.lines[:1], message, *list_shortfalls(night)])
     get_run_logger().info(message)
-    if run.status == "running":
-        return _break_off(f"{job.suite.name}: run {run.run_id} was broken off: {outcome.outcome.problem}")
-    if run.status == "cancelled":
+    if last.status == "running":
+        return _break_off(f"{job.suite.name}: run {last.run_id} was broken off: {outcome.last.problem}")
+    if last.status == "cancelled":
         is_cancelled = job.api.get(f"/flow_runs/{job.row['id']}")["state_type"] in ("CANCELLING", "CANCELLED")
         if not is_cancelled:  # a worker or its machine is stopped: the next process resumes the run
-            message = f"Run {run.run_id} was {run.problem}"
-            message = f"{message}: {resume_crashed(job.api, job.served, run, message)}"
-        show_end(run, message, "Cancelled" if is_cancelled else "Crashed")
+            message = f"Run {last.run_id} was {last.problem}"
+            message = f"{message}: {resume_crashed(job.api, job.served, last, message)}"
+        show_end(last, message, "Cancelled" if is_cancelled else "Crashed")
         return Cancelled(message=message) if is_cancelled else Crashed(message=message)
-    if run.status != "completed" or outcome.gate_failed:
+    if run.status != "completed" or outcome.gate_failed or (night is not None and list_shortfalls(night)):
         return Failed(name="TimedOut" if STORED in str(run.problem) else "Failed", message=message)
     return Completed(message=message, data=make_result(job.warehouse, run, outcome.gate))

@@ -77,7 +77,7 @@ async def score_suite(run_id: str) -> Stored:
         "means": {row["metric"]: row["mean"] for row in means},
         "coverage": {row["metric"]: row["n_scored"] / max(1, n_samples[row["metric"]]) for row in means},
     }
-    add_asset_metadata(make_scores_asset(str(live_run.settings.suite)), metadata)
+    add_asset_metadata(make_scores_asset(str(live_run.settings.suite_name)), metadata)
     return Stored()
 
 
@@ -86,7 +86,7 @@ async def pick_score_task(live_run: LiveRun) -> "Task[[str], Coroutine[Any, Any,
 
     A noise run and a run of repeats are of the suite as well, and score only a few of its samples.
     """
-    suite = live_run.settings.suite
+    suite = live_run.settings.suite_name
     if suite is None or (await asyncio.to_thread(find_run, live_run.warehouse, live_run.run_id)).kind != "evaluation":
         return score
     return score_suite.with_options(assets=[make_scores_asset(suite)], asset_deps=list_upstream(live_run))

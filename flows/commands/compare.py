@@ -331,8 +331,8 @@ def replay(
     options = ReplayOptions(metrics=metrics, sample_ids=samples, **numbers)
     target = None
     if suite is not None:
+        from evalhouse.flows.preparing.request import resolve_suite  # noqa: PLC0415
         from evalhouse.flows.preparing.suites import load_suite  # noqa: PLC0415
-        from evalhouse.flows.serving.suite_runs import resolve_suite  # noqa: PLC0415
 
         target = resolve_suite(load_suite(suite), flags={}).settings.target
         if target is None:

@@ -37,6 +37,7 @@ from evalhouse.flows.preparing.request import (
     parse_pairs,
     resolve_changes,
     resolve_settings,
+    resolve_suite,
     split_list,
     validate_settings,
 )
@@ -50,7 +51,7 @@ from evalhouse.flows.results.output import (
     write_count,
     write_dollars,
 )
-from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, show_run, write_next
+from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, list_shortfalls, show_run, write_next
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.judge.protocol import LEXICAL, parse_judges
@@ -63,12 +64,16 @@ from evalhouse.warehouse.rows.samples import score_run
 from evalhouse.warehouse.store import Warehouse
 
 _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
+VARIANT_OPTION = click.option(
+    "--variant", metavar="NAME", help="Only this variant of the suite: the NAME of its table [variants.NAME]."
+)
 _WITHOUT_SCORES: Mapping[RunKind, str] = {"testset": "made a test set", "prefer": "preferred one of two answers"}
 _STEPS = "select distinct step from outcomes where run_id = $run_id"
 
 
 @click.command(cls=SectionedCommand)
 @click.argument("dataset", metavar="DATASET|SUITE.toml")
+@VARIANT_OPTION
 @judge_options
 @metric_options
 @dataset_options
@@ -89,6 +94,7 @@ def run(
     maps: tuple[str, ...],
     sets: tuple[str, ...],
     metrics: str | None,
+    variant: str | None,
     **flags: object,
 ) -> int:
     """Evaluate DATASET, or what SUITE.toml describes, and print its scores.
@@ -109,7 +115,9 @@ def run(
         "mapping": parse_pairs(maps, "--map"),
         "metric_settings": parse_metric_settings(sets),
     }
-    resolved = resolve_settings(options, suite=suite)
+    if suite is None and variant is not None:
+        raise SettingsError(f"--variant {variant}: variants are in a suite, and {dataset} is a dataset")
+    resolved = resolve_suite(suite, flags=options, variant=variant) if suite else resolve_settings(options)
     settings = resolved.settings
     # Refuse parameters of an unknown metric; parameters of a metric that is not scored are allowed.
     if settings.metric_settings:
@@ -123,7 +131,7 @@ def run(
     if dry_run:
         # These import what asks.
         from evalhouse.flows.preparing.live_run import make_plan, try_own_metrics  # noqa: PLC0415
-        from evalhouse.flows.run.estimate import estimate_run, print_estimate, print_target_estimate  # noqa: PLC0415
+        from evalhouse.flows.run.estimate import print_estimates  # noqa: PLC0415
         from evalhouse.flows.serving.suite_checks import describe_estimate  # noqa: PLC0415
         from evalhouse.tasks.testsets import TestsetError  # noqa: PLC0415
 
@@ -133,10 +141,7 @@ def run(
             except (SettingsError, TestsetError) as error:
                 print_notice(f"test set: cannot be refreshed, and would be evaluated unchanged: {error}")
         try_own_metrics(make_plan(settings), settings)
-        if settings.target is None and settings.responses is None:
-            print_estimate(estimate_run(settings), as_json=as_json)
-        else:
-            print_target_estimate(settings, as_json=as_json)
+        print_estimates(settings, as_json=as_json)
         return 0
 
     from evalhouse.flows.evaluate import start_run  # noqa: PLC0415  # imports what runs
@@ -147,7 +152,7 @@ def run(
             from evalhouse.flows.serving.suite_runs import run_suite  # noqa: PLC0415  # imports the statistics
 
             try:
-                suite_outcome = run_suite(suite, flags=options, watch=watch)
+                suite_outcome = run_suite(suite, flags=options, variant=variant, watch=watch)
             except RunCancelled as error:
                 print_notice(f"{error} while the test set was refreshed: it is unchanged, and nothing was evaluated")
                 return INTERRUPTED
@@ -196,6 +201,8 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: 
     from evalhouse.flows.results import run_facts  # noqa: PLC0415  # read when the run has ended
 
     outcome, run, warehouse = suite_outcome.outcome, suite_outcome.outcome.run, Warehouse(url)
+    night = suite_outcome.night
+    used = ("requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd")
     with one_reader():
         of_run = {"run_id": run.run_id, "metrics": list(run.metrics)}
         rows = warehouse.fetch_rows("runs/means", **of_run)
@@ -207,11 +214,16 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: 
                 print_notice(f"{error}; evalhouse show {run.run_id} --by COLUMN shows it later")
         if as_json:
             testset = run.config.get("refreshed")
-            of_suite = {"suite": run.suite, "gate": suite_outcome.gate} if run.suite else {}
+            of_suite: dict[str, object] = {"suite": run.suite, "gate": suite_outcome.gate} if run.suite else {}
             of_suite |= {"testset": testset} if testset else {}
-            used = (
-                "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd",
-            )  # fmt: skip
+            if night is not None:
+                calls = {ended.run.run_id: ended.counts.pick(*used) for ended in night.variants}
+                names = ("variant", "run_id", "status", "problem")
+                of_variants = [
+                    {name: getattr(ended, name) for name in names} | {"calls": calls.get(ended.run_id)}
+                    for ended in night.runs
+                ]
+                of_suite |= {"variants": {"lines": night.lines, "problem": night.problem, "runs": of_variants}}
             print_json(
                 {
                     "run_id": run.run_id,
@@ -232,7 +244,11 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: 
                 }
             )
         else:
-            suite_name = f" of {run.suite}" if run.suite else ""
+            for line in night.lines if night is not None else ():
+                print_line(line, bold=True)
+            if night is not None and night.lines:
+                print_line()
+            suite_name = f" of {run.suite_name}" if run.suite else ""
             tools = f"judged by {run.judge}" + (f", embeddings {run.embeddings}" if run.embeddings else "")
             print_line(
                 f"run {run.run_id}{suite_name} {outcome.status}: {write_count(run.n_samples, 'sample')}, {tools}",
@@ -282,6 +298,17 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: 
                 from evalhouse.flows.results.gate import print_gate  # noqa: PLC0415  # imports the statistics
 
                 print_gate(suite_outcome.gate, names_run=False)
+            if night is not None:
+                print_line()
+                for ended in night.variants:
+                    asked = ended.counts
+                    print_line(
+                        f"run {ended.run.run_id} of {ended.run.suite_name} {ended.status}: "
+                        f"{write_count(asked.requests, 'request')}, {asked.reused:,} reused from the record, "
+                        f"{asked.failed:,} failed; cost {no_price if asked.unpriced else write_dollars(asked.cost_usd)}"
+                    )
+                for line in list_shortfalls(night):
+                    print_notice(line)
             # The commands to type next, with the option for a warehouse that they would not find by themselves.
             run_id, location = run.run_id, warehouse.location
             elsewhere = (
@@ -294,12 +321,19 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: 
                 steps.append(f"{compare}   (what moved, and why)")
             if outcome.status != "completed":
                 steps.append(write_next(run, elsewhere))
+            if night is not None and night.problem:
+                steps.append(f"evalhouse resume {night.runs[0].run_id}{elsewhere}   (the variants that were not asked)")
+            if night is not None and len(night.lines):
+                side_by_side = " ".join(ended.run_id for ended in night.runs)
+                steps.append(f"evalhouse compare {side_by_side}{elsewhere}   (the variants side by side)")
             if outcome.status in ("completed", "incomplete"):
                 steps.append(f"evalhouse show {run_id}{elsewhere}   (worst samples, costs{unscored})")
             for place, step in enumerate(steps):
                 print_line(f"{'or:  ' if place else 'next:'} {step}")
     if suite_outcome.gate is not None and suite_outcome.gate_failed:
         return GATE_FAILED
+    if outcome.status == "completed" and night is not None and list_shortfalls(night):
+        return _STATUSES["cancelled"] if suite_outcome.last.status == "cancelled" else INCOMPLETE
     return _STATUSES.get(outcome.status, INCOMPLETE)
 
 
@@ -330,6 +364,7 @@ def _print_stop(outcome: RunOutcome) -> None:
 
 @click.command()
 @click.argument("suite", metavar="SUITE.toml")
+@VARIANT_OPTION
 @click.option("--label", metavar="TEXT", help="A name for this run.")
 @click.option("--limit", type=int, metavar="N", help="Ask only about the first N samples.")
 @click.option("--only-affected", is_flag=True, default=None, help="Ask only where a --changed document was cited.")
@@ -337,7 +372,7 @@ def _print_stop(outcome: RunOutcome) -> None:
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
 @wait_for_warehouse()
-def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: object) -> int:
+def collect(*, suite: str, variant: str | None, as_json: bool, changed: tuple[str, ...], **flags: object) -> int:
     """Ask the application of SUITE.toml about every sample, and judge nothing.
 
     The responses are a separate run, which `evalhouse run SUITE.toml --responses RUN` judges, as often as you like,
@@ -347,14 +382,14 @@ def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: obj
     from evalhouse.flows.preparing.suites import load_suite  # noqa: PLC0415  # other commands do without
 
     read = load_suite(suite)
-    from evalhouse.flows.serving.suite_runs import resolve_suite  # noqa: PLC0415  # imports what runs
-
     if not changed:
         trigger = BY_HAND
     else:
         update = Update(event_id="by hand", version=None, changed=changed, occurred_at=now_utc())
         trigger = Trigger(kb_name=read.trigger.source.name if read.trigger else None, updates=(update,))
-    settings = resolve_suite(read, flags=flags, trigger=trigger).settings
+    settings = resolve_suite(read, flags=flags, trigger=trigger, variant=variant).settings
+    # A night of variants is judged: of a collection one bot is asked.
+    settings = settings.model_copy(update={"variants": {}})
     if settings.target is None:
         raise SettingsError(f"{suite} has no [target], so there is nothing to ask; `evalhouse run` judges its dataset")
     from evalhouse.flows.evaluate import start_run  # noqa: PLC0415

@@ -45,7 +45,7 @@ from evalhouse.warehouse.metric_files import (
 )
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import sum_cost
-from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, now_utc, refuse_forgotten
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, list_night_runs, now_utc, refuse_forgotten
 from evalhouse.warehouse.rows.samples import count_samples, fetch_samples_between
 from evalhouse.warehouse.steps import (
     GRADE_STEP,
@@ -457,6 +457,12 @@ def make_live_run(
 
         embedding_model = make_embedding_model(settings.embeddings)
 
+    def list_beside() -> list[str]:
+        """Return the runs of the night: what is the same for all variants is asked once, in a fresh night too."""
+        if not settings.fresh or settings.night is None:
+            return []
+        return [run.run_id for run in list_night_runs(warehouse, settings.night)]
+
     def open_clients() -> "Clients":
         # Loaded when the first step begins, by which time Prefect's server is up.
         from evalhouse.tasks.asking.asker import Asker  # noqa: PLC0415
@@ -466,7 +472,7 @@ def make_live_run(
         prices = load_prices(settings.prices)
         asker = Asker(
             judge=judges.default,
-            record=record or CallRecord(warehouse, run_id, fresh=settings.fresh),
+            record=record or CallRecord(warehouse, run_id, fresh=settings.fresh, beside=list_beside()),
             limit=make_limit(settings, judges.default),
             attempts=settings.attempts,
             price=find_price(prices, judges.default.model),
@@ -511,8 +517,15 @@ def make_live_run(
     )
 
 
+def list_paid(warehouse: Warehouse, run_id: str, settings: RunSettings) -> set[str]:
+    """Return the runs that one budget is for: this one, the refresh of its test set before it, and all of its night."""
+    in_night = (run.run_id for run in list_night_runs(warehouse, settings.night or run_id))
+    return {run_id, *settings.runs_before, *in_night}
+
+
 def check_budget(run_id: str, settings: RunSettings, judges: Judges, warehouse: Warehouse | None) -> float:
-    """Return the dollars that a run had spent before it was resumed, and the refresh of its test set before that.
+    """Return the dollars that were spent of a run's budget: by the run before it was resumed, by its night, and by the
+    refresh of its test set.
 
     Raises FatalJudgeError for a price file that cannot be read, for a budget that cannot be kept, and where the run has
     spent all of it; where the refresh has, what needs no request still comes.
@@ -528,7 +541,7 @@ def check_budget(run_id: str, settings: RunSettings, judges: Judges, warehouse: 
     if settings.budget_usd is None or warehouse is None:
         return 0.0
     own_usd = sum_cost(warehouse, run_id)
-    spent_usd = own_usd + sum(sum_cost(warehouse, before) for before in settings.runs_before)
+    spent_usd = own_usd + sum(sum_cost(warehouse, other) for other in list_paid(warehouse, run_id, settings) - {run_id})
     if own_usd and spent_usd >= settings.budget_usd:
         raise FatalJudgeError(
             f"run {run_id} has spent {spent_usd:.4g} dollars and its budget is {settings.budget_usd:g}, so nothing was "

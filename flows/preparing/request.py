@@ -20,10 +20,10 @@ from pydantic import ValidationError
 
 from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.tasks.judge.protocol import LEXICAL, JudgeNames, parse_judges
-from evalhouse.tasks.settings.run import WHERE, RunSettings, is_sample, read_settings
+from evalhouse.tasks.settings.run import WHERE, RunSettings, is_sample, list_night, read_settings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.messages import Finding, Verdict, hide_credentials, name_flag, name_setting
+from evalhouse.warehouse.messages import Finding, Verdict, hide_credentials, name_flag, name_setting, suggest
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, make_run_id, now_utc, refuse_forgotten
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import list_calls
@@ -89,7 +89,8 @@ class RunRequest:
 
     `source` are samples for which `settings.dataset` is just a name; `resumed` is the run that is resumed, `holds` the
     id of a run that no other process may take up meanwhile; `wait_s` is how long to wait for the end of another run of
-    the same suite. A run that `is_served` is resumed by `evalhouse serve` when an outage has interrupted it.
+    the same suite, unless the caller `holds_suite`. A run that `is_served` is resumed by `evalhouse serve` when an
+    outage has interrupted it.
     """
 
     settings: RunSettings
@@ -99,6 +100,7 @@ class RunRequest:
     resumed: RunRow | None = None
     holds: str | None = None
     wait_s: float = 0.0
+    holds_suite: bool = False
     is_served: bool = False
 
 
@@ -146,15 +148,18 @@ def find_unfinished(
 def make_row(request: RunRequest, plan: "Plan", staged: "StagedDataset") -> RunRow:
     """Return the row of an evaluation or a collection that begins now."""
     settings, trigger = request.settings, request.trigger
+    begun = begin_run(
+        request.kind,
+        settings,
+        parent=settings.responses,
+        tags=settings.tags,
+        n_samples=count_judged(settings, staged),
+    )
     return replace(
-        begin_run(
-            request.kind,
-            settings,
-            parent=settings.responses,
-            tags=settings.tags,
-            n_samples=count_judged(settings, staged),
-        ),
+        begun,
+        night=settings.night or (begun.run_id if settings.variants else None),
         suite=settings.suite,
+        variant=settings.variant,
         suite_hash=settings.suite_hash,
         label=settings.label,
         href=settings.href,
@@ -281,6 +286,35 @@ def resolve_settings(flags: Mapping[str, Any], *, suite: "Suite | None" = None) 
     if "embeddings" not in values and values["judge"].startswith("openai:") and is_openai:
         values["embeddings"], origins["embeddings"] = _DEFAULT_EMBEDDINGS, "default beside an openai: judge"
     return Resolved(settings=validate_settings(values, origins), origins=origins)
+
+
+def resolve_suite(
+    suite: "Suite", *, flags: Mapping[str, Any], trigger: Trigger = BY_HAND, variant: str | None = None
+) -> Resolved:
+    """Return the settings of a run of the suite, or of one of its variants alone; raises SettingsError.
+
+    Only a run that answers an update may ask about the affected documents alone: all others are complete.
+    """
+    resolved = resolve_settings(flags, suite=suite)
+    settings, origins = resolved.settings, dict(resolved.origins)
+    if variant is not None:
+        variants = {of_variant.variant: of_variant for of_variant in list_night(settings)}
+        if variant not in variants:
+            known = (
+                suggest(variant, list(settings.variants), otherwise="it has") if settings.variants else "it has none"
+            )
+            raise SettingsError(
+                f"--variant got {variant!r}, which {suite.path.name} has no [variants.{variant}] for; {known}"
+            )
+        # Alone it is named and notified of as any run is.
+        given = {name: flags[name] for name in ("label", "href") if flags.get(name)}
+        settings = variants[variant].model_copy(update={"notify": settings.notify, **given})
+    elif settings.variants and settings.responses is not None:  # the answers of one bot
+        settings = settings.model_copy(update={"variants": {}})
+    if suite.trigger is not None and suite.trigger.only_affected and trigger.kind == "event":
+        settings = settings.model_copy(update={"only_affected": True})
+        origins["only_affected"] = f"{SUITE_ORIGIN}{suite.path.name}"
+    return Resolved(settings=settings, origins=origins)
 
 
 def _resolve_judges(flags: Mapping[str, Any], suite: "Suite | None", *, dataset: object) -> tuple[str, str]:

@@ -6,6 +6,7 @@ forgets where values are, so lines are found by a search of the text for keys.
 """
 
 import codecs
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -77,6 +78,7 @@ _TABLES = (
     "metric_settings",
     "limits",
     "target",
+    "variants",
     "schedule",
     "trigger",
     "testset",
@@ -86,6 +88,9 @@ _TABLES = (
     "notify",
     "retention",
 )
+# The keys of a suite that a variant may have too, with the settings they are.
+_OF_BOT = ("answer", "contexts", "context_ids")
+_VARIED = {"map" if name == "mapping" else name: name for name in list_settings(lambda where: where.varies)}
 _SAMPLE = "sample"
 _DUCKDB = "duckdb:///"
 _OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -472,6 +477,8 @@ def load_suite(path: str | Path) -> Suite:
     text = load_suite_text(path)
     reading = _Reading(text)
     settings = reading.read_settings()
+    name = text.values.get("name", path.stem)
+    variants = reading.read_variants(str(name)) if settings is not None else {}
     schedule = reading.read_table("schedule", Schedule)
     trigger = reading.read_table("trigger", KnowledgeBase)
     testset = reading.read_testset()
@@ -479,17 +486,19 @@ def load_suite(path: str | Path) -> Suite:
     if "traces" in text.values and reading.flat.get("dataset") not in (None, TRACES):
         problem = f'the dataset is {quote_value(reading.flat["dataset"])}; write dataset = "{TRACES}"'
         reading.refuse(("traces",), problem)
-    name = text.values.get("name", path.stem)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         allowed = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
         origin = "" if "name" in text.values else " from the name of its file, as `name` is missing"
         reading.refuse(("name",), f"got {quote_value(name)}{origin}; {allowed}")
-    if trigger is not None and trigger.asset == name_scores(str(name)):
+    own_scores = [name_scores(str(name)), *(name_scores(f"{name}/{variant}") for variant in variants)]
+    if trigger is not None and trigger.asset in own_scores:
         problem = "these are the scores of this suite, so that each run would start another"
         reading.refuse(("trigger", "asset"), problem)
     if reading.problems or settings is None:
         raise text.refuse(reading.problems)
     values = {field: getattr(settings, field) for field in reading.flat}
+    if variants:
+        values["variants"] = variants
     if "judge" in values:
         values["judge"] = str(parse_judges(reading.flat["judge"]))  # without a default that is named elsewhere
     if settings.notify is not None and NAMED.search(settings.notify.webhook) is None:
@@ -547,6 +556,8 @@ class _Reading:
                     self.refuse((key,), explain_misplaced(key, ("name", *_TOP, *_TABLES)))
             elif not isinstance(value, dict):
                 self.refuse((key,), f"got {quote_value(value)}; this is a table: write [{key}] on a separate line")
+            elif key == "variants":
+                pass  # read when the suite itself is known, of which they are changes
             elif key == "limits":
                 for name, limit in value.items():
                     if name in _LIMITS:
@@ -609,6 +620,49 @@ class _Reading:
         documents = _find_path("documents", testset.documents, self._text.path.parent)
         return testset.model_copy(update={"documents": documents})
 
+    def read_variants(self, suite: str) -> dict[str, dict[str, Any]]:
+        """Return the settings of each variant by name, whole: what it does not give is as in the suite itself.
+
+        A variant may differ in its bot and in how that one's answers are read. Everything else is the yardstick.
+        """
+        variants: dict[str, dict[str, Any]] = {}
+        tables = self._text.values.get("variants", {})
+        for name, given in tables.items() if isinstance(tables, dict) else ():
+            place: KeyPath = ("variants", name)
+            if not _NAME.fullmatch(name):
+                allowed = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
+                self.refuse(place, f"got {quote_value(name)}; {allowed}")
+            elif name == suite:
+                self.refuse(
+                    place, "this is the name of the suite itself, which is asked first; give the variant another"
+                )
+            elif not isinstance(given, dict):
+                self.refuse(place, f"got {quote_value(given)}; a variant is a table: write [variants.NAME]")
+            elif not given:
+                self.refuse(place, f"nothing differs from the suite itself; give one of {', '.join(_VARIED)}")
+            elif odd := [key for key in given if key not in _VARIED]:
+                for key in odd:
+                    is_setting = key in _TOP or key in _TABLES or key in _LIMITS
+                    problem = (
+                        "it is one for all variants, or they could not be compared; a variant may have another "
+                        f"{', '.join(_VARIED)}"
+                    )
+                    self.refuse((*place, key), problem if is_setting else explain_misplaced(key, tuple(_VARIED)))
+            elif fields := [field for field in (given.get("map") or {}) if field not in _OF_BOT]:
+                problem = f"all variants answer the same questions; a variant may map {', '.join(_OF_BOT)}"
+                for field in fields:
+                    self.refuse((*place, "map", field), problem)
+            else:
+                flat = {_VARIED[key]: _lay_over(self.flat.get(_VARIED[key]), value) for key, value in given.items()}
+                places = {_VARIED[key]: (*place, key) for key in given}
+                settings = self._validate(RunSettings, {"dataset": self.flat["dataset"], **flat}, places)
+                if settings is not None:
+                    variants[name] = settings.model_dump(mode="json", include=flat.keys())
+        if variants and self.flat.get("sample_budget") is not None:
+            problem = "a budget of samples picks them by their answers, so that each variant would be judged on others"
+            self.refuse(("limits", "sample_budget"), f"{problem}; write `limit`")
+        return variants
+
     def _validate(
         self, model: type[_Model], values: Mapping[str, Any], places: Mapping[str, KeyPath], *, within: KeyPath = ()
     ) -> _Model | None:
@@ -624,6 +678,22 @@ class _Reading:
                     path = (*places.get(str(name), (*within, name)), *below)
                 self.refuse(path, _explain(problem, path, model))
             return None
+
+
+def _lay_over(whole: object, given: object) -> object:
+    """Return a setting of a variant: that of the suite with the given entries in it, at any depth.
+
+    A bot of another kind (a callable where the suite has a url) takes over nothing.
+    """
+    if not isinstance(given, dict) or not isinstance(whole, dict):
+        return given
+    kinds = [{"url", "callable", "runnable"} & table.keys() for table in (whole, given)]
+    if kinds[1] and kinds[0] != kinds[1]:
+        return given
+    if isinstance(body := whole.get("body"), str) and isinstance(given.get("body"), dict):
+        with contextlib.suppress(ValueError):  # the suite's problem, which is reported there
+            whole = {**whole, "body": json.loads(body)}
+    return {**whole, **{key: _lay_over(whole.get(key), value) for key, value in given.items()}}
 
 
 def _explain(problem: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> str:

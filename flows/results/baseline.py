@@ -72,7 +72,7 @@ def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, ni
 
 def name_series(run: RunRow) -> str:
     """Return the name of a run's series."""
-    return f"suite {run.suite}" if run.suite else f"dataset {run.dataset}"
+    return f"suite {run.suite_name}" if run.suite else f"dataset {run.dataset}"
 
 
 def find_previous(warehouse: Warehouse, run: RunRow) -> RunRow | None:

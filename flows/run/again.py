@@ -58,7 +58,7 @@ async def measure_noise(
     """
     if run.kind != "evaluation" or run.status not in ("completed", "incomplete"):
         return None
-    from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415  # all import what judges
+    from evalhouse.flows.preparing.live_run import list_paid, make_tools  # noqa: PLC0415  # all import what judges
     from evalhouse.tasks.asking.embeddings import repeat_embeddings  # noqa: PLC0415
     from evalhouse.tasks.judge.protocol import RepeatedJudge  # noqa: PLC0415
 
@@ -70,7 +70,7 @@ async def measure_noise(
             return NoiseOutcome()
         budget_usd = settings.budget_usd
         if budget_usd is not None:
-            budget_usd -= sum(sum_cost(warehouse, run_id) for run_id in (run.run_id, *settings.runs_before))
+            budget_usd -= sum(sum_cost(warehouse, paid) for paid in list_paid(warehouse, run.run_id, settings))
             if budget_usd <= 0:
                 return NoiseOutcome(problem="nothing is left of the budget")
         sample_ids, population = _draw_samples(run, warehouse, share=settings.noise_share)
@@ -171,16 +171,15 @@ async def _ask_round(
 ) -> RunOutcome | str:
     """Ask and judge one round, from the beginning or, where it was `begun`, from where it stopped; return why nothing
     can be asked."""
-    from evalhouse.flows.preparing.live_run import make_collection, make_tools  # noqa: PLC0415  # import what judges
+    from evalhouse.flows.preparing.live_run import list_paid, make_collection, make_tools  # noqa: PLC0415  # import what judges
     from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415
 
     budget_usd = settings.budget_usd
     if budget_usd is not None:
         # All that the round may spend: the budget less what the run, its noise run and other rounds have spent.
         parts = [part for part in list_runs(warehouse, kinds=("noise", "repeats")) if part.parent_run_id == run.run_id]
-        others = [part.run_id for part in parts if begun is None or part.run_id != begun.run_id]
-        spent = (run.run_id, *others, *settings.runs_before)
-        budget_usd -= sum(sum_cost(warehouse, run_id) for run_id in spent)
+        paid = list_paid(warehouse, run.run_id, settings).union(part.run_id for part in parts)
+        budget_usd -= sum(sum_cost(warehouse, run_id) for run_id in paid - {begun.run_id if begun else ""})
         if budget_usd <= (sum_cost(warehouse, begun.run_id) if begun else 0.0):
             return "nothing is left of the budget"
     sample_ids: list[str] = []

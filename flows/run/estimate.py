@@ -44,9 +44,10 @@ from evalhouse.tasks.judge.protocol import find_judge, list_judges
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
 from evalhouse.tasks.settings.environment import nothing_looked_up
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import RunSettings, list_night
 from evalhouse.tasks.targets.collection import KnownResponses
 from evalhouse.warehouse.metric_files import Plan
+from evalhouse.warehouse.rows.calls import StoredReply
 from evalhouse.warehouse.rows.runs import find_run, list_runs
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import list_calls
@@ -127,16 +128,23 @@ class Estimate:
         }
 
 
-def ask_dry(settings: RunSettings, plan: Plan, ask: Callable[["LiveRun", DryRecord], Coroutine[Any, Any, T]]) -> T:
+def ask_dry(
+    settings: RunSettings,
+    plan: Plan,
+    ask: Callable[["LiveRun", DryRecord], Coroutine[Any, Any, T]],
+    *,
+    counted: dict[str, StoredReply] | None = None,
+) -> T:
     """Call `ask` with a live run that sends and writes nothing, and with the record that counts instead.
 
+    `counted` are the replies of runs before this one that were estimated as well; those of this one are added.
     Raises the errors of a real run; limits of rates and the budget do not apply.
     """
     # Nothing is sent, so an estimate needs no key.
     os.environ.setdefault("OPENAI_API_KEY", "none-needed-for-a-dry-run")
     warehouse = Warehouse(settings.warehouse)
     is_known = warehouse.exists() and not settings.fresh
-    record = DryRecord(finder=ReplyFinder(warehouse) if is_known else None)
+    record = DryRecord(finder=ReplyFinder(warehouse) if is_known else None, counted={} if counted is None else counted)
     unlimited = settings.model_copy(update={"rpm": None, "tpm": None})
     with nothing_looked_up():
         judges = make_judges(settings, plan).change(StandInJudge)
@@ -161,10 +169,12 @@ def ask_dry(settings: RunSettings, plan: Plan, ask: Callable[["LiveRun", DryReco
     return asyncio.run(go_through())
 
 
-def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
+def estimate_run(
+    settings: RunSettings, *, fill_in: FillIn = list, counted: dict[str, StoredReply] | None = None
+) -> Estimate:
     """Go through a run without asking anything; raises the errors of the run's preparation.
 
-    `fill_in` gives samples answers from elsewhere and leaves out samples without one.
+    `fill_in` gives samples answers from elsewhere and leaves out samples without one; `counted` as in `ask_dry`.
     """
 
     async def take_steps(live_run: "LiveRun", record: DryRecord) -> DryRecord:
@@ -191,14 +201,14 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
     staged = stage_of(settings)
     check_history(settings, staged)
     try:
-        counted = ask_dry(settings, plan, take_steps)
+        record = ask_dry(settings, plan, take_steps, counted=counted)
     finally:
         staged.staging.discard()
     estimate = Estimate(
         n_samples=count_judged(settings, staged),
         judge=settings.judge,
-        steps=dict(sorted(counted.by_step.items())),
-        by_judge=counted.by_judge,
+        steps=dict(sorted(record.by_step.items())),
+        by_judge=record.by_judge,
         embeddings=settings.embeddings if "similarity" in list_calls(plan.steps) else None,
         stand_in=explain_surface(
             settings.embeddings, [metric.name for metric in plan.metrics], settings.metric_settings
@@ -300,21 +310,64 @@ class _Answers:
         return answered
 
 
-def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
-    """Print the estimate of a run with a target, or with the responses of an earlier run."""
+def print_estimates(settings: RunSettings, *, as_json: bool) -> None:
+    """Print the estimate of a run, and after that of a suite those of its variants, for which one budget is."""
+    night = [settings, *list_night(settings)]
+    counted: dict[str, StoredReply] = {}
+    documents = []
+    for of_variant in night:
+        alone = of_variant.model_copy(update={"budget_usd": None}) if len(night) > 1 else of_variant
+        if len(night) > 1 and not as_json:
+            print_line(f"{of_variant.suite_name}:", bold=True)
+        if alone.target is None and alone.responses is None:
+            estimate = estimate_run(alone, counted=counted)
+            if not as_json:
+                print_estimate(estimate, as_json=False)
+            documents.append(estimate.to_plain())
+        else:
+            documents.append(_print_target_estimate(alone, as_json=as_json, counted=counted))
+        if len(night) > 1 and not as_json:
+            print_line()
+    first, *others = documents
+    if as_json:
+        variants = {str(item.variant): document for item, document in zip(night[1:], others, strict=True)}
+        of_night = {"budget_usd": settings.budget_usd, "variants": variants} if variants else {}
+        print_json({**first, **of_night})
+    elif others:
+        costs = [document.get("cost_usd") for document in documents]
+        n_requests = [document["requests"] for document in documents]
+        if None in n_requests:
+            print_line(f"The whole night has {len(night)} runs; what judging them costs is not known yet.")
+            return
+        cost_usd = None if None in costs else sum(costs)
+        print_line(
+            f"The whole night has {len(night)} runs: {write_count(sum(n_requests), 'request')} to send, cost "
+            f"{write_dollars(cost_usd)}. What all answers have in common is asked once."
+        )
+        if settings.budget_usd is not None and (cost_usd or 0.0) > settings.budget_usd:
+            print_line(
+                f"That is more than the budget of ${settings.budget_usd:g}, which is for all of them: the night would "
+                "stop with samples left."
+            )
+
+
+def _print_target_estimate(settings: RunSettings, *, as_json: bool, counted: dict[str, StoredReply]) -> dict[str, Any]:
+    """Print the estimate of a run with a target, or with the responses of an earlier run; return it as JSON."""
     warehouse = Warehouse(settings.warehouse)
     # The run whose responses are assumed: the one that is named, else the suite's last that has any.
     parent = None
     if settings.responses is not None:
         parent = find_run(warehouse, settings.responses)
     elif warehouse.location.path.exists():
-        asked = (run for run in list_runs(warehouse) if run.suite == settings.suite and run.config.get("target"))
+        asked = (
+            run for run in list_runs(warehouse) if run.suite_name == settings.suite_name and run.config.get("target")
+        )
         ended = (run for run in asked if not run.is_part_of_run and run.status in ("completed", "incomplete"))
         parent = next(ended, None)
     estimate, answers = None, None
     if parent is not None:
         answers = _Answers(known=find_parent_responses(warehouse, parent))
-        estimate = estimate_run(settings, fill_in=answers.fill_in)
+        estimate = estimate_run(settings, fill_in=answers.fill_in, counted=counted)
         estimate, n_samples = replace(estimate, n_samples=answers.n_known), answers.n_samples
     else:
         staged = stage_of(settings)
@@ -344,16 +397,14 @@ def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
     asked_of = show_target(settings.target) if settings.target and not settings.responses else None
     n_asked = 0 if settings.responses else n_samples
     n_known, answers_of = answers.n_known if answers else 0, parent.run_id if parent else None
+    judging = estimate.to_plain() if estimate else {"n_samples": n_samples, "judge": settings.judge, "requests": None}
+    target = {
+        "asked": asked_of, "n_questions": n_asked, "n_answers_known": n_known, "answers_of": answers_of,
+        "repeats": repeats,
+    }  # fmt: skip
+    document = {**judging, "target": target}
     if as_json:
-        judging = (
-            estimate.to_plain() if estimate else {"n_samples": n_samples, "judge": settings.judge, "requests": None}
-        )
-        target = {
-            "asked": asked_of, "n_questions": n_asked, "n_answers_known": n_known, "answers_of": answers_of,
-            "repeats": repeats,
-        }  # fmt: skip
-        print_json({**judging, "target": target})
-        return
+        return document
     more = ""
     if asked_of is not None:
         if repeats is not None:
@@ -377,3 +428,4 @@ def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
             f"On top comes the judging of the {n_repeated:,} repeated answers: at most about "
             f"{repeats['requests']:,} requests{cost}, and none for an answer that is what it was."
         )
+    return document

@@ -79,7 +79,7 @@ def open_run(
         prepare_environment()
         interrupts = held.enter_context(Interrupts())
         warehouse = Warehouse(settings.warehouse)
-        if settings.suite is not None:
+        if settings.suite is not None and not request.holds_suite:
             held.enter_context(hold_suite(warehouse, settings.suite, wait_s=request.wait_s))
         if request.holds is not None:
             held.enter_context(hold_run(warehouse.location, request.holds))

@@ -38,13 +38,16 @@ def show_run(notice: str | None = None) -> Iterator[Watch]:
         sys.stderr.flush()
 
     notices = [notice] if notice else []
+    printed: set[str] = set()
 
     @contextmanager
     def watch(live_run: "LiveRun") -> Iterator[None]:
         _clear_line()
-        for text in (*notices, *live_run.notices):
-            print_notice(text)
-        notices.clear()  # printed once, though a run that measures noise is watched twice
+        # Each is printed once, though noise and variants are watched too.
+        for text in dict.fromkeys((*notices, *live_run.notices)):
+            if text not in printed:
+                print_notice(text)
+                printed.add(text)
         if not is_watched():
             yield
             return
@@ -295,11 +298,42 @@ def make_result(warehouse: "Warehouse", run: RunRow, gate: Mapping[str, Any] | N
 
 
 @dataclass(frozen=True, kw_only=True)
+class NightOutcome:
+    """The end of a suite's run and its variants.
+
+    `runs` are all runs of the night so far, that of the suite itself first; `variants` how those ended that were asked
+    by this process; `problem` has the reason where variants were not asked, `lines` which one is best and where.
+    """
+
+    runs: Sequence[RunRow]
+    variants: Sequence[RunOutcome]
+    problem: str | None
+    lines: Sequence[str]
+
+
+def list_shortfalls(night: NightOutcome) -> list[str]:
+    """Return a sentence for each variant that did not complete, and one for those that were not asked."""
+    lines = []
+    for run in night.runs:
+        if run.variant is not None and run.status != "completed":
+            reason = f": {run.problem}" if run.problem else ""
+            lines.append(f"{run.suite_name} {run.status}{reason}; next: {write_next(run, with_reason=False)}")
+    return [*lines, night.problem] if night.problem else lines
+
+
+@dataclass(frozen=True, kw_only=True)
 class SuiteOutcome:
-    """The end of a suite's run. `gate` is the document of `evalhouse gate --json`; None without a gate."""
+    """The end of a suite's run. `gate` is the document of `evalhouse gate --json`, None without a gate; `night` is set
+    for a suite with variants."""
 
     outcome: RunOutcome
     gate: Mapping[str, Any] | None = None
+    night: NightOutcome | None = None
+
+    @property
+    def last(self) -> RunOutcome:
+        """The outcome of the run that ended last."""
+        return self.night.variants[-1] if self.night is not None and self.night.variants else self.outcome
 
     @property
     def gate_failed(self) -> bool:

@@ -37,7 +37,7 @@ from evalhouse.flows.serving.notify import notify_of_crash
 from evalhouse.tasks.asking.batches import WAITS
 from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing, WarehouseUnreachable
-from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, now_utc, update_run
+from evalhouse.warehouse.rows.runs import RunRow, find_run, list_night_runs, list_runs, now_utc, update_run
 from evalhouse.warehouse.rows.samples import remove_abandoned
 from evalhouse.warehouse.store import WRITE_PATIENCE_S, Warehouse
 
@@ -99,7 +99,7 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
             mark_flow_run(api, str(flow_run["id"]))
             run_id = find_named_run(flow_run, suite.name)
             for run in _list_runs_of(warehouse, suite.name):
-                if run.run_id == run_id and run.status in ("failed", "cancelled"):
+                if run.run_id == run_id and (run.status in ("failed", "cancelled") or is_night_cut(warehouse, run)):
                     crashed.setdefault(run.run_id, run)
         for run in crashed.values():
             if run.flow_run_id is not None:
@@ -237,7 +237,8 @@ def _resume_left(api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, know
     lines: list[str] = []
     for run in _list_runs_of(warehouse, suite.name):
         is_recent = run.finished_at is not None and run.finished_at > since
-        if not is_recent or not (is_gate_due(run) or is_marked(run)) or run.run_id in known:
+        is_cut = is_gate_due(run) or is_night_cut(warehouse, run)
+        if not is_recent or not (is_cut or is_marked(run)) or run.run_id in known:
             continue
         attempts = list_flow_runs(api, suite, tags={"all_": [f"resume {run.run_id}"]})
         if any(flow_run["state_type"] in NOT_ENDED for flow_run in attempts):
@@ -245,7 +246,7 @@ def _resume_left(api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, know
         with _tried_to_hold(warehouse, run.run_id) as is_free:
             pass
         if is_free and is_served(api, suite, run) and queue_resume(api, suite, run.run_id):
-            event = "had crashed before its gate" if is_gate_due(run) else "was not taken up to its end"
+            event = "had crashed before its gate or its variants" if is_cut else "was not taken up to its end"
             lines.append(f"{suite.name}: run {run.run_id} {event}: it is resumed, {_NOT_AGAIN}")
     return lines
 
@@ -276,6 +277,29 @@ def _find_flow_run_of(api: PrefectApi, suite: ServedSuite, run: RunRow) -> Mappi
 def is_gate_due(run: RunRow) -> bool:
     """Return whether a run has ended without a decision of its suite's gate."""
     return run.status in ("completed", "incomplete") and run.config.get("gate") is not None and run.gate is None
+
+
+def has_variants_left(warehouse: Warehouse, run: RunRow) -> bool:
+    """Return whether variants of the night of a suite's run have not reached their end."""
+    if run.night != run.run_id:
+        return False
+    ended = {of_night.variant for of_night in list_night_runs(warehouse, run.night) if _has_ended(of_night)}
+    return not ended.issuperset(run.config.get("variants", {}))
+
+
+def _has_ended(run: RunRow) -> bool:
+    return run.kind == "evaluation" and run.status in ("completed", "incomplete")
+
+
+def is_night_cut(warehouse: Warehouse, run: RunRow) -> bool:
+    """Return whether the process of a suite's run has died before it asked the next variant.
+
+    Variants that were not asked after one that failed are left to a person, as are those for which a budget may be
+    spent.
+    """
+    if run.config.get("budget_usd") is not None or not has_variants_left(warehouse, run):
+        return False
+    return all(map(_has_ended, (part for part in list_night_runs(warehouse, run.run_id) if part.kind == "evaluation")))
 
 
 def is_marked(run: RunRow) -> bool:

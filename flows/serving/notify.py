@@ -26,7 +26,7 @@ from evalhouse.flows.results.output import (
     write_value,
 )
 from evalhouse.flows.results.run_facts import describe_testset, sort_first
-from evalhouse.flows.run.outcome import write_next
+from evalhouse.flows.run.outcome import NightOutcome, list_shortfalls, write_next
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.flows.server.environment import prefect_home
 from evalhouse.flows.server.local import SERVE_LOG
@@ -45,7 +45,7 @@ Message = dict[str, Any]
 
 _KEYS = (
     "suite", "run_id", "status", "problem", "gate", "trigger", "kb_name", "kb_version", "label", "href", "n_samples",
-    "testset", "previous_run_id", "headline", "metrics", "next",
+    "testset", "previous_run_id", "headline", "variants", "metrics", "next",
 )  # fmt: skip
 _GATE_KEYS = ("outcome", "undecided", "counts", "baseline", "checks")
 _TIMEOUT_S = 10.0
@@ -62,15 +62,24 @@ class NotifyError(Exception):
 
 
 def notify_of_end(
-    notify: Notify, warehouse: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None
+    notify: Notify,
+    warehouse: Warehouse,
+    run: RunRow,
+    problem: str | None,
+    gate: Mapping[str, Any] | None,
+    *,
+    night: NightOutcome | None = None,
 ) -> None:
-    """Post how a run ended, if its suite asks for notifications of such an end.
+    """Post how a run ended, or of a suite with variants its `night`, if the suite asks to be notified of such an end.
 
     `metrics` has by metric, in the run's order, the mean, the number of samples behind it, and the change since the
     previous run over the samples that both runs scored, with their number.
     """
     # A run that was interrupted has no ending here: the person who did it knows.
-    endings: set[Ending] = {ending for ending in ("completed", "incomplete", "failed") if ending == run.status}
+    statuses = {run.status, *(ended.status for ended in night.runs)} if night else {run.status}
+    endings: set[Ending] = {ending for ending in ("completed", "incomplete", "failed") if ending in statuses}
+    if night is not None and night.problem:
+        endings.add("failed")
     if gate is not None and gate["outcome"] == "failed":
         endings.add("gate_failed")
     if not endings & set(notify.on):
@@ -88,6 +97,7 @@ def notify_of_end(
             command = f"evalhouse compare {previous.run_id} {run.run_id}"
     message = {name: getattr(run, name, None) for name in _KEYS} | {
         "headline": headline and asdict(headline),
+        "variants": night and _describe_variants(night),
         "testset": run.config.get("refreshed"),
         "problem": problem,
         "gate": None if gate is None else {name: gate[name] for name in _GATE_KEYS},
@@ -105,6 +115,13 @@ def notify_of_end(
     if undelivered != run.notify_problem:
         with contextlib.suppress(WarehouseError):  # another program keeps it open; the log has it
             update_run(warehouse, run.run_id, notify_problem=undelivered)
+
+
+def _describe_variants(night: NightOutcome) -> dict[str, Any]:
+    """Return which variant is best and where, the shortfalls, and the runs of the night."""
+    names = ("variant", "run_id", "status", "problem")
+    runs = [{name: getattr(run, name) for name in names} for run in night.runs]
+    return {"lines": [*night.lines], "shortfalls": list_shortfalls(night), "runs": runs}
 
 
 def _describe(
@@ -222,7 +239,12 @@ def write_message(message: Mapping[str, Any]) -> str:
     """Return the whole message as lines that a person reads in a chat."""
     gate, metrics = message["gate"], message["metrics"]
     mark = "⚠️" if message["status"] == "incomplete" else "✅"
-    if message["status"] in ("failed", "crashed") or (gate is not None and gate["outcome"] == "failed"):
+    variants = message["variants"] or {"lines": [], "shortfalls": []}
+    if (
+        message["status"] in ("failed", "crashed")
+        or variants["shortfalls"]
+        or (gate is not None and gate["outcome"] == "failed")
+    ):
         mark = "❌"
     run = f" (run {message['run_id']})" if message["run_id"] else ""
     cause = "started by hand" if message["trigger"] == "manual" else "on schedule"
@@ -232,7 +254,9 @@ def write_message(message: Mapping[str, Any]) -> str:
     lines = [f"{message['suite']} {message['status']}{run}, {cause}"]
     if headline := message["headline"]:
         lines = [f"{headline['sentence']}.", *headline["further"][:1], *lines]
+    lines = [*variants["lines"], *lines]
     lines[0] = f"{mark} {lines[0]}"
+    lines += [shorten(line, _MAX_PROBLEM) for line in variants["shortfalls"]]
     failures = [] if gate is None else _pick_failures(gate)
     if gate is not None:
         lines += [describe_verdict(gate), *_write_failures(failures)]
@@ -275,14 +299,23 @@ def _pick_failures(gate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted((check for check in gate["checks"] if check["outcome"] in bad), key=lambda check: check["outcome"])
 
 
-def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None, *, flow_run_url: str | None) -> str:
+def write_page(
+    warehouse: Warehouse,
+    run: RunRow,
+    gate: Mapping[str, Any] | None,
+    *,
+    flow_run_url: str | None,
+    night: NightOutcome | None = None,
+) -> str:
     """Return the page as Markdown; text from outside (labels, versions, ids of documents) is escaped."""
     previous, means = find_previous(warehouse, run), list_means(warehouse, run)
     headline = _describe(warehouse, run, previous, means)
     lines = [
         f"# {escape_markdown(run.suite or 'run')}: {run.status}",
         "",
+        *(f"**{escape_markdown(line)}**\n" for line in (night.lines if night else ())),
         *([f"**{escape_markdown(headline.sentence)}.**", ""] if headline else []),
+        *(f"- {escape_markdown(line)}\n" for line in (list_shortfalls(night) if night else ())),
         f"Run `{run.run_id}`, {escape_markdown(describe_trigger(run))}.",
     ]
     if testset := describe_testset(run):

@@ -19,9 +19,11 @@ from evalhouse.flows.preparing.live_run import (
     describe_columns,
     make_plan,
     make_prompts,
-    prepare_run,
+    make_tools,
+    refuse_budget_of_answers,
+    try_own_metrics,
 )
-from evalhouse.flows.preparing.request import CheckResult, RunRequest, count_limits, make_finding, show_target
+from evalhouse.flows.preparing.request import CheckResult, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import LivingSet, Suite, list_fires
 from evalhouse.flows.results.output import print_notice, write_count, write_dollars
 from evalhouse.flows.serving.notify import find_webhook
@@ -29,15 +31,13 @@ from evalhouse.flows.testsets.refresh import RefreshPlan, estimate_refresh, plan
 from evalhouse.prompts import PromptError
 from evalhouse.tasks.datasets.read import StagedDataset, stage_of
 from evalhouse.tasks.judge.protocol import JudgeError, RunCancelled
-from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_settings
-from evalhouse.tasks.settings.suite import MARK, RefreshedTestset, SuiteGate, explain_direction
+from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_night, list_settings
+from evalhouse.tasks.settings.suite import MARK, RefreshedTestset, SuiteGate, TargetSettings, explain_direction
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.testsets import TestsetError
 from evalhouse.tasks.testsets.questions import load_set
 from evalhouse.warehouse.messages import Finding
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.rows.runs import hold_suite
-from evalhouse.warehouse.store import Warehouse
 
 _CONNECT_S = 5.0
 # Settings of the run that its refresh has too; the number of samples limits only the run.
@@ -45,72 +45,66 @@ _SHARED = {*list_settings(lambda where: where.place == LIMITS), "embeddings", "p
            "reasoning_effort", "warehouse"} - {"limit", "request_tokens"}  # fmt: skip
 
 
-def refresh_living_set(suite: Suite, settings: RunSettings, *, wait_s: float = 0.0) -> RefreshedTestset | None:
+class _Unpayable(SettingsError):
+    """A refresh that would spend the budget of the run as well."""
+
+
+def refresh_living_set(suite: Suite, settings: RunSettings) -> RefreshedTestset | None:
     """Refresh the suite's test set and print the result; None for a suite without one, and for a run that takes the
     responses of another run.
 
-    Raises RunCancelled when the refresh was stopped, and the error of a run that could not begin: nothing is refreshed
-    then.
+    A run that could not begin or be paid afterwards is refused, and nothing is refreshed. Raises the error that the run
+    itself would, SettingsError for a target that no connection reaches and for a budget that the refresh alone would
+    spend, and RunCancelled when the refresh was stopped.
     """
     if suite.testset is None or settings.responses is not None:
         return None
-    check_run(suite.testset, settings)
-    with hold_suite(Warehouse(settings.warehouse), suite.name, wait_s=wait_s):
-        try:
-            refreshed = plan_living_set(suite.testset, settings).refresh()
-        except RunCancelled:
-            raise
-        except (SettingsError, TestsetError, PromptError, JudgeError, OSError) as error:
-            result = RefreshedTestset(problem=str(error))
-            with contextlib.suppress(TestsetError, OSError):  # the run uses the set as it was before
-                test_set = load_set(Path(settings.dataset))
-                result = RefreshedTestset(
-                    set_hash=test_set.set_hash,
-                    n_questions=len(test_set.questions),
-                    n_proposals=len(test_set.manifest.proposals),
-                    problem=str(error),
+    refuse_budget_of_answers(settings)
+    tools = make_tools(settings, "evaluation")
+    try_own_metrics(tools.plan, settings)
+    make_prompts(settings, tools.judges)
+    check_budget("", settings, tools.judges, None)
+    for of_variant in (settings, *list_night(settings)):
+        if of_variant.target is not None:
+            make_target(of_variant.target)
+            if of_variant.target.url is not None:
+                check_reachable(of_variant.target.url)
+    try:
+        plan = plan_living_set(suite.testset, settings)
+        if settings.budget_usd is not None:
+            expected_usd = estimate_refresh(plan.request).usage.cost_usd
+            if expected_usd is not None and expected_usd >= settings.budget_usd:
+                raise _Unpayable(
+                    f"the refresh of {settings.dataset} costs about {write_dollars(expected_usd)}, and the budget of "
+                    f"the whole run is {write_dollars(settings.budget_usd)}; raise budget_usd"
                 )
-        else:
-            refreshing, test_set = refreshed.refreshing, refreshed.test_set
+        refreshed = plan.refresh()
+    except (RunCancelled, _Unpayable):
+        raise
+    except (SettingsError, TestsetError, PromptError, JudgeError, OSError) as error:
+        result = RefreshedTestset(problem=str(error))
+        with contextlib.suppress(TestsetError, OSError):  # the run uses the set as it was before
+            test_set = load_set(Path(settings.dataset))
             result = RefreshedTestset(
                 set_hash=test_set.set_hash,
-                parent_hash=refreshing.request.test_set.set_hash,
-                run_id=refreshing.run_id,
                 n_questions=len(test_set.questions),
-                changes={} if refreshing.problem else {word: n for word, n in refreshed.counts.items() if n},
                 n_proposals=len(test_set.manifest.proposals),
-                n_failed=len(refreshing.failed),
-                problem=refreshing.problem,
+                problem=str(error),
             )
+    else:
+        refreshing, test_set = refreshed.refreshing, refreshed.test_set
+        result = RefreshedTestset(
+            set_hash=test_set.set_hash,
+            parent_hash=refreshing.request.test_set.set_hash,
+            run_id=refreshing.run_id,
+            n_questions=len(test_set.questions),
+            changes={} if refreshing.problem else {word: n for word, n in refreshed.counts.items() if n},
+            n_proposals=len(test_set.manifest.proposals),
+            n_failed=len(refreshing.failed),
+            problem=refreshing.problem,
+        )
     print_notice(result.describe())
     return result
-
-
-def check_run(testset: LivingSet, settings: RunSettings) -> None:
-    """Refuse a run that could not begin or be paid after the refresh of its test set; nothing is asked or stored.
-
-    Raises the error that the run itself would, and SettingsError for a target that no connection reaches and for a
-    budget that the refresh alone would spend.
-    """
-    warehouse = Warehouse(settings.warehouse)
-    prepared = prepare_run(RunRequest(settings=settings), warehouse)
-    if prepared.staged is not None:
-        prepared.staged.staging.discard()
-    make_prompts(settings, prepared.tools.judges)
-    check_budget("", settings, prepared.tools.judges, None)
-    if settings.target is not None and settings.target.url is not None:
-        check_reachable(settings.target.url)
-    if settings.budget_usd is None:
-        return
-    try:
-        expected_usd = estimate_refresh(plan_living_set(testset, settings).request).usage.cost_usd
-    except (TestsetError, OSError):
-        return  # the refresh fails by unreadable documents, and the run uses the unchanged set
-    if expected_usd is not None and expected_usd >= settings.budget_usd:
-        raise SettingsError(
-            f"the refresh of {settings.dataset} costs about {write_dollars(expected_usd)}, and the budget of the whole "
-            f"run is {write_dollars(settings.budget_usd)}; raise budget_usd"
-        )
 
 
 def check_reachable(url: str) -> None:
@@ -238,16 +232,18 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
         f"suite {suite.name}": lambda: ("ok", f"{suite.path}, hash {suite.suite_hash[:12]}"),
         "dataset": check_dataset,
     }
-    if (target := settings.target) is not None:
 
-        def check_target() -> CheckResult:
-            async def make_and_close() -> None:
-                await make_target(target).close()
+    def check_target(target: TargetSettings) -> CheckResult:
+        async def make_and_close() -> None:
+            await make_target(target).close()
 
-            asyncio.run(make_and_close())
-            return "ok", "it can be asked with these settings; whether it answers is not tried"
+        asyncio.run(make_and_close())
+        return "ok", "it can be asked with these settings; whether it answers is not tried"
 
-        checks[f"target {show_target(target)}"] = check_target
+    for of_variant in (settings, *list_night(settings)):
+        variant = f"variant {of_variant.variant}: " if of_variant.variant else ""
+        if (target := of_variant.target) is not None:
+            checks[f"{variant}target {show_target(target)}"] = partial(check_target, target)
     if (schedule := suite.schedule) is not None:
 
         def check_schedule() -> CheckResult:

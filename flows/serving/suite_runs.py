@@ -5,40 +5,45 @@ deletion of old runs. The gate's limits come from the stored settings of the run
 changed since, so that a resumed run has the same limits as an uninterrupted one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from evalhouse.flows.evaluate import start_run
+from evalhouse.flows.preparing.live_run import list_paid
 from evalhouse.flows.preparing.request import (
     BY_HAND,
-    SUITE_ORIGIN,
-    Resolved,
     RunRequest,
     Trigger,
+    Update,
     find_unfinished,
-    resolve_settings,
+    resolve_suite,
 )
 from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.results.baseline import Baseline, find_baseline, make_decision
-from evalhouse.flows.results.output import print_notice, write_count
-from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch, explain_incomplete
+from evalhouse.flows.results.output import print_notice, write_count, write_dollars
+from evalhouse.flows.run.outcome import NightOutcome, RunOutcome, SuiteOutcome, Watch, explain_incomplete, publish_end
+from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
-from evalhouse.flows.serving.backlog import has_left_batch
+from evalhouse.flows.serving.backlog import has_left_batch, has_variants_left
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.protocol import RunCancelled
+from evalhouse.tasks.settings.run import RunSettings, list_night, read_settings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, find_cutoff
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.gates import list_nights, record_decision
-from evalhouse.warehouse.rows.runs import RunRow, now_utc
+from evalhouse.warehouse.rows.runs import RunRow, find_run, hold_suite, list_night_runs, now_utc
 from evalhouse.warehouse.store import Warehouse
 
 
 @one_reader()
-def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
-    """Decide on a run that has ended and store the outcome.
+def decide_suite_gate(warehouse: Warehouse, run: RunRow, *, stores: bool = True) -> dict[str, Any] | None:
+    """Decide on a run that has ended, and store the outcome unless it was decided before.
 
     None without a gate, and for a run that judged nothing or did not reach its end.
     """
@@ -79,7 +84,8 @@ def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | Non
             is_unrelated=isinstance(error, NothingCommon),
         )
         document = decide_by(missing, limits=replace(limits, trends={}), settings=ComparisonSettings())
-    record_decision(warehouse, make_decision(document, "suite"))
+    if stores:
+        record_decision(warehouse, make_decision(document, "suite"))
     return document
 
 
@@ -115,34 +121,41 @@ def run_suite(
     *,
     flags: Mapping[str, Any] | None = None,
     trigger: Trigger = BY_HAND,
+    variant: str | None = None,
     watch: Watch | None = None,
     wait_s: float = 0.0,
 ) -> SuiteOutcome:
-    """Run a suite, decide on its gate, and send its notification.
+    """Run a suite and its variants, or one `variant` alone, decide on its gate, and send its notification.
 
     The test set of a suite that has one is refreshed before. `flags` are settings that win over all others, by name;
     `wait_s` is how long to wait for another run of the suite to end. Raises what `start_run` raises, after reporting
     it, and RunCancelled when the refresh was stopped.
     """
-    settings = resolve_suite(suite, flags=flags or {}, trigger=trigger).settings
+    settings = resolve_suite(suite, flags=flags or {}, trigger=trigger, variant=variant).settings
+    # A trigger that has a flow run is that of a served suite.
+    request = RunRequest(
+        settings=settings, trigger=trigger, holds_suite=True, is_served=trigger.flow_run_id is not None
+    )
     try:
-        # Both checks import Prefect, which by then must find its server's settings and those for a quiet terminal.
+        # The checks import Prefect, which by then must find its server's settings and those for a quiet terminal.
         with prefect_server():
             if settings.gate is not None:  # one on metrics that are not scored is refused before anything is asked
                 from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415
                 from evalhouse.flows.serving.suite_checks import check_suite_gate  # noqa: PLC0415
 
                 check_suite_gate(settings.gate, make_plan(settings))
-            if suite.testset is not None:
-                from evalhouse.flows.serving.suite_checks import refresh_living_set  # noqa: PLC0415
+            for of_variant in list_night(settings):
+                if of_variant.target is not None:
+                    from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415
 
-                refreshed = refresh_living_set(suite, settings, wait_s=wait_s)
-                settings = settings.model_copy(update={"refreshed": refreshed})
-        finish = _Finish(settings.warehouse, suite.notify)
-        # A trigger that has a flow run is that of a served suite.
-        is_served = trigger.flow_run_id is not None
-        request = RunRequest(settings=settings, trigger=trigger, wait_s=wait_s, is_served=is_served)
-        outcome = start_run(request, watch=watch, finish=finish)
+                    make_target(of_variant.target)
+            with Interrupts(), hold_suite(Warehouse(settings.warehouse), suite.name, wait_s=wait_s):
+                if suite.testset is not None:
+                    from evalhouse.flows.serving.suite_checks import refresh_living_set  # noqa: PLC0415
+
+                    refreshed = refresh_living_set(suite, settings)
+                    request = replace(request, settings=settings.model_copy(update={"refreshed": refreshed}))
+                outcome = _Night(settings.warehouse, suite.notify, watch=watch).take_to_end(request)
     except RunCancelled:
         raise
     except Exception as error:  # the suite notifies of any error, and it is raised again
@@ -150,7 +163,7 @@ def run_suite(
             notify_of_break(suite.notify, suite.name, trigger, str(error))
         raise
     forget_old(suite, settings.warehouse)
-    return SuiteOutcome(outcome=outcome, gate=finish.gate)
+    return outcome
 
 
 def resume_suite_run(
@@ -164,10 +177,10 @@ def resume_suite_run(
 ) -> SuiteOutcome:
     """Resume a run where it stopped, and then do everything that is done at the end of a run of its suite.
 
-    The run keeps the gate and the notification that it was started with. A webhook's address that is written into the
-    suite is not stored with them, so posting there requires the `suite` itself. Runs outside a suite have neither.
+    The variants of its night that have not reached their end follow. The run keeps the gate and the notification that
+    it was started with. A webhook's address that is written into the suite is not stored with them, so posting there
+    requires the `suite` itself. Runs outside a suite have neither.
     """
-    finish = _Finish(warehouse_url, suite.notify if suite else None, reads_stored=suite is None)
     request = find_unfinished(
         name,
         warehouse_url=warehouse_url,
@@ -175,45 +188,155 @@ def resume_suite_run(
         wait_s=wait_s,
         is_served=suite is not None,  # only the flow that serves it gives the suite
     )
-    outcome = start_run(request, watch=watch, finish=finish)
+    night = _Night(
+        warehouse_url, suite.notify if suite else None, watch=watch, changes=changes, reads_stored=suite is None
+    )
+    with ExitStack() as held:
+        if request.settings.suite is not None:
+            held.enter_context(Interrupts())
+            held.enter_context(hold_suite(Warehouse(warehouse_url), request.settings.suite, wait_s=wait_s))
+        outcome = night.take_to_end(replace(request, holds_suite=True))
     if suite is not None:
         forget_old(suite, warehouse_url)
-    return SuiteOutcome(outcome=outcome, gate=finish.gate)
+    return outcome
 
 
-def resolve_suite(suite: Suite, *, flags: Mapping[str, Any], trigger: Trigger = BY_HAND) -> Resolved:
-    """Return the settings of a run of the suite; raises SettingsError.
+class _Night:
+    """One run of a suite, and after it one of each of its variants, with what is done at their ends.
 
-    Only a run that answers an update may ask about the affected documents alone: all others are complete.
-    """
-    resolved = resolve_settings(flags, suite=suite)
-    if suite.trigger is None or not suite.trigger.only_affected or trigger.kind != "event":
-        return resolved
-    settings = resolved.settings.model_copy(update={"only_affected": True})
-    return Resolved(
-        settings=settings, origins={**resolved.origins, "only_affected": f"{SUITE_ORIGIN}{suite.path.name}"}
-    )
-
-
-class _Finish:
-    """The steps after a run: its gate is decided and stored, and its notification sent; a collection has neither.
-
-    With `reads_stored` the notification is the one that the run was started with.
+    The run of the suite itself has the gate, which is decided when it has ended. The notification is sent when all have
+    ended; a collection has neither. With `reads_stored` it is the one that the run was started with. `changes` are
+    settings of runs that are resumed.
     """
 
-    def __init__(self, url: str, notify: Notify | None, *, reads_stored: bool = False) -> None:
-        self._warehouse, self._notify, self._reads_stored = Warehouse(url), notify, reads_stored
-        self.gate: dict[str, Any] | None = None
+    def __init__(
+        self,
+        url: str,
+        notify: Notify | None,
+        *,
+        watch: Watch | None,
+        changes: Mapping[str, object] | None = None,
+        reads_stored: bool = False,
+    ) -> None:
+        self._warehouse, self._notify, self._watch = Warehouse(url), notify, watch
+        self._changes, self._reads_stored = changes, reads_stored
+        self._gate: dict[str, Any] | None = None
 
-    def __call__(self, outcome: RunOutcome) -> str | None:
+    def take_to_end(self, request: RunRequest) -> SuiteOutcome:
+        """Carry out the run that was requested, then the variants of its night that have not reached their end."""
+        resumed = request.resumed
+        if resumed is not None and resumed.status == "completed" and has_variants_left(self._warehouse, resumed):
+            # The process was stopped between two runs of the night.
+            self._decide_gate(resumed)
+            outcome = RunOutcome(run=resumed, status=resumed.status, counts=Usage(), problem=None)
+        else:
+            outcome = start_run(request, watch=self._watch, finish=self._finish)
+        run = outcome.run
+        if run.night is None:
+            self._send(outcome)
+            return SuiteOutcome(outcome=outcome, gate=self._gate)
+        own = run if run.run_id == run.night else find_run(self._warehouse, run.night)
+        try:
+            variants, problem = self._ask_variants(own, outcome, request)
+        except KeyboardInterrupt as error:  # between two runs: within one it is the run's outcome
+            variants, problem = [], f"stopped by {error}"
+        runs = [
+            night_run for night_run in list_night_runs(self._warehouse, run.night) if night_run.kind == "evaluation"
+        ]
+        lines = describe_night(self._warehouse, runs)
+        night = NightOutcome(runs=runs, variants=variants, problem=problem, lines=lines)
+        if not any(is_stopped(ended) for ended in (outcome, *variants)):
+            if own.run_id != run.run_id:
+                self._gate = decide_suite_gate(self._warehouse, own, stores=False)
+            self._send(replace(outcome, run=own), night)
+            if (folder := own.config.get("reports")) is not None:  # that of the suite itself opens with the night
+                publish_end(
+                    self._warehouse, own, request.settings.model_copy(update={"reports": folder}), in_prefect=False
+                )
+        return SuiteOutcome(outcome=outcome, gate=self._gate, night=night)
+
+    def _ask_variants(
+        self, own: RunRow, before: RunOutcome, request: RunRequest
+    ) -> tuple[list[RunOutcome], str | None]:
+        """Ask the variants of the night of the suite's `own` run, one after the other; return how they ended, and why
+        others were not asked."""
+        settings = read_settings({**own.config, **(self._changes or {}), "warehouse": request.settings.warehouse})
+        changed = own.kb_changed or ()
+        update = Update(event_id="", version=own.kb_version, changed=changed, occurred_at=own.started_at)
+        trigger = Trigger(
+            kind=own.trigger,  # type: ignore[arg-type]  # which the column holds
+            kb_name=own.kb_name,
+            updates=(update,) if own.kb_name else (),
+            flow_run_id=own.flow_run_id if request.is_served else None,
+        )
+        outcomes: list[RunOutcome] = []
+        left = list_night(settings, own.run_id)
+        for place, of_variant in enumerate(left):
+            begun = {
+                run.variant: run for run in list_night_runs(self._warehouse, own.run_id) if run.kind == "evaluation"
+            }
+            run = begun.get(of_variant.variant)
+            if run is not None and (run.run_id == before.run.run_id or run.status in ("completed", "incomplete")):
+                continue
+            if (problem := self._explain_stop(outcomes[-1] if outcomes else before, settings)) is not None:
+                names = [str(later.variant) for later in left[place:] if later.variant not in begun]
+                return outcomes, f"{', '.join(names)} not asked: {problem}" if names else problem
+            if run is None:
+                asked = RunRequest(settings=of_variant, trigger=trigger, is_served=request.is_served)
+            else:
+                asked = find_unfinished(
+                    run.run_id,
+                    warehouse_url=settings.warehouse,
+                    changes=self._changes,
+                    is_served=request.is_served,
+                )
+            outcomes.append(start_run(replace(asked, holds_suite=True), watch=self._watch))
+        return outcomes, None
+
+    def _explain_stop(self, outcome: RunOutcome, settings: RunSettings) -> str | None:
+        """Return why no variant is asked after a run that ended so; None if one is.
+
+        A bot that does not answer is a result of the night, and the next one may; a judge that fails would fail again.
+        """
+        run = outcome.run
+        if is_stopped(outcome):
+            return f"run {run.run_id} was stopped"
+        if run.status == "failed" and (
+            settings.target is None or self._warehouse.fetch_row("responses/counts", run_id=run.run_id)["n_ok"]
+        ):
+            return f"run {run.run_id} failed"
+        if settings.budget_usd is not None:
+            paid = list_paid(self._warehouse, str(run.night), settings)
+            if sum(sum_cost(self._warehouse, run_id) for run_id in paid) >= settings.budget_usd:
+                return f"the budget of {write_dollars(settings.budget_usd)} is spent"
+        return None
+
+    def _finish(self, outcome: RunOutcome) -> str | None:
+        """Decide the gate of a run that has ended; return why the run is not a success."""
         if has_left_batch(outcome.run):
             return None  # it has not ended
-        self.gate = decide_suite_gate(self._warehouse, outcome.run)
+        self._decide_gate(outcome.run)
+        if self._gate is not None and self._gate["outcome"] == "failed":
+            return describe_end(outcome.run, self._gate)
+        return explain_incomplete(outcome)
+
+    def _decide_gate(self, run: RunRow) -> None:
+        self._gate = decide_suite_gate(self._warehouse, run)
+
+    def _send(self, outcome: RunOutcome, night: NightOutcome | None = None) -> None:
+        """Send the notification of a run that has ended, or of the whole night."""
         notify, stored = self._notify, outcome.run.config.get("notify")
         if self._reads_stored and stored:
             notify = Notify.model_validate(stored, strict=False)
-        if notify is not None and outcome.run.kind == "evaluation":
-            notify_of_end(notify, self._warehouse, outcome.run, outcome.problem, self.gate)
-        if self.gate is not None and self.gate["outcome"] == "failed":
-            return describe_end(outcome.run, self.gate)
-        return explain_incomplete(outcome)
+        if notify is not None and outcome.run.kind == "evaluation" and not has_left_batch(outcome.run):
+            notify_of_end(notify, self._warehouse, outcome.run, outcome.problem, self._gate, night=night)
+
+
+def is_stopped(outcome: RunOutcome) -> bool:
+    """Return whether a run will be resumed: it was stopped, an outage broke it off, or it waits for its batch."""
+    return outcome.status in ("cancelled", "running")
+
+
+def describe_night(warehouse: Warehouse, runs: Sequence[RunRow]) -> list[str]:
+    """Return which variant is best and where, in sentences; none where fewer than two have scores."""
+    return []

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,11 +93,11 @@ _BLOCK_BYTES = 2**20
 
 
 class ReplyFinder:
-    """Finds replies within one event loop; `only_run` looks at one run's calls alone."""
+    """Finds replies within one event loop; `only_runs` looks at the calls of these runs alone."""
 
-    def __init__(self, warehouse: Warehouse, *, only_run: str | None = None) -> None:
+    def __init__(self, warehouse: Warehouse, *, only_runs: Sequence[str] | None = None) -> None:
         self._warehouse = warehouse
-        self._only_run = only_run
+        self._only_runs = only_runs
         self._reading_keys: asyncio.Task[NDArray[np.uint64]] | None = None
         self._new_keys: set[int] = set()
         self._wanted: dict[str, asyncio.Future[StoredReply | None]] = {}
@@ -124,7 +124,7 @@ class ReplyFinder:
         return await asyncio.shield(future)
 
     def _read_keys(self) -> "NDArray[np.uint64]":
-        return self._warehouse.fetch("calls/request_keys", run_id=self._only_run)["request_key"].sort().to_numpy()
+        return self._warehouse.fetch("calls/request_keys", run_ids=self._only_runs)["request_key"].sort().to_numpy()
 
     async def _look_up(self) -> None:
         """Look up the requests of a moment together, until no more come; an error is raised to all who wait."""
@@ -132,7 +132,7 @@ class ReplyFinder:
             while self._wanted:
                 await asyncio.sleep(_GATHER_S)
                 batch = dict(list(self._wanted.items())[:_MAX_LOOK_UP])
-                read = partial(find_replies, self._warehouse, batch.keys(), only_run=self._only_run)
+                read = partial(find_replies, self._warehouse, batch.keys(), only_runs=self._only_runs)
                 replies = await _read_patiently(read)
                 for request_hash, future in batch.items():
                     del self._wanted[request_hash]
@@ -223,11 +223,14 @@ class OtherReplies:
 
 
 class CallRecord:
-    """Looks up and keeps calls for one run. Use inside its event loop; `close` before the process ends."""
+    """Looks up and keeps calls for one run. Use inside its event loop; `close` before the process ends.
 
-    def __init__(self, warehouse: Warehouse, run_id: str, *, fresh: bool = False) -> None:
+    A `fresh` one finds only the replies of this run and of those `beside` it.
+    """
+
+    def __init__(self, warehouse: Warehouse, run_id: str, *, fresh: bool = False, beside: Sequence[str] = ()) -> None:
         self._run_id = run_id
-        self._finder = ReplyFinder(warehouse, only_run=run_id if fresh else None)
+        self._finder = ReplyFinder(warehouse, only_runs=[run_id, *beside] if fresh else None)
         self._unmoved: dict[str, StoredReply] = {}
         self.n_lost = 0  # replies that came and could not be kept
         self._mover = Mover(warehouse, "llm_calls", moved=self._forget)

@@ -59,7 +59,14 @@ def pick_staged(
     """Return the picks of a run over its staged dataset."""
     names = [metric.name for metric in metrics]
     earlier = (
-        fetch_earlier_scores(warehouse, run_id, suite=settings.suite, dataset=settings.dataset, metrics=names)
+        fetch_earlier_scores(
+            warehouse,
+            run_id,
+            suite=settings.suite,
+            variant=settings.variant,
+            dataset=settings.dataset,
+            metrics=names,
+        )
         if warehouse.exists()
         else {}
     )

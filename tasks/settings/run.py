@@ -121,14 +121,15 @@ class Where:
 
     `place` is its table in a suite, None for a setting that is made for each run. `environment` is False for the
     subject of a run: it is given for each run, for a variable would be forgotten and change the results. `is_path` is
-    relative to a suite's folder. `judges`: of no use to a run that judges nothing; `belongs_to_run`: of no use to one
-    that judges the same samples again. `compares`: `prompts compare` takes it from its flags if it is given there,
-    else from the reviewed run, or always from flags.
+    relative to a suite's folder. `varies`: a variant of a suite may have another. `judges`: of no use to a run that
+    judges nothing; `belongs_to_run`: of no use to one that judges the same samples again. `compares`: `prompts compare`
+    takes it from its flags if it is given there, else from the reviewed run, or always from flags.
     """
 
     place: str | None = TOP
     environment: bool = True
     is_path: bool = False
+    varies: bool = False
     judges: bool = False
     belongs_to_run: bool = False
     compares: Literal["given", "always"] | None = None
@@ -140,7 +141,7 @@ class RunSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     dataset: Annotated[str, Where(environment=False, is_path=True)] = "sample"
-    mapping: Annotated[dict[str, str], Where(place="[map]", environment=False)] = {}
+    mapping: Annotated[dict[str, str], Where(place="[map]", environment=False, varies=True)] = {}
     encoding: Annotated[str | None, Where(environment=False)] = Field(
         default=None, description="encoding of a text file; None finds it where it is certain"
     )
@@ -188,8 +189,17 @@ class RunSettings(BaseModel):
     refreshed: Annotated[RefreshedTestset | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
         default=None, description="what became of the suite's test set before the run"
     )
-    target: Annotated[TargetSettings | None, Where(place="[target]", environment=False, belongs_to_run=True)] = Field(
-        default=None, description="the application that is asked for answers"
+    target: Annotated[
+        TargetSettings | None, Where(place="[target]", environment=False, varies=True, belongs_to_run=True)
+    ] = Field(default=None, description="the application that is asked for answers")
+    variants: Annotated[
+        dict[str, dict[str, Any]], Where(place="[variants.NAME]", environment=False, belongs_to_run=True)
+    ] = Field(default={}, description="settings of each variant that a suite asks after itself, whole, by their names")
+    variant: Annotated[str | None, Where(place=None, environment=False)] = Field(
+        default=None, description="the variant of the suite that is asked; None for the suite itself"
+    )
+    night: Annotated[str | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
+        default=None, description="run of the suite itself after which its variant is asked"
     )
     responses: Annotated[str | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
         default=None, description="run whose responses are judged, instead of asking again"
@@ -206,8 +216,8 @@ class RunSettings(BaseModel):
     notify: Annotated[Notify | None, Where(place="[notify]", environment=False, judges=True, belongs_to_run=True)] = (
         Field(default=None, description="where the run of a suite posts how it ended")
     )
-    label: Annotated[str | None, Where(belongs_to_run=True)] = None
-    href: str | None = None
+    label: Annotated[str | None, Where(varies=True, belongs_to_run=True)] = None
+    href: Annotated[str | None, Where(varies=True)] = None
     tags: Annotated[tuple[str, ...], Where()] = ()
     concurrency: Annotated[int, Where(place=LIMITS, compares="given")] = Field(
         default=16, ge=1, le=4096, description="requests in flight at once"
@@ -257,10 +267,12 @@ class RunSettings(BaseModel):
     contexts_role: Literal["authoritative", "supplementary"] = Field(
         default="authoritative", description="whether contexts hold the truth or add to it; a sample may say otherwise"
     )
-    citations: Annotated[tuple[str, ...], Where(environment=False)] = Field(
+    citations: Annotated[tuple[str, ...], Where(environment=False, varies=True)] = Field(
         default=(), description="regular expressions that find what answers cite; none: the built-in ones"
     )
-    citations_from: Literal[0, 1] = Field(default=1, description="the number by which answers cite the first context")
+    citations_from: Annotated[Literal[0, 1], Where(varies=True)] = Field(
+        default=1, description="the number by which answers cite the first context"
+    )
     contexts_alone: bool = Field(
         default=False,
         description="judge each context in a separate request; none is found to support together",
@@ -301,14 +313,20 @@ class RunSettings(BaseModel):
         return (self.refreshed.run_id,) if self.refreshed is not None and self.refreshed.run_id else ()
 
     @property
+    def suite_name(self) -> str | None:
+        """The name of its suite, of a variant with the variant's behind it, as that of its run."""
+        return self.suite if self.variant is None else f"{self.suite}/{self.variant}"
+
+    @property
     def prefect_tags(self) -> list[str]:
         """The tags by which the flow run and task runs of a run are found: its suite, judge, dataset and tags."""
         suite = [self.suite] if self.suite else []
+        suite += [f"variant: {self.variant}"] if self.variant else []
         return [*suite, f"judge: {self.judge}", f"dataset: {self.dataset}", *self.tags]
 
     def name_artifact(self, what: str) -> str:
         """Return the key of one of the run's artifacts in Prefect: that of its suite, or without one of its dataset."""
-        return make_artifact_key(what, self.suite or Path(self.dataset).stem)
+        return make_artifact_key(what, self.suite_name or Path(self.dataset).stem)
 
     @field_validator("shard_size")
     @classmethod
@@ -397,6 +415,16 @@ def read_settings(values: Mapping[str, Any]) -> RunSettings:
 def list_settings(chosen: Callable[[Where], object]) -> tuple[str, ...]:
     """Return the names of the settings whose place is chosen."""
     return tuple(name for name, where in WHERE.items() if chosen(where))
+
+
+def list_night(settings: RunSettings, night: str | None = None) -> list[RunSettings]:
+    """Return the settings of a suite's variants; `night` is the run of the suite itself after which they are asked.
+
+    A gate, a notification and a label belong to the suite itself.
+    """
+    left_out = {"variants": {}, "night": night, "gate": None, "notify": None, "label": None, "href": None}
+    whole = {**settings.model_dump(mode="json"), **left_out}
+    return [read_settings({**whole, **changes, "variant": name}) for name, changes in settings.variants.items()]
 
 
 def leave_out(settings: RunSettings, chosen: Callable[[Where], object]) -> RunSettings:

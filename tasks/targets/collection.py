@@ -269,7 +269,7 @@ def find_unaffected(warehouse: Warehouse, run: RunRow, target: TargetSettings) -
     earlier = [
         other
         for other in list_runs(warehouse)
-        if other.suite == run.suite and not other.is_part_of_run and other.started_at < run.started_at
+        if other.suite_name == run.suite_name and not other.is_part_of_run and other.started_at < run.started_at
     ]
     announced: dict[str, datetime] = {}
     unnamed_changes = []

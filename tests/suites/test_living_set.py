@@ -19,7 +19,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_tools
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.serving.suite_checks import refresh_living_set
-from evalhouse.flows.serving.suite_runs import resolve_suite, run_suite
+from evalhouse.flows.serving.suite_runs import run_suite
 from evalhouse.prompts import PromptError
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.settings.suite import RefreshedTestset

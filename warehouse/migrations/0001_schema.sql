@@ -4,6 +4,8 @@
 create table runs (
     run_id         varchar not null,
     suite          varchar,
+    variant        varchar,
+    night          varchar,
     label          varchar,
     href           varchar,
     tags           varchar[],
@@ -35,6 +37,8 @@ create table runs (
 comment on table runs is 'One row per run: one evaluation of one dataset by one judge with one set of prompts.';
 comment on column runs.run_id is 'Run: when it was made, UTC, and four random digits.';
 comment on column runs.suite is 'Suite; NULL for a run outside a suite.';
+comment on column runs.variant is 'Variant of the suite: the NAME of its table [variants.NAME]; NULL for the suite itself and outside a suite.';
+comment on column runs.night is 'Run of the suite itself in the night that asked this variant; of the suite itself this run. NULL for a run that was not one of several variants.';
 comment on column runs.label is 'Name the run was given; NULL when none was.';
 comment on column runs.href is 'Link to what was evaluated; NULL when none was given.';
 comment on column runs.tags is 'Tags the run was given.';

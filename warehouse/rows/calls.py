@@ -2,7 +2,7 @@
 planned, sent and fetched, so that any later process can resume them), and which model a server had under a name.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -75,15 +75,15 @@ def make_request_key(request_hash: str) -> int:
 
 
 def find_replies(
-    warehouse: Warehouse, request_hashes: Collection[str], *, only_run: str | None = None
+    warehouse: Warehouse, request_hashes: Collection[str], *, only_runs: Sequence[str] | None = None
 ) -> dict[str, StoredReply]:
-    """Return the newest good reply for each request hash that has one; `only_run` looks at one run's calls alone."""
+    """Return the newest good reply for each request hash that has one; `only_runs` looks at the calls of these runs."""
     hashes = list(request_hashes)
     if not hashes:
         return {}
     keys = pl.Series(name="request_key", values=[make_request_key(item) for item in hashes], dtype=pl.UInt64)
     wanted = pl.DataFrame({"request_key": keys, "request_hash": hashes})
-    rows = warehouse.read(read_query("calls/replies"), {"run_id": only_run}, frames={"wanted": wanted})
+    rows = warehouse.read(read_query("calls/replies"), {"run_ids": only_runs}, frames={"wanted": wanted})
     return {
         row["request_hash"]: StoredReply(call_id=row["call_id"], reply=row["reply"], logprobs=row.get("logprobs"))
         for row in rows.iter_rows(named=True)

@@ -39,6 +39,8 @@ class RunRow:
     config: Mapping[str, Any]
     status: RunStatus = "running"
     suite: str | None = None
+    variant: str | None = None
+    night: str | None = None
     label: str | None = None
     href: str | None = None
     tags: tuple[str, ...] = ()
@@ -82,7 +84,12 @@ class RunRow:
         """The series that it is compared in, as the view `run_series` names it; None unless it is an evaluation."""
         if self.kind != "evaluation":
             return None
-        return f"dataset {self.dataset or ''}" if self.suite is None else f"suite {self.suite}"
+        return f"dataset {self.dataset or ''}" if self.suite is None else f"suite {self.suite_name}"
+
+    @property
+    def suite_name(self) -> str | None:
+        """The name of its suite, of a variant with the variant's behind it: `handbook/gpt5`; None outside a suite."""
+        return self.suite if self.variant is None else f"{self.suite}/{self.variant}"
 
     @property
     def replayed_base(self) -> str | None:
@@ -162,13 +169,20 @@ def list_runs(
     return runs
 
 
+def list_night_runs(warehouse: Warehouse, night: str) -> list[RunRow]:
+    """Return all runs of a night, in their order: that of the suite itself, its variants, and what measured noise."""
+    runs = [run for run in list_runs(warehouse) if run.night == night]
+    return sorted(runs, key=lambda run: (run.started_at, run.run_id))
+
+
 def find_run(warehouse: Warehouse, wanted: str, *, beside: RunRow | None = None) -> RunRow:
     """Return the run of an id, a unique start of one, the newest with that label, or `latest` / `previous`.
 
     `previous` is the run before `latest` in its series: runs of one suite, or outside suites of one dataset. With
     `beside`, which is the run to compare with, it is the run before that one. `latest-completed` and
     `previous-completed` (or with a blank) pass over runs that did not complete. `:SUITE` behind any of these limits it
-    to a suite. Words and labels name evaluations; a run of another kind is found by its id.
+    to a suite, `:SUITE/NAME` to a variant of one; no other word names the run of a variant. Words and labels name
+    evaluations; a run of another kind is found by its id.
     Raises WarehouseError that names similar or the newest runs when none or more than one fits.
     """
     if exact := list_runs(warehouse, run_id=wanted):
@@ -194,16 +208,18 @@ def pick_run(runs: Sequence[RunRow], wanted: str, *, beside: RunRow | None = Non
             raise WarehouseError(f"no run has completed yet; the newest are {_list_ids(runs)}")
         if not evaluations and not colon:
             raise WarehouseError("there is no evaluation yet; start one with `evalhouse run`, or name a run by its id")
-        of_suite = [run for run in evaluations if not colon or run.suite == suite]
-        if not of_suite:
-            suites = ", ".join(sorted({run.suite for run in evaluations if run.suite})) or "none"
+        named = [run for run in evaluations if (run.suite_name == suite if colon else run.variant is None)]
+        if not named:
+            suites = ", ".join(sorted({run.suite_name for run in evaluations if run.suite_name})) or "none"
+            if not colon:
+                raise WarehouseError(f"every evaluation is of a variant; name one of {suites}, as in {word}:SUITE/NAME")
             raise WarehouseError(f"no run is of suite {suite!r}; suites in the warehouse: {suites}")
         if place == "latest":
-            return of_suite[0]
-        if beside is None or beside.series is None or (colon and beside.suite != suite):
-            beside = of_suite[0]
+            return named[0]
+        if beside is None or beside.series is None or (colon and beside.suite_name != suite):
+            beside = named[0]
         begun = (beside.started_at, beside.run_id)
-        for run in of_suite:
+        for run in evaluations:
             if run.series == beside.series and (run.started_at, run.run_id) < begun:
                 return run
         raise WarehouseError(
@@ -220,7 +236,7 @@ def pick_run(runs: Sequence[RunRow], wanted: str, *, beside: RunRow | None = Non
         raise WarehouseError(
             f"{len(starting)} runs begin with {wanted!r}; the newest are {_list_ids(starting)}; write more of the id"
         )
-    labels = {run.label for run in runs if run.label} | {f"latest:{run.suite}" for run in runs if run.suite}
+    labels = {run.label for run in runs if run.label} | {f"latest:{run.suite_name}" for run in runs if run.suite}
     advice = suggest(wanted, [*(run.run_id for run in runs), *sorted(labels), *WORDS])
     if not advice.startswith("did you mean"):
         advice = f"the newest are {_list_ids(runs)}"
@@ -230,7 +246,8 @@ def pick_run(runs: Sequence[RunRow], wanted: str, *, beside: RunRow | None = Non
 
 
 def _list_ids(runs: Sequence[RunRow]) -> str:
-    return ", ".join(f"{run.run_id} ({run.label or run.suite or Path(run.dataset or '').name})" for run in runs[:5])
+    names = {run.run_id: run.label or run.suite_name or Path(run.dataset or "").name for run in runs[:5]}
+    return ", ".join(f"{run_id} ({name})" for run_id, name in names.items())
 
 
 @contextmanager

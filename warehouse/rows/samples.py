@@ -233,10 +233,18 @@ def take_in_samples(
 
 
 def fetch_earlier_scores(
-    warehouse: Warehouse, run_id: str, *, suite: str | None, dataset: str | None, metrics: Sequence[str]
+    warehouse: Warehouse,
+    run_id: str,
+    *,
+    suite: str | None,
+    variant: str | None,
+    dataset: str | None,
+    metrics: Sequence[str],
 ) -> dict[str, dict[str, EarlierScore]]:
-    """Return by sample and metric the scores in earlier runs of a suite, or of a dataset where the run has none."""
-    parameters = {"run_id": run_id, "suite": suite, "dataset": dataset, "metrics": list(metrics)}
+    """Return by sample and metric the scores in earlier runs of a suite or its variant, else of a dataset."""
+    parameters = {
+        "run_id": run_id, "suite": suite, "variant": variant, "dataset": dataset, "metrics": list(metrics),
+    }  # fmt: skip
     found: dict[str, dict[str, EarlierScore]] = {}
     for row in warehouse.fetch("samples/earlier_scores", **parameters).iter_rows(named=True):
         score = EarlierScore(run_id=row["run_id"], value=row["value"], spread=row["spread"])

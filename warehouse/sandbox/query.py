@@ -167,13 +167,13 @@ _SANDBOX = (
 )
 _LATEST = """
     select max_by(run_id, (started_at <= now() at time zone 'UTC', started_at, run_id)) from runs
-    where kind = 'evaluation'
+    where kind = 'evaluation' and variant is null
 """
 _PREVIOUS = """
     select max_by(runs.run_id, (runs.started_at, runs.run_id))
     from runs
     join runs as newest on newest.run_id = getvariable('latest') and newest.suite is not distinct from runs.suite
-    where runs.kind = 'evaluation'
+    where runs.kind = 'evaluation' and runs.variant is null
         and (runs.suite is not null or runs.dataset is not distinct from newest.dataset)
         and (runs.started_at, runs.run_id) < (newest.started_at, newest.run_id)
 """

@@ -2,8 +2,9 @@
 create or replace view run_series as
 select
     run_id,
-    case when suite is not null then 'suite ' || suite else 'dataset ' || coalesce(dataset, '') end as series,
+    case when suite is not null then 'suite ' || concat_ws('/', suite, variant) else 'dataset ' || coalesce(dataset, '') end as series,
     suite,
+    variant,
     dataset,
     judge,
     embeddings,
@@ -19,8 +20,9 @@ where kind = 'evaluation';
 
 comment on view run_series is 'One row per evaluation: the series within which it is compared with earlier runs.';
 comment on column run_series.run_id is 'Run.';
-comment on column run_series.series is 'Runs of one suite, or, without a suite, of one dataset.';
+comment on column run_series.series is 'Runs of one suite or of one of its variants, or, without a suite, of one dataset.';
 comment on column run_series.suite is 'Suite; NULL for a run outside a suite.';
+comment on column run_series.variant is 'Variant of the suite; NULL for the suite itself and outside a suite.';
 comment on column run_series.dataset is 'Dataset; NULL when it was not named.';
 comment on column run_series.judge is 'Judge.';
 comment on column run_series.embeddings is 'Embedding model; NULL when none was used.';

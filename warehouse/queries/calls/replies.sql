@@ -15,7 +15,7 @@ newest as materialized (
       and reply is not null
       -- What was forgotten is asked for again.
       and not starts_with(reply, 'forgotten on ')
-      and ($run_id::varchar is null or run_id = $run_id)
+      and ($run_ids::varchar[] is null or run_id in (select unnest($run_ids::varchar[])))
     group by request_hash
 )
 

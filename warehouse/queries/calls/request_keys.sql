@@ -1,4 +1,4 @@
--- One row per request with a good reply on record, of one run where one is named.
+-- One row per request with a good reply on record, of some runs where they are named.
 select distinct request_key
 from llm_calls
-where status = 'ok' and ($run_id is null or run_id = $run_id)
+where status = 'ok' and ($run_ids::varchar[] is null or run_id in (select unnest($run_ids::varchar[])))

@@ -7,6 +7,7 @@ with earlier as (
         and kind = 'evaluation'
         and status in ('completed', 'incomplete')
         and if($suite is null, dataset = $dataset and suite is null, suite = $suite)
+        and variant is not distinct from $variant
     qualify place <= 10
 )
 

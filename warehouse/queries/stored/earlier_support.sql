@@ -17,7 +17,7 @@ states as (
         select
             run_id, started_at, judge, language, coalesce(config ->> '$.plan', 'separate') as plan,
             kb_name, kb_version, kb_changed,
-            case when suite is not null then 'suite ' || suite else 'dataset ' || coalesce(dataset, '') end as series
+            case when suite is not null then 'suite ' || concat_ws('/', suite, variant) else 'dataset ' || coalesce(dataset, '') end as series
         from runs
         where kind in ('evaluation', 'collection')
     )

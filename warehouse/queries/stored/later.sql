@@ -2,7 +2,7 @@
 with placed as (
     select
         run_id,
-        case when suite is not null then 'suite ' || suite else 'dataset ' || coalesce(dataset, '') end as series,
+        case when suite is not null then 'suite ' || concat_ws('/', suite, variant) else 'dataset ' || coalesce(dataset, '') end as series,
         row_number() over (partition by series order by started_at, run_id) as place
     from runs
     where kind in ('evaluation', 'collection')
