@@ -220,8 +220,8 @@ def test_a_night_asks_every_variant_and_splits_ground_truths_once(tmp_path: Path
         assert ran.status == 1, "the gate is of the suite itself"
         document = ran.document
         assert house.count_asked() == {"small": 4, "large": 4, "cheap": 4}
-        # Four ground truths, and as answers the one that is wrong: the right ones are ground truths too.
-        assert house.judge.stats.kinds["extract"] == 5
+        # Four ground truths, and for each question the wrong answer: the right one is the ground truth.
+        assert house.judge.stats.kinds["extract"] == 8
         nights = house.read_nights("variant, status, gate, night")
         assert nights == [
             (None, "completed", "failed", document["run_id"]),
@@ -245,7 +245,7 @@ def test_a_night_asks_every_variant_and_splits_ground_truths_once(tmp_path: Path
         assert [part["requests"] for part in (known, *of_variants)] == [0, 0, 0], "each is estimated by its own answers"
         fresh = house.run("--limit", "4", "--fresh", "--json")
         assert fresh.status == 1
-        assert house.judge.stats.kinds["extract"] == 10, "a fresh night splits them once as well"
+        assert house.judge.stats.kinds["extract"] == 16, "a fresh night splits them once as well"
         house.place.call("query", "select 1", "--warehouse", "w.duckdb")
         newest = house.place.call("show", "latest", "--json", "--warehouse", "w.duckdb").document
         assert newest["run"]["run_id"] == fresh.document["run_id"]
