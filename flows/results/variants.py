@@ -21,16 +21,18 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.flows.results.run_facts import FIRST, sort_first
 from evalhouse.tasks.comparing.intervals import ALPHA
-from evalhouse.tasks.comparing.runs import ComparisonSettings
-from evalhouse.tasks.comparing.variants import VariantComparison, VariantMetric
+from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings
+from evalhouse.tasks.comparing.variants import MAX_RUNS, VariantComparison, VariantMetric, compare_variants
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]
 FOUND: Final = ("better", "worse")
 _MAX_METRICS: Final = 3
 _MAX_SLICES: Final = 3
 _LONGEST_NAME: Final = 24
+_MOST_VALUES: Final = 12
 # What a narrow terminal does without, in this order.
 _DROPPED: Final = (("#p",), ("#samples",))
 
@@ -106,6 +108,32 @@ def write_variants_headline(comparison: VariantComparison) -> Headline:
 def _write_move(metric: VariantMetric, place: int) -> str:
     paired = metric.differences[place - 1].paired
     return f"{metric.metric} ({write_difference(paired.difference)}, {write_interval(paired.ci_low, paired.ci_high)})"
+
+
+def describe_night(warehouse: Warehouse, runs: Sequence[RunRow]) -> list[str]:
+    """Return which run of a suite and its variants is best, and in which slices others lose, in sentences.
+
+    `runs` are those of a night, the suite's own first; nothing is said where fewer than two have scores.
+
+    Slices are by the first column of [gate.by], else by the metadata column with the fewest values, if it has few.
+    """
+    scored = [run for run in runs if run.status in ("completed", "incomplete")]
+    if len(scored) < 2:
+        return []
+    first = scored[0]
+    gate = first.config.get("gate") or {}
+    columns = list(gate.get("by") or {})
+    if not columns:
+        found = warehouse.fetch_rows("slices/columns", run_id=first.run_id, most=first.n_samples or 0)
+        few = [row for row in found if 1 < row["n_values"] <= _MOST_VALUES]
+        columns = [str(row["name"]) for row in sorted(few, key=lambda row: (row["n_values"], row["name"]))]
+    settings = ComparisonSettings(cluster=gate.get("cluster"), metrics=pick_headline_metrics(scored))
+    try:
+        comparison = compare_variants(warehouse, scored[:MAX_RUNS], settings, by=columns[0] if columns else None)
+    except ComparisonError as error:  # the runs are paid for, and all else is shown
+        return [f"The variants cannot be compared: {error}."]
+    headline = write_variants_headline(comparison)
+    return [f"{headline.sentence}.", *headline.further]
 
 
 def describe_variants(

@@ -5,7 +5,7 @@ deletion of old runs. The gate's limits come from the stored settings of the run
 changed since, so that a resumed run has the same limits as an uninterrupted one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -243,6 +243,8 @@ class _Night:
         runs = [
             night_run for night_run in list_night_runs(self._warehouse, run.night) if night_run.kind == "evaluation"
         ]
+        from evalhouse.flows.results.variants import describe_night  # noqa: PLC0415  # the statistics
+
         lines = describe_night(self._warehouse, runs)
         night = NightOutcome(runs=runs, variants=variants, problem=problem, lines=lines)
         if not any(is_stopped(ended) for ended in (outcome, *variants)):
@@ -335,8 +337,3 @@ class _Night:
 def is_stopped(outcome: RunOutcome) -> bool:
     """Return whether a run will be resumed: it was stopped, an outage broke it off, or it waits for its batch."""
     return outcome.status in ("cancelled", "running")
-
-
-def describe_night(warehouse: Warehouse, runs: Sequence[RunRow]) -> list[str]:
-    """Return which variant is best and where, in sentences; none where fewer than two have scores."""
-    return []

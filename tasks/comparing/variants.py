@@ -72,7 +72,8 @@ class VariantMetric:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantComparison:
-    """Runs compared with the first of them. `names` are their labels, or ids where a label is missing or shared.
+    """Runs compared with the first of them. `names` are their labels, else the names of variants, or ids where that is
+    missing or shared.
 
     `n_samples` counts the samples that each run shares with the first one, `n_comparisons` the differences over which p
     is adjusted. `cluster` is the column that was used, `by` that of the slices. `scores` has by metric the values of
@@ -164,8 +165,12 @@ def compare_variants(
     everywhere = np.ones(len(laid.sample_ids), dtype=bool)
     compared = _compare_columns([(None, of_metric, everywhere) for of_metric in nights], settings)
     counts = [pair.fetch("samples").filter("in_base", "in_candidate").height for pair in pairs]
-    labels = [run.label for run in runs]
-    names = tuple(run.label if run.label and labels.count(run.label) == 1 else run.run_id for run in runs)
+    # Runs of a suite and its variants have those names, as far as they have no labels.
+    is_night = any(run.variant for run in runs)
+    labels = [run.label or (run.variant or run.suite if is_night else None) for run in runs]
+    names = tuple(
+        label if label and labels.count(label) == 1 else run.run_id for run, label in zip(runs, labels, strict=True)
+    )
     return VariantComparison(
         runs=tuple(runs),
         names=names,

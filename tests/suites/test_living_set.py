@@ -17,6 +17,7 @@ from webhook import serve_webhook
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_tools
+from evalhouse.flows.preparing.request import resolve_suite
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.serving.suite_checks import refresh_living_set
 from evalhouse.flows.serving.suite_runs import run_suite
