@@ -73,7 +73,7 @@ async def evaluate_run(
     metrics: tuple[Metric, ...] = (),
     own_metrics: tuple[str, ...] = (),
     embeddings: str | None = None,
-    language: Literal["en", "zh"] | None = None,
+    language: Annotated[str, Field(examples=["auto", "en", "zh"])] | None = None,
     limit: PositiveInt | None = None,
     label: str | None = None,
     href: str | None = None,
@@ -115,7 +115,7 @@ async def evaluate_run(
         metrics: what is scored; none given: the usual metrics
         own_metrics: metrics of your own to be scored, from metric_files
         embeddings: hashing, openai:MODEL, or module:factory
-        language: language of the prompts
+        language: language of the prompts; auto is zh for Chinese texts and en for all others
         limit: judge only the first N samples
         label: a name for the run
         href: a link to what was evaluated: a commit, a build

@@ -25,7 +25,7 @@ from evalhouse.tasks.asking.pairs import find_form
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.gate_checks import Score, check_mean, is_passed
 from evalhouse.tasks.comparing.paired import summarise_preferences
-from evalhouse.tasks.datasets.read import stage_dataset
+from evalhouse.tasks.datasets.read import settle_language, stage_dataset
 from evalhouse.tasks.judge.protocol import LEXICAL, LOCAL, RunCancelled, find_judge
 from evalhouse.tasks.load import make_batch_of
 from evalhouse.tasks.settings.run import RunSettings, leave_out, read_settings
@@ -276,7 +276,7 @@ def plan_columns(
     if "answer" in mapping:
         raise SettingsError("--map answer=… is what --columns says of either side; leave it out")
     resolved = resolve_settings({**options.flags, "dataset": dataset, "mapping": mapping})
-    settings, rubric = prepare_asking(resolved.settings, options.rubric)
+    settings, rubric = prepare_asking(settle_language(resolved.settings)[0], options.rubric)
     pairs = _pair_columns(held, settings, names, wanted=options.cluster)
     return PreferPlan(
         settings=settings,

@@ -142,7 +142,12 @@ judge_options = join_options(
         help="hashing (offline; spelling alone), openai:MODEL, or module:factory; default: "
         "openai:text-embedding-3-small beside an openai: judge at OpenAI itself, else hashing.",
     ),
-    click.option("--language", metavar="en|zh", help="Language of the prompts. Default: en."),
+    click.option(
+        "--language",
+        metavar="en|zh|auto",
+        help="Language of the prompts; auto is zh for Chinese texts and en, which judges any language, for all others. "
+        "Default: en.",
+    ),
     click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones."),
     TEMPERATURE_OPTION,
     REASONING_OPTION,

@@ -255,12 +255,14 @@ def check_prices(settings: RunSettings) -> CheckResult:
 
 def check_prompts(settings: RunSettings) -> CheckResult:
     from evalhouse.prompts import check_prompts, load_prompts  # noqa: PLC0415
+    from evalhouse.tasks.datasets.read import settle_language  # noqa: PLC0415
 
     folder = Path(settings.prompts) if settings.prompts else None
+    settings, notes = settle_language(settings)
     problems = check_prompts(folder, settings.language)
     if problems:
         return "wrong", "; ".join(map(str, problems))
-    return "ok", ", ".join(load_prompts(settings.language, folder))
+    return "ok", "; ".join([*notes, ", ".join(load_prompts(settings.language, folder))])
 
 
 def check_metrics(settings: RunSettings) -> CheckResult:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.usage import find_price, load_prices
-from evalhouse.tasks.datasets.read import StagedDataset, stage_of
+from evalhouse.tasks.datasets.read import StagedDataset, settle_language, stage_of
 from evalhouse.tasks.judge.protocol import (
     FORM_JOIN,
     LEXICAL,
@@ -89,6 +89,7 @@ def make_plan(settings: RunSettings) -> Plan:
     """
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     if settings.prompts is not None:
+        settings, _ = settle_language(settings)
         metrics |= make_rubric_metrics(load_prompts(settings.language, Path(settings.prompts)).values(), metrics)
     plan = plan_run(settings.metrics, metrics, embeddings=settings.embeddings)
     if not settings.metrics and (settings.format is not None or is_traces(settings.dataset)):
@@ -295,6 +296,7 @@ def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
             window = window.model_copy(update={"until": now_utc().isoformat()})
         settings = settings.model_copy(update={"traces": window})
     source = settings.dataset if request.source is None else request.source
+    settings, language = settle_language(settings, source)
     settings, target, parent = _find_responses(settings, warehouse)
     refuse_budget_of_answers(settings)
     tools = make_tools(settings, request.kind)
@@ -307,7 +309,9 @@ def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
     tools = replace(tools, settings=fitted)
     run = make_row(replace(request, settings=tools.settings), tools.plan, staged)
     is_file = isinstance(source, str) and source == settings.dataset
-    notices = [] if fitted.plan == settings.plan else [f"plan {settings.plan!r}: {_NOTHING_JOINED}"]
+    notices = [*language]
+    if fitted.plan != settings.plan:
+        notices.append(f"plan {settings.plan!r}: {_NOTHING_JOINED}")
     if note := explain_replaced(tools.settings, tools.plan.steps):
         notices.append(note)
     return PreparedRun(

@@ -42,6 +42,9 @@ _MIN_WIDTH = 12
 _MAX_CELL = 400
 # Rich takes a millisecond a row: a longer result of a query is printed unwrapped.
 _MAX_WRAPPED_ROWS = 500
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_LEFT_TO_RIGHT_MARK = "\u200e"
+_CELL_START = re.compile(r"^(?![!-~])|\s{2,}")  # an id that begins a line is copied without the mark
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _FORMULA = r"\A[=+\-@\t\r]"
 FORMATS = ("table", "csv", "json", "jsonl", "markdown", "parquet")
@@ -103,6 +106,9 @@ class Table:
         for line in console.render_lines(table, options, pad=False):
             text = Text.assemble(*((segment.text, segment.style or "") for segment in line))
             text.rstrip()
+            if console.is_terminal and _RIGHT_TO_LEFT.search(text.plain):
+                # A terminal that reorders text would take neighbouring cells for one text, and swap the columns.
+                text = Text(_CELL_START.sub(f"\\g<0>{_LEFT_TO_RIGHT_MARK}", text.plain))
             text.no_wrap, text.overflow = True, "ignore"
             yield text
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 import yaml
 
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.request import NO_JUDGE
 from evalhouse.flows.results.output import print_line, print_section, sort_by_metric, write_count, write_interval
-from evalhouse.tasks.judge.protocol import COPIED, LATE, NOT_IN_TEXT, NOT_TAKEN, list_judges
+from evalhouse.tasks.judge.protocol import COPIED, LATE, LEXICAL, NOT_IN_TEXT, NOT_TAKEN, list_judges
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.runs import RunRow, find_run
-from evalhouse.warehouse.rows.samples import FAILURE_REASONS, fetch_derived
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS, fetch_derived, fetch_samples_between
 from evalhouse.warehouse.steps import PLANS
 from evalhouse.warehouse.store import Warehouse
 
@@ -275,6 +276,10 @@ def list_notes(warehouse: Warehouse, run: RunRow) -> list[str]:
             f"note: the bot's thoughts were left out of {thoughts['n_answers']:,} answers{alone}; `evalhouse lineage` "
             "shows them, --judge-thoughts judges them."
         )
+    if run.judge not in (LEXICAL, NO_JUDGE):
+        from evalhouse.tasks.datasets.read import MAX_LOOKED_AT, describe_language  # noqa: PLC0415  # reads datasets
+
+        notes += describe_language(fetch_samples_between(warehouse, run.run_id, 1, MAX_LOOKED_AT), run.judge)
     return [note for note in notes if note]
 
 

@@ -39,7 +39,7 @@ from evalhouse.flows.results.run_facts import explain_surface
 from evalhouse.tasks.asking.embeddings import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
 from evalhouse.tasks.asking.usage import Usage, load_batch_rates
-from evalhouse.tasks.datasets.read import stage_of
+from evalhouse.tasks.datasets.read import describe_language, settle_language, stage_of
 from evalhouse.tasks.judge.protocol import find_judge, list_judges
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
@@ -178,7 +178,8 @@ def estimate_run(
     """
 
     async def take_steps(live_run: "LiveRun", record: DryRecord) -> DryRecord:
-        for notice in describe_columns(staged, settings, live_run.metrics, live_run.rubrics):
+        columns = describe_columns(staged, settings, live_run.metrics, live_run.rubrics)
+        for notice in (*columns, *describe_language(staged.read_first(), settings.judge)):
             print_notice(notice)
         picked = None
         if settings.sample_budget is not None and settings.sample_budget < staged.staging.n_rows:
@@ -197,6 +198,9 @@ def estimate_run(
         return record
 
     refuse_budget_of_answers(settings)
+    settings, notes = settle_language(settings)
+    for note in notes:
+        print_notice(note)
     plan = make_plan(settings)
     staged = stage_of(settings)
     check_history(settings, staged)
@@ -372,9 +376,10 @@ def _print_target_estimate(settings: RunSettings, *, as_json: bool, counted: dic
     else:
         staged = stage_of(settings)
         check_history(settings, staged)
-        staged.staging.discard()
-        for notice in describe_columns(staged, settings, make_plan(settings).metrics):
+        columns = describe_columns(staged, settings, make_plan(settings).metrics)
+        for notice in (*columns, *describe_language(staged.read_first(), settings.judge)):
             print_notice(notice)
+        staged.staging.discard()
         n_samples = staged.n_samples
     # The questions that are asked again. Requests to the judge and their cost are for the case that no answer is the
     # same, None if unknown.

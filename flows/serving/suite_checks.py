@@ -29,7 +29,7 @@ from evalhouse.flows.results.output import print_notice, write_count, write_doll
 from evalhouse.flows.serving.notify import find_webhook
 from evalhouse.flows.testsets.refresh import RefreshPlan, estimate_refresh, plan_refresh
 from evalhouse.prompts import PromptError
-from evalhouse.tasks.datasets.read import StagedDataset, stage_of
+from evalhouse.tasks.datasets.read import StagedDataset, describe_language, stage_of
 from evalhouse.tasks.judge.protocol import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_night, list_settings
 from evalhouse.tasks.settings.suite import MARK, RefreshedTestset, SuiteGate, TargetSettings, explain_direction
@@ -224,9 +224,11 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
     def check_dataset() -> CheckResult:
         nonlocal n_samples
         staged = stage_of(settings)
-        staged.staging.discard()
         n_samples = staged.n_samples
-        return _check_dataset(settings, staged)
+        try:
+            return _check_dataset(settings, staged)
+        finally:
+            staged.staging.discard()
 
     checks: dict[str, Callable[[], CheckResult]] = {
         f"suite {suite.name}": lambda: ("ok", f"{suite.path}, hash {suite.suite_hash[:12]}"),
@@ -288,6 +290,7 @@ def _check_dataset(settings: RunSettings, staged: StagedDataset) -> CheckResult:
         detail += ", none with an answer, without a [target] to ask for one"
         return "wrong", "; ".join([detail, staged.use.describe(is_asked=False), *staged.use.suggest(is_asked=False)])
     columns, *warnings = describe_columns(staged, settings, make_plan(settings).metrics)
+    warnings += describe_language(staged.read_first(), settings.judge)
     return "note" if warnings else "ok", "; ".join([detail, columns, *warnings])
 
 

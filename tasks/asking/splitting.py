@@ -1,11 +1,12 @@
 """Texts and items in parts that fit into a request, with nothing lost.
 
 Cuts fall between paragraphs where they can, else between sentences, else at commas, between words and at last between
-characters. A code fence, a table, a list, and a heading or a line that ends in a colon with the text behind it are kept
-together as long as one request holds them.
+characters as a reader sees them, each with its accents and vowel signs. A code fence, a table, a list, and a heading
+or a line that ends in a colon with the text behind it are kept together as long as one request holds them.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -24,11 +25,19 @@ _BULLET = re.compile(
 )
 _ROW = re.compile(r"\s*(?:[|>#]|```|~~~)")
 _BREAK = re.compile(r"(?<=\S)[ \t]*(?:\r\n|\r|\n)(?=[ \t]*\S)")
-_ENDS = tuple(".!?。！？…:：;；|")
+# Marks that end a sentence in other scripts: Armenian, Arabic, Urdu, Syriac, Indic, Tibetan, Burmese, Ethiopic, Khmer,
+# and the full stops of Japanese in full and in half width.
+_OTHER_ENDS = (
+    "\u0589\u061d-\u061f\u06d4\u0700-\u0702\u0964\u0965\u0f0d\u0f0e\u104b\u1362\u1367\u1368\u17d4\u17d5\uff0e\uff61"
+)
+_ENDS = re.compile(rf"[.!?。！？…:：;；|{_OTHER_ENDS}]\Z")
 _CLOSERS = "\"'”’」』)）*_ \t"
 _WRAPPED = 60  # characters from which a line that ends no sentence is taken for a wrapped one
-_CLAUSE = re.compile(r".+?(?:[,;:](?=\s)|[，；：]|\n|\Z)", re.DOTALL)
+_OTHER_SENTENCE = re.compile(rf".+?(?:[{_OTHER_ENDS}]++[{re.escape(_CLOSERS)}\s]*+|\Z)", re.DOTALL)
+_CLAUSE = re.compile(r".+?(?:[,;:](?=\s)|[，；：،؛၊፣፤]|\n|\Z)", re.DOTALL)
 _SPACED_WORD = re.compile(r"[\s、]*[^\s、]+[\s、]*|[\s、]+")
+_VIRAMA = 9  # its class among the combining marks
+_FLAG_LETTERS = tuple(map(chr, range(0x1F1E6, 0x1F200)))  # two are the flag of a country
 
 # Beside parts smaller than this it is the instructions, or the question, that the window does not hold.
 _MIN_PART = 64
@@ -142,7 +151,7 @@ def _cut_sentences(text: str) -> Iterator[str]:
         """Replace a line break in the middle of a sentence by as many blanks."""
         start, end = match.start(), match.end()
         line = text[max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1 : start]
-        if line.rstrip(_CLOSERS).endswith(_ENDS) or _BULLET.match(text, end) or _ROW.match(text, end):
+        if _ENDS.search(line.rstrip(_CLOSERS)) or _BULLET.match(text, end) or _ROW.match(text, end):
             return match[0]
         following = text[end : end + _WRAPPED].lstrip(" \t")[:1]
         is_wrapped = following.islower() or line[-1] in ",，、" or len(line) >= _WRAPPED
@@ -159,12 +168,39 @@ def _cut_sentences(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-# From the largest units to the smallest: blocks, paragraphs, sentences, clauses, words, characters.
+def _cut_characters(text: str) -> Iterator[str]:
+    """Yield what a reader sees as one character: a letter with its marks, an emoji with its modifiers, a flag.
+
+    A short form of Unicode's grapheme clusters (UAX #29): consonants that a virama joins stay together as well.
+    """
+    start = 0
+    for place in range(1, len(text)):
+        before, here = text[place - 1], text[place]
+        is_joined = (
+            unicodedata.category(here) in ("Mn", "Mc", "Me")
+            or before == "\u200d"  # the zero-width joiner, with which emoji and letters are put together
+            or here in "\u200c\u200d\u0e33\u0eb3"  # both joiners, and a vowel of Thai and of Lao
+            or (unicodedata.combining(before) == _VIRAMA and here.isalpha())
+            or "\U0001f3fb" <= here <= "\U0001f3ff"  # skin tones
+            or ("\u1160" <= here <= "\u11ff" and before >= "\u1100")  # parts of a Korean syllable
+            or (before, here) == ("\r", "\n")
+            or (here in _FLAG_LETTERS and before in _FLAG_LETTERS and (place - start) % 2 == 1)
+        )
+        if not is_joined:
+            yield text[start:place]
+            start = place
+    yield text[start:]
+
+
+# From the largest units to the smallest: blocks, paragraphs, sentences, clauses, words, characters, and code points
+# where a character has more marks than a request holds.
 _CUTS: tuple[Callable[[str], Iterable[str]], ...] = (
     partial(_cut_at_blank_lines, keeps_whole=True),
     partial(_cut_at_blank_lines, keeps_whole=False),
     _cut_sentences,
+    _OTHER_SENTENCE.findall,
     _CLAUSE.findall,
     _SPACED_WORD.findall,
+    _cut_characters,
     list,
 )

@@ -6,12 +6,14 @@ DatasetError about all of them at the end. `formats` reads raw rows, `rows` find
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import orjson
 import polars as pl
@@ -36,12 +38,16 @@ from evalhouse.tasks.datasets.values import (
     name_row,
     refuse_dataset,
 )
-from evalhouse.tasks.settings.run import RunSettings, is_sample, is_traces
+from evalhouse.tasks.judge.protocol import LEXICAL
+from evalhouse.tasks.settings.run import AUTO, RunSettings, is_sample, is_traces
 from evalhouse.tasks.settings.suite import TRACES, TraceWindow
 from evalhouse.warehouse.messages import list_names, name_setting
 from evalhouse.warehouse.rows.samples import PART_BYTES, Staging, dump_turns
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
 from evalhouse.warehouse.store import Warehouse, measure_bytes
+
+if TYPE_CHECKING:
+    from evalhouse.warehouse.rows.samples import StoredSample
 
 __all__ = ["DatasetError", "SampleRow", "read_samples"]
 
@@ -66,6 +72,10 @@ class StagedDataset:
     n_answered: int = 0
     n_continued: int = 0
     notes: tuple[str, ...] = ()
+
+    def read_first(self) -> "Iterator[StoredSample]":
+        """Yield the first samples, as many as tell the language of the dataset."""
+        return islice((sample for part in self.staging.read_parts() for sample in part), MAX_LOOKED_AT)
 
 
 def stage_of(settings: RunSettings, source: "str | pl.DataFrame | DatasetSource | None" = None) -> StagedDataset:
@@ -101,6 +111,62 @@ def stage_of(settings: RunSettings, source: "str | pl.DataFrame | DatasetSource 
 
     staged = stage(open_as=open_traces)
     return replace(staged, notes=(tally.describe(),)) if tally.n_traces else staged
+
+
+MAX_LOOKED_AT: Final = 1_000
+"""The samples whose language is found, the first ones of a dataset or a run."""
+
+
+def settle_language(
+    settings: RunSettings, source: "str | pl.DataFrame | DatasetSource | None" = None
+) -> tuple[RunSettings, tuple[str, ...]]:
+    """Return the settings with a language in place of `auto`, and a note about it; raises DatasetError.
+
+    It is Chinese where more than half of the first samples are, and English otherwise, whose prompts judge texts of any
+    language. All samples of a run are judged by prompts in one language.
+    """
+    if settings.language != AUTO:
+        return settings, ()
+    staged = stage_of(
+        settings.model_copy(update={"limit": min(settings.limit or MAX_LOOKED_AT, MAX_LOOKED_AT)}), source
+    )
+    try:
+        languages = count_languages(staged.read_first())
+    finally:
+        staged.staging.discard()
+    n_chinese, n_samples = languages["Chinese"], languages.total()
+    language = "zh" if 2 * n_chinese > n_samples else "en"
+    first = "" if n_samples < MAX_LOOKED_AT else "first "
+    mixed = "; all are judged by the same prompts" if 0 < n_chinese < n_samples else ""
+    note = f"prompts in {language}: {n_chinese:,} of the {first}{n_samples:,} samples are in Chinese{mixed}"
+    return settings.model_copy(update={"language": language}), (note,)
+
+
+def count_languages(samples: "Iterable[StoredSample]") -> Counter[str]:
+    """Return the number of samples by language, by script and function words; those of no certain one are English."""
+    from evalhouse.tasks.lexical.split import find_other_language, is_chinese  # noqa: PLC0415  # few runs count them
+
+    languages: Counter[str] = Counter()
+    for sample in samples:
+        text = "\n".join([sample.question, sample.answer or "", *sample.accepted_answers])
+        languages[find_other_language(text) or ("Chinese" if is_chinese(text) else "English")] += 1
+    return languages
+
+
+def describe_language(samples: "Iterable[StoredSample]", judge: str) -> Iterator[str]:
+    """Yield a note where a model judges samples that are mostly in one language other than English and Chinese."""
+    if judge == LEXICAL:
+        return  # it gives no verdicts there, which the run reports
+    languages = count_languages(samples)
+    language, n_samples = max(languages.items(), key=lambda entry: entry[1], default=("", 0))
+    if language in ("", "English", "Chinese") or 2 * n_samples <= languages.total():
+        return
+    yield (
+        f"note: {n_samples:,} of {languages.total():,} samples are in {language}. The prompts are in English "
+        "and ask for statements and reasons in the language of the texts. How far verdicts and recognized refusals "
+        "(answer_rate, refusal_rate) agree with people was measured on English and Chinese texts only, so check some: "
+        "`evalhouse review export`"
+    )
 
 
 def stage_dataset(

@@ -638,4 +638,9 @@ def find_other_language(text: str) -> str | None:
     return language if n_words >= _MIN_WORDS and n_words > _LEAD * n_english else None
 
 
+def is_chinese(text: str) -> bool:
+    """Return whether a text in no other language has more Chinese words, of two characters each, than Latin ones."""
+    return len(_HAN.findall(text)) > 2 * len(_LATIN_WORD.findall(text))
+
+
 _FUNCTION_WORDS = read_word_lists("languages")

@@ -135,6 +135,10 @@ class Where:
     compares: Literal["given", "always"] | None = None
 
 
+AUTO: Final = "auto"
+"""The language of prompts that is settled by the texts of the dataset."""
+
+
 class RunSettings(BaseModel):
     """The settings of a run. Unknown keys are refused."""
 
@@ -170,7 +174,9 @@ class RunSettings(BaseModel):
         default=LEXICAL, description="the default judge, and behind it judges of steps, as in `J,classify=J2`"
     )
     embeddings: Annotated[str, Where(judges=True)] = "hashing"
-    language: Annotated[str, Where(compares="given")] = "en"
+    language: Annotated[str, Where(compares="given")] = Field(
+        default="en", description="language of the prompts; auto is zh for Chinese texts and en for all others"
+    )
     prompts: Annotated[str | None, Where(is_path=True, judges=True)] = Field(
         default=None, description="folder whose prompt files override ours"
     )

@@ -23,6 +23,7 @@ WRAPPED = (
 )
 SCRAPS = st.sampled_from(
     [ENGLISH, CHINESE, TABLE, FENCE, LIST, WRAPPED, "# A heading\n\n", "\n\n", "\r\n", " \t", "：\n\n", "🗼", "é\u0301",
+     "سُئلت الحارسة؟ نعم. ", "मीनार पुरानी है। ", "วันที่เปิดน้ำ", "ヶ月｡", "👩‍🚒", "🇩🇪",
      "x" * 90, "灯" * 70, "```\n", "1. ", "**Bold**\n", "a, b; c: ", "\u2028", "...", "“好！”他说。"]
 )  # fmt: skip
 TEXTS = st.lists(SCRAPS | st.text(max_size=30), max_size=14).map("".join)
@@ -95,11 +96,38 @@ def test_paragraphs_are_not_broken_while_one_fits() -> None:
     assert all(part.rstrip().endswith("It ends.") for part in parts)
 
 
-@pytest.mark.parametrize(("text", "ends"), [(ENGLISH * 9, ".?"), (CHINESE * 9, "。？")])
+@pytest.mark.parametrize(("text", "ends"), [
+    (ENGLISH * 9, ".?"),
+    (CHINESE * 9, "。？"),
+    ("Die Lampe brannte ab 1911. Wer hütet sie? Frau Löwe z. B. wohnt dort. " * 9, ".?"),
+    ("灯台は一九一一年に建てられた。誰が守るのか？オデである｡" * 9, "。？｡"),
+    ("أضيئت المنارة عام ١٩١١. من يحرسها؟ إنه عدي. " * 9, ".؟"),
+    ("یہ مینار پرانا ہے۔ اسے کون دیکھتا ہے؟ " * 9, "۔؟"),
+    ("मीनार १९११ में बनी। उसे कौन देखता है? वह पुरानी है॥ " * 9, "।?॥"),
+    ("Փարոսը կառուցվել է։ Նա հին է։ " * 15, "։"),
+    ("မီးပြတိုက်ဟောင်းတည်း။ ကမ်းခြေ၌ရှိ၏။ " * 9, "။"),
+    ("መብራቱ በ1911 ተሠራ። ማን ይጠብቀዋል፧ " * 9, "።፧"),
+    ("ប៉មភ្លើងនេះចាស់ណាស់។ វានៅលើច្រាំង។ " * 9, "។"),
+])  # fmt: skip
 def test_a_paragraph_without_room_is_cut_behind_sentences(text: str, ends: str) -> None:
     parts = split_text(text, 50)
     assert len(parts) > 3
     assert all(part.rstrip()[-1] in ends for part in parts)
+
+
+CHARACTERS = {
+    "accents": "e\u0301\u0323", "Hindi": "क्षि", "Tamil": "நி", "Thai": "น้ำ", "Arabic": "مُّ",
+    "Korean": "\u1112\u1161\u11ab", "Hebrew": "שָׁ", "family": "👩\u200d👩\u200d👧", "skin": "👍🏽", "flag": "🇩🇪",
+    "heart": "❤\ufe0f", "keycap": "1\ufe0f\u20e3",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("character", CHARACTERS.values(), ids=CHARACTERS)
+def test_no_cut_falls_within_what_a_reader_sees_as_one_character(character: str) -> None:
+    for most in range(estimate_tokens(character), 40):
+        parts = split_text(character * 60, most)
+        assert len(parts) > 1
+        assert {part.replace(character, "") for part in parts} == {""}
 
 
 def test_no_abbreviation_decimal_or_initial_is_taken_for_a_sentences_end() -> None:

@@ -145,7 +145,9 @@ def test_the_instructions_state_the_reply_as_json() -> None:
 
 def test_english_prompts_judge_texts_of_any_language_in_their_language() -> None:
     for prompt in load_prompts().values():
-        assert re.search(r"any language[:.]? (?:Write [^.]* in the language of the \w+[.;]|never translate)", prompt.system)
+        assert re.search(
+            r"any language[:.]? (?:Write [^.]* in the language of the \w+[.;]|never translate)", prompt.system
+        )
 
 
 def read_id(verdict: Any) -> str:  # noqa: ANN401  # an object or a row
