@@ -1,12 +1,18 @@
-"""Languages that the lexical judge does not know: recognized where it is sure, and then neither split nor compared."""
+"""Languages other than English and Chinese: recognized where it is sure, left alone by the lexical judge, and judged
+by a model with the English prompts, in their own words."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli_house import write_dataset
 from cli_process import Place
-from live_runs import judge_samples, lay_out_run, make_sample, make_settings
+from endpoint import Endpoint, running_endpoint
+from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_outcomes
 
+from evalhouse.flows.results.output import make_console, make_table
+from evalhouse.tasks.datasets.read import settle_language
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.lexical.split import find_other_language
 
@@ -131,3 +137,101 @@ def test_run_warns_once_with_the_language_and_what_to_do(tmp_path: Path, prefect
     assert sum("3 samples in German" in warning for warning in shown["warnings"]) == 1
     scored = {row["metric"]: (row["n_scored"], row["n_unscored"]) for row in shown["metrics"]}
     assert scored == {"factual_f1": (1, 3), "answer_rate": (1, 3), "exact_match": (4, 0)}
+
+
+# A model that judges them
+
+TEXTS = {
+    "German": ("Wann wurde der Turm gebaut?", "Der Turm wurde 1911 gebaut. Er ist 40 m hoch. "),
+    "Japanese": ("灯台はいつ建てられましたか。", "灯台は１９１１年に建てられました。高さは40メートルです。"),
+    "Arabic or another language in Arabic script": ("متى بُنيت المنارة؟", "بُنيت المنارة عام ١٩١١. ارتفاعها 40 مترًا. "),
+    "Hindi or another language in Devanagari": ("मीनार कब बनी?", "मीनार १९११ में बनी। वह 40 मीटर ऊँची है। "),
+}
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(keep_bodies=True) as running:
+        point_to(running.base_url)
+        yield running
+
+
+@pytest.mark.parametrize("language", TEXTS)
+async def test_a_model_judges_long_texts_of_any_language_in_their_words(
+    language: str, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    question, sentences = TEXTS[language]
+    first, second = re.findall(r".+?[.。।]\s*", sentences)
+    answer = "".join(f"{number}: {first}{number}: {second}" for number in range(100, 180))
+    sample = make_sample(1, question=question, answer=answer, ground_truth=sentences, contexts=[sentences, "X."])
+    async with lay_out_run(tmp_path, make_settings(request_tokens=500)) as live_run:
+        (work,) = await judge_samples(live_run, [sample])
+    assert set(read_outcomes(work).values()) == {None}
+    statements = [str(row["text"]) for row in work.rows["statements"] if row["source"] == "answer"]
+    assert "".join(statements).replace(" ", "") == answer.replace(" ", ""), "nothing is lost, changed or translated"
+    asked = [str(body["messages"][-1]["content"]) for body in endpoint.stats.bodies if "messages" in body]
+    assert sum("<text " in content and f": {first.strip()}" in content for content in asked) > 2, "in several requests"
+    ids = {str(row["statement_id"]) for row in work.rows["statements"]}
+    assert {str(row["statement_id"]) for row in work.rows["classifications"]} == ids
+    assert {str(row["statement_id"]) for row in work.rows["attributions"]} == ids
+    systems = {body["messages"][0]["content"] for body in endpoint.stats.bodies if "messages" in body}
+    assert all("The texts may be in any language" in text or "which may be any language" in text for text in systems)
+
+
+def write_texts(folder: Path, *languages: str) -> Path:
+    own = {"Chinese": ("灯塔建于何时？", "灯塔建于1911年。高四十米。"), "English": ("When?", "It is from 1911.")}
+    texts = TEXTS | own
+    rows = [
+        {"id": f"s{number}", "question": f"{question} ({number})", "answer": answer, "ground_truth": answer}
+        for number, (question, answer) in enumerate(texts[language] for language in languages)
+    ]
+    return write_dataset(folder, rows)
+
+
+@pytest.mark.parametrize(("languages", "language", "note"), [
+    (["Chinese"], "zh", "prompts in zh: 1 of the 1 samples are in Chinese"),
+    (["Japanese"], "en", "prompts in en: 0 of the 1 samples are in Chinese"),
+    (["Chinese", "Chinese", "German"], "zh", "2 of the 3 samples are in Chinese; all are judged by the same prompts"),
+    (["Chinese", "English"], "en", "1 of the 2 samples are in Chinese; all are judged by the same prompts"),
+])  # fmt: skip
+def test_auto_is_chinese_for_mostly_chinese_texts_and_english_for_all_others(
+    tmp_path: Path, languages: list[str], language: str, note: str
+) -> None:
+    settings = make_settings(dataset=str(write_texts(tmp_path, *languages)), language="auto")
+    settled, (shown,) = settle_language(settings)
+    assert settled.language == language
+    assert note in shown
+    assert settle_language(settled) == (settled, ())
+
+
+def test_run_names_the_language_of_prompts_and_what_is_not_known_about_texts_in_another(
+    endpoint: Endpoint, tmp_path: Path, prefect_home: Path
+) -> None:
+    dataset = write_texts(tmp_path, "German", "German", "English")
+    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-none"}
+    place = Place(folder=tmp_path, variables=variables)
+    run = ("run", dataset.name, "--judge", "openai:judge", "--language", "auto", "--metrics", "factual_f1,answer_rate")
+    known = "2 of 3 samples are in German"
+    dry, ran, shown = place.call(*run, "--dry-run"), place.call(*run), place.call("show")
+    for printed in (dry.stderr, ran.stderr):
+        assert "prompts in en: 0 of the 3 samples are in Chinese" in printed
+    for printed in (dry.stderr, ran.stdout, shown.stdout):
+        assert " ".join(printed.split()).count(known) == 1
+        assert "measured on English and Chinese texts only" in " ".join(printed.split())
+    assert "prompts in en" in shown.stdout
+    assert known not in place.call("run", write_texts(tmp_path, "German", "English").name, *run[2:]).stdout
+
+
+def test_columns_stay_in_their_places_where_a_terminal_reorders_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question, answer = TEXTS["Arabic or another language in Arabic script"]
+    table = make_table(["sample", "question", "#value", "answer"], [["s1", question, 0.5, answer]])
+    make_console().print(table)
+    piped = capsys.readouterr().out
+    assert "\u200e" not in piped
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    make_console().print(table)
+    _, line, *_ = capsys.readouterr().out.splitlines()
+    assert [cell[:1] for cell in line.split("  ") if cell.strip()][1:] == ["\u200e"] * 3
+    assert line.startswith("s1")
