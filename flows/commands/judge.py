@@ -32,6 +32,7 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.flows.run.outcome import show_run
 from evalhouse.prompts import Prompt, Rubric, check_prompts, list_languages, load_prompts
+from evalhouse.tasks.settings.run import AUTO
 from evalhouse.warehouse.messages import suggest
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ _LANGUAGE = click.option(
     default="en",
     show_default=True,
     envvar="EVALHOUSE_LANGUAGE",
+    # Here are no texts that could settle it: the English prompts are for texts of any language.
+    callback=lambda _context, _parameter, value: "en" if value == AUTO else value,
     metavar="|".join(list_languages()),
     help="Language of the prompts.",
 )

@@ -376,6 +376,7 @@ def make_tools(settings: RunSettings, kind: RunKind) -> Tools:
 
     Where the plan of the settings joins none of the steps it is not what the run is made with.
     """
+    settings, _ = settle_language(settings)
     plan = _NO_PLAN if kind == "collection" else make_plan(settings)
     if arrange_steps(plan.steps, settings.plan) == plan.steps:
         settings = settings.model_copy(update={"plan": SEPARATE})

@@ -62,7 +62,7 @@ def refresh_living_set(suite: Suite, settings: RunSettings) -> RefreshedTestset 
     refuse_budget_of_answers(settings)
     tools = make_tools(settings, "evaluation")
     try_own_metrics(tools.plan, settings)
-    make_prompts(settings, tools.judges)
+    make_prompts(tools.settings, tools.judges)
     check_budget("", settings, tools.judges, None)
     for of_variant in (settings, *list_night(settings)):
         if of_variant.target is not None:

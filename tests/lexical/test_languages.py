@@ -204,6 +204,11 @@ def test_auto_is_chinese_for_mostly_chinese_texts_and_english_for_all_others(
     assert settle_language(settled) == (settled, ())
 
 
+def test_prompts_without_texts_are_the_english_ones_of_auto(tmp_path: Path) -> None:
+    place = Place(folder=tmp_path, variables={"EVALHOUSE_LANGUAGE": "auto"})
+    assert {prompt["language"] for prompt in place.call("prompts", "list", "--json").document} == {"en"}
+
+
 def test_run_names_the_language_of_prompts_and_what_is_not_known_about_texts_in_another(
     endpoint: Endpoint, tmp_path: Path, prefect_home: Path
 ) -> None:
