@@ -18,8 +18,15 @@ from evalhouse.flows.results.baseline import (
     make_decision,
     name_series,
 )
-from evalhouse.flows.results.gate import STDOUT, decide, print_gate, read_scores, write_junit
-from evalhouse.flows.results.markdown import find_changes, write_markdown
+from evalhouse.flows.results.gate import (
+    STDOUT,
+    decide,
+    find_changes,
+    print_gate,
+    read_scores,
+    write_junit,
+    write_markdown,
+)
 from evalhouse.flows.results.output import print_json, print_line, print_notice, print_text
 from evalhouse.flows.results.run_facts import find_other_run
 from evalhouse.tasks.comparing.gate_checks import Limits, Score, cover_all
@@ -308,9 +315,12 @@ def _report(
         Path(junit).write_bytes(write_junit(document))
     comment = ""
     if markdown is not None:
-        nights = [] if document["against"] else list_nights(warehouse, run)
-        base = find_run(warehouse, document["against"]["run_id"]) if document["against"] else None
-        base = nights[-1].run if nights else base
+        # What changed since the run of the check, or without one since the last night that passed.
+        base = None
+        if document["against"]:
+            base = find_run(warehouse, document["against"]["run_id"])
+        elif nights := list_nights(warehouse, run):
+            base = nights[-1].run
         spent = [row["priced_usd"] for row in warehouse.fetch_rows("gate/costs", run_id=run.run_id)]
         comment = write_markdown(
             document,

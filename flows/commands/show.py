@@ -54,7 +54,6 @@ from evalhouse.flows.results.run_facts import (
 )
 from evalhouse.flows.run.outcome import write_next
 from evalhouse.tasks.comparing import POWER
-from evalhouse.tasks.judge.protocol import JURY
 from evalhouse.tasks.reviews.export import CorrectedMean, list_corrected
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
 from evalhouse.warehouse.rows.gates import list_acceptances
@@ -199,7 +198,7 @@ def show(
         shifts = describe_shifts(find_shifts(warehouse.fetch("noise/differences", {"run_id": run_ids}), run_ids))
     jury: list[dict[str, Any]] = []
     outsiders: list[str] = []
-    if JURY in run_row.judge:
+    if run_row.has_jury:
         from evalhouse.tasks.comparing.agreement import list_outsiders, measure_jury  # noqa: PLC0415  # few runs have one
 
         measured = measure_jury(warehouse, run_row)

@@ -65,7 +65,6 @@ from evalhouse.tasks.comparing.changes import FINE
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonError, ComparisonSettings, MetricComparison
 from evalhouse.tasks.comparing.slices import MAX_SLICES, compare_slices, describe_fallen
-from evalhouse.tasks.judge.protocol import JURY
 from evalhouse.warehouse.metric_files import SIGNS, MetricFile, load_metrics
 from evalhouse.warehouse.rows.pages import Row, RunSummary
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -395,7 +394,7 @@ def describe_run(
 
 def show_jury(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
     """Return the tables of a jury's agreement and its warnings; None for a run without one."""
-    if JURY not in run.judge:
+    if not run.has_jury:
         return None
     steps = measure_jury(warehouse, run)
     tables = [

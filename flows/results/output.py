@@ -254,7 +254,7 @@ def explain_support(statement: Mapping[str, Any], reason: str | None) -> str | N
 
 def escape_markdown(text: str) -> str:
     """Escape everything in a text that Markdown or HTML would act on."""
-    flat = " ".join(text.split())
+    flat = " ".join(clean_text(text).split())
     return "".join(f"\\{character}" if character in _MARKUP else character for character in flat)
 
 

@@ -24,12 +24,11 @@ from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render,
 from evalhouse.tasks.comparing.agreement import MEASURES, describe_agreement
 from evalhouse.tasks.comparing.intervals import find_share_interval
 from evalhouse.tasks.comparing.noise import Noise, find_floor, has_noise, pool_noise, sum_squares
-from evalhouse.tasks.judge.protocol import JURY
 from evalhouse.tasks.reviews.export import read_asked
 from evalhouse.tasks.reviews.labels import ReviewError, list_choices, take_label
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.reviews import fetch_reviewed, fetch_texts
-from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.rows.runs import find_run, list_runs
 from evalhouse.warehouse.store import Warehouse
 
 router = APIRouter()
@@ -107,7 +106,7 @@ def _describe_judge(warehouse: Warehouse, series: str) -> dict[str, Any]:
             moves.append({**row, **shares, "move": move, "is_clear": is_clear})
     # How often votes differed, by step of the newest run and as charts over all runs.
     votes: dict[str, Any] | None = None
-    voted = [row["run_id"] for row in runs if row["votes"] > 1 or JURY in row["judge"]]
+    voted = [run.run_id for run in list_runs(warehouse) if run.run_id in asked and run.takes_votes]
     rows = warehouse.fetch("judge/votes", {"run_id": voted}).to_dicts() if voted else []
     if rows:
         by_step: dict[str, list[Row]] = {}

@@ -16,6 +16,9 @@ from cli_house import make_rows, write_dataset
 from cli_process import Finished, Place, call_here, finish, wait_for
 from endpoint import Asked, Endpoint, running_endpoint
 from endpoint_replies import compose_reply
+from prefect_holder import find_server
+
+from evalhouse.flows.server.api import PrefectApi
 
 N_SAMPLES = 40
 FLIP_RATE = 0.15
@@ -115,6 +118,13 @@ def test_the_run_is_on_record_as_what_it_is(nights: Nights) -> None:
     picked = nights.read(texts.format(row["run_id"]))
     of_parent = nights.read(texts.format(row["parent_run_id"]))
     assert picked == [one for one in of_parent if one in picked]
+
+
+def test_the_scores_of_a_noise_run_do_not_take_the_place_of_the_runs_own_in_prefect(nights: Nights) -> None:
+    run_id, noise_id = nights.second.document["run_id"], nights.noise["run_id"]
+    pages = PrefectApi(find_server()).post("/artifacts/filter", {"artifacts": {"key": {"like_": "scores%berths"}}})
+    keys = {name: page["key"] for page in pages for name in (run_id, noise_id) if f"run {name}" in page["description"]}
+    assert keys == {run_id: "scores-berths", noise_id: "scores-of-noise-berths"}
 
 
 def test_measured_noise_is_the_noise_of_the_judge(nights: Nights) -> None:

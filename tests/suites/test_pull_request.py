@@ -15,7 +15,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from evalhouse.flows.results.markdown import Changes, write_markdown
+from evalhouse.flows.results.gate import Changes, write_markdown
 from evalhouse.tasks.comparing.changes import Flip
 
 ACTION = Path(__file__).resolve().parents[2] / "flows" / "deploy" / "github" / "action.yml"

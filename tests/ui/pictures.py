@@ -35,6 +35,7 @@ PICTURES = {
     "ui_run": ("/runs/latest", 1280, 900),
     "ui_sample": ("/runs/latest/sample?id={sample}", 1280, 900),
     "ui_compare": ("/compare?base=previous&candidate=latest", 1280, 900),
+    "ui_variants": ("/compare?runs=night%203,night%204,night%208&column=topic", 1280, 900),
     "ui_sql": ("/sql?q=from%20run_scores%20where%20run_id%20%3D%20getvariable(%27latest%27)", 1280, 760),
 }
 SHOWN = "en-devices-01"

@@ -72,7 +72,12 @@ class RunRow:
     @property
     def takes_votes(self) -> bool:
         """True if verdicts were decided by several votes, of one judge or of a jury."""
-        return int(self.config.get("votes", 1)) > 1 or "jury:" in self.judge
+        return int(self.config.get("votes", 1)) > 1 or self.has_jury
+
+    @property
+    def has_jury(self) -> bool:
+        """True if several judges voted in some step."""
+        return "jury:" in self.judge
 
     @property
     def is_part_of_run(self) -> bool:
