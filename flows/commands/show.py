@@ -94,7 +94,7 @@ def runs(*, limit: int, of_all_kinds: bool, problems: bool, warehouse: Warehouse
         return
     if problems:
         for run in newest:
-            print_line(f"{run.run_id}  {run.suite or run.dataset}  {_list_problems(warehouse, run)}")
+            print_line(f"{run.run_id}  {run.suite_name or run.dataset}  {_list_problems(warehouse, run)}")
         if not newest:
             print_line(f"No run in {warehouse.location.name} went wrong.")
         return
@@ -106,6 +106,7 @@ def runs(*, limit: int, of_all_kinds: bool, problems: bool, warehouse: Warehouse
         {
             "run": run.run_id,
             "label": shorten(run.label, 40) or None,
+            "variant": run.variant,
             "dataset": shorten(run.dataset, 40),
             "status": run.status,
             "#samples": run.n_samples,
@@ -116,7 +117,7 @@ def runs(*, limit: int, of_all_kinds: bool, problems: bool, warehouse: Warehouse
         }
         for run in newest
     ]
-    hidden = () if any(run.label for run in newest) else ("label",)
+    hidden = tuple(column for column in ("label", "variant") if not any(getattr(run, column) for run in newest))
     if all(run.kind == "evaluation" for run in newest):
         hidden = (*hidden, "kind")
     shown = [{column: value for column, value in row.items() if column not in hidden} for row in rows]
@@ -243,8 +244,8 @@ def show(
 def _describe_run(run: RunRow) -> dict[str, object]:
     names = (
         "run_id", "kind", "status", "problem", "label", "href", "tags", "dataset", "dataset_hash", "judge",
-        "embeddings", "language", "suite", "suite_hash", "code_version", "trigger", "kb_name", "kb_version",
-        "kb_changed", "parent_run_id", "gate", "notify_problem", "n_samples", "started_at", "finished_at",
+        "embeddings", "language", "suite", "variant", "night", "suite_hash", "code_version", "trigger", "kb_name",
+        "kb_version", "kb_changed", "parent_run_id", "gate", "notify_problem", "n_samples", "started_at", "finished_at",
         "flow_run_id",
     )  # fmt: skip
     return {name: getattr(run, name) for name in names} | {"testset": run.config.get("refreshed")}

@@ -45,6 +45,7 @@ from evalhouse.flows.results.output import (
     write_value,
 )
 from evalhouse.flows.results.run_facts import CAUSES, group_metrics, load_advice, sort_first
+from evalhouse.flows.results.variants import describe_night
 from evalhouse.tasks.reviews.export import Pick
 from evalhouse.tasks.reviews.labels import list_choices
 from evalhouse.tasks.testsets.decisions import LABELS, AskedQuestions
@@ -508,6 +509,7 @@ def describe_series(
         metrics=metrics,
         against=against,
         gate=warehouse.fetch_rows("report/gate", run_id=newest.run_id),
+        night=describe_night(warehouse, newest),
     )
     worse = []
     for row in data.worse:

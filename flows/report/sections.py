@@ -60,6 +60,7 @@ from evalhouse.flows.results.run_facts import (
     read_slices,
     sort_first,
 )
+from evalhouse.flows.results.variants import describe_night
 from evalhouse.tasks.comparing.agreement import list_outsiders, measure_jury
 from evalhouse.tasks.comparing.changes import FINE
 from evalhouse.tasks.comparing.paired import ROUNDING
@@ -99,8 +100,9 @@ def build_head(
     against: Against | None,
     gate: Sequence[Row],
     forgotten: ForgottenTexts | None = None,
+    night: Sequence[str] = (),
 ) -> Head:
-    """Build the head of a run.
+    """Build the head of a run. It opens with `night`, which variant of its suite is best.
 
     `causes` are rows of `run_causes`, `metrics` of `run_scores`, `gate` the checks that did not pass, empty where no
     gate decided; `forgotten` are the texts that were deleted.
@@ -127,7 +129,8 @@ def build_head(
     tone = _find_tone(moves, outcome)
     if tone == "unclear" and against and against.slices:
         tone = "bad"
-    return Head(tone=tone, result=f"{headline.sentence}.", further=tuple(further))
+    result, *rest = [*night, f"{headline.sentence}."]
+    return Head(tone=tone, result=result, further=(*rest, *further))
 
 
 def build_pair_head(against: Against) -> Head:
@@ -378,6 +381,7 @@ def describe_run(
             gate=summary.gate,
             against=against,
             forgotten=find_forgotten(warehouse, run.run_id),
+            night=describe_night(warehouse, run),
         ),
         "causes": rank_causes(counted, warehouse.fetch_rows("diagnosis/causes", run_id=other.run_id) if other else ()),
         "other": other,

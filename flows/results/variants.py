@@ -24,7 +24,7 @@ from evalhouse.tasks.comparing.intervals import ALPHA
 from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings
 from evalhouse.tasks.comparing.variants import MAX_RUNS, VariantComparison, VariantMetric, compare_variants
 from evalhouse.warehouse.messages import list_names, shorten
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import RunRow, list_night_runs
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]
@@ -110,13 +110,17 @@ def _write_move(metric: VariantMetric, place: int) -> str:
     return f"{metric.metric} ({write_difference(paired.difference)}, {write_interval(paired.ci_low, paired.ci_high)})"
 
 
-def describe_night(warehouse: Warehouse, runs: Sequence[RunRow]) -> list[str]:
+def describe_night(warehouse: Warehouse, own: RunRow) -> list[str]:
     """Return which run of a suite and its variants is best, and in which slices others lose, in sentences.
 
-    `runs` are those of a night, the suite's own first; nothing is said where fewer than two have scores.
+    `own` is the run of the suite itself. Nothing is returned for a run without variants, and where fewer than two runs
+    of the night have scores.
 
     Slices are by the first column of [gate.by], else by the metadata column with the fewest values, if it has few.
     """
+    if own.night != own.run_id:
+        return []
+    runs = [run for run in list_night_runs(warehouse, own.run_id) if run.kind == "evaluation"]
     scored = [run for run in runs if run.status in ("completed", "incomplete")]
     if len(scored) < 2:
         return []

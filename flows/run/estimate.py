@@ -137,7 +137,7 @@ def ask_dry(
 ) -> T:
     """Call `ask` with a live run that sends and writes nothing, and with the record that counts instead.
 
-    `counted` are the replies of runs before this one that were estimated as well; those of this one are added.
+    `counted` are the replies of runs that were estimated before; the replies of this one are added.
     Raises the errors of a real run; limits of rates and the budget do not apply.
     """
     # Nothing is sent, so an estimate needs no key.
@@ -315,7 +315,7 @@ class _Answers:
 
 
 def print_estimates(settings: RunSettings, *, as_json: bool) -> None:
-    """Print the estimate of a run, and after that of a suite those of its variants, for which one budget is."""
+    """Print the estimate of a run and, for a suite, of its variants; one budget is for all of them."""
     night = [settings, *list_night(settings)]
     counted: dict[str, StoredReply] = {}
     documents = []

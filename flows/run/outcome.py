@@ -312,7 +312,7 @@ class NightOutcome:
 
 
 def list_shortfalls(night: NightOutcome) -> list[str]:
-    """Return a sentence for each variant that did not complete, and one for those that were not asked."""
+    """Return a sentence for each variant that did not complete, and the reason why others were not asked."""
     lines = []
     for run in night.runs:
         if run.variant is not None and run.status != "completed":

@@ -245,7 +245,7 @@ class _Night:
         ]
         from evalhouse.flows.results.variants import describe_night  # noqa: PLC0415  # the statistics
 
-        lines = describe_night(self._warehouse, runs)
+        lines = describe_night(self._warehouse, own)
         night = NightOutcome(runs=runs, variants=variants, problem=problem, lines=lines)
         if not any(is_stopped(ended) for ended in (outcome, *variants)):
             if own.run_id != run.run_id:

@@ -295,7 +295,7 @@ def describe_form(runs: Sequence[RunRow], base: str, candidate: str, pair: RunPa
         {
             "value": run.run_id,
             "text": " · ".join(
-                filter(None, (run.label, run.suite or run.dataset, f"{run.started_at:%Y-%m-%d %H:%M}", run.status))
+                filter(None, (run.label, run.suite_name or run.dataset, f"{run.started_at:%Y-%m-%d %H:%M}", run.status))
             ),
         }
         for run in ordered[:_MAX_CHOICES]

@@ -153,7 +153,7 @@ def test_previous_of_a_variant_is_its_run_of_the_night_before() -> None:
 class Harbour:
     """A suite of three variants, the bot that they ask, their judge and a webhook.
 
-    `large` is right everywhere, `small` in English, `cheap` nowhere; a model `down` gets an error.
+    `large` is right everywhere, `small` in English, `cheap` in Chinese; a model `down` gets an error.
     """
 
     place: Place
@@ -182,9 +182,9 @@ QUESTIONS = [
         "ground_truth": f"The {thing} {number} is {number + 7} metres long.",
         "language": "zh" if number % 2 else "en",
     }
-    for number, thing in enumerate(["quay", "lock", "crane", "ferry", "tug", "buoy"])
+    for number, thing in enumerate(["quay", "lock", "crane", "ferry", "tug", "buoy"] * 4)
 ]
-MODELS = {"large": ("en", "zh"), "small": ("en",), "cheap": ()}
+MODELS = {"large": ("en", "zh"), "small": ("en",), "cheap": ("zh",)}
 BY_QUESTION = {row["question"]: row for row in QUESTIONS}
 
 
@@ -214,14 +214,14 @@ def test_a_night_asks_every_variant_and_splits_ground_truths_once(tmp_path: Path
     notify = '[gate]\nmax_cost = 0.0000001\n[notify]\nwebhook = "${HOOK}"\non = ["completed", "gate_failed"]\n'
     with open_harbour(tmp_path, prefect_home) as house:
         house.write(VARIANTS + notify)
-        expected = house.run("--dry-run", "--json", "--limit", "4").document
+        expected = house.run("--dry-run", "--json", "--limit", "20").document
         assert expected["variants"].keys() == {"large", "cheap"}
-        ran = house.run("--limit", "4", "--json")
+        ran = house.run("--limit", "20", "--json")
         assert ran.status == 1, "the gate is of the suite itself"
         document = ran.document
-        assert house.count_asked() == {"small": 4, "large": 4, "cheap": 4}
-        # Four ground truths, and for each question the wrong answer: the right one is the ground truth.
-        assert house.judge.stats.kinds["extract"] == 8
+        assert house.count_asked() == {"small": 20, "large": 20, "cheap": 20}
+        # Twenty ground truths, and for each question the wrong answer: the right one is the ground truth.
+        assert house.judge.stats.kinds["extract"] == 40
         nights = house.read_nights("variant, status, gate, night")
         assert nights == [
             (None, "completed", "failed", document["run_id"]),
@@ -229,26 +229,31 @@ def test_a_night_asks_every_variant_and_splits_ground_truths_once(tmp_path: Path
             ("cheap", "completed", None, document["run_id"]),
         ]
         samples = house.place.read("select count(distinct sample_id) as n, count(*) as of from run_samples", "w.duckdb")
-        assert samples == [{"n": 4, "of": 12}]
+        assert samples == [{"n": 20, "of": 60}]
         series = house.place.read("select distinct series from run_series order by all", "w.duckdb")
         assert [row["series"] for row in series] == ["suite harbour", "suite harbour/cheap", "suite harbour/large"]
         runs = document["variants"]["runs"]
         assert [run["variant"] for run in runs] == [None, "large", "cheap"]
         (posted,) = house.webhook.bodies
         assert [run["run_id"] for run in posted["variants"]["runs"]] == [run["run_id"] for run in runs]
+        result = document["variants"]["lines"][0]
+        assert result.startswith("The winner is large, better than harbour in factual_f1 (+0.500")
+        assert "cheap loses in language en" in result
+        assert posted["text"].startswith(f"❌ {result}")
 
         before = house.judge.stats.requests.total()
-        alone = house.run("--variant", "large", "--limit", "4", "--json")
+        alone = house.run("--variant", "large", "--limit", "20", "--json")
         assert (alone.status, alone.document["gate"], house.judge.stats.requests.total()) == (0, None, before)
-        known = house.run("--dry-run", "--json", "--limit", "4").document
+        known = house.run("--dry-run", "--json", "--limit", "20").document
         of_variants = known["variants"].values()
-        assert [part["requests"] for part in (known, *of_variants)] == [0, 0, 0], "each is estimated by its own answers"
-        fresh = house.run("--limit", "4", "--fresh", "--json")
+        assert [part["requests"] for part in (known, *of_variants)] == [0, 0, 0], "each is estimated by the answers it gave"
+        fresh = house.run("--limit", "20", "--fresh", "--json")
         assert fresh.status == 1
-        assert house.judge.stats.kinds["extract"] == 16, "a fresh night splits them once as well"
-        house.place.call("query", "select 1", "--warehouse", "w.duckdb")
+        assert house.judge.stats.kinds["extract"] == 80, "a fresh night splits them once as well"
         newest = house.place.call("show", "latest", "--json", "--warehouse", "w.duckdb").document
         assert newest["run"]["run_id"] == fresh.document["run_id"]
+        house.place.call("report", "latest", "-o", "report.html", "--warehouse", "w.duckdb")
+        assert "The winner is large, better than harbour" in (house.place.folder / "report.html").read_text()
 
 
 def test_a_killed_night_resumes_with_the_variants_left_and_repays_nothing(tmp_path: Path, prefect_home: Path) -> None:
@@ -265,7 +270,7 @@ def test_a_killed_night_resumes_with_the_variants_left_and_repays_nothing(tmp_pa
         resumed = house.place.call("resume", own, "--warehouse", "w.duckdb")
         assert resumed.status == 0, resumed.stderr
         assert house.read_nights("variant, status") == [(name, "completed") for name in (None, "large", "cheap")]
-        assert (house.count_asked()["small"], house.count_asked()["cheap"]) == (6, 6)
+        assert (house.count_asked()["small"], house.count_asked()["cheap"]) == (24, 24)
         assert house.judge.stats.duplicates_answered == 0
         again = house.place.call("resume", own, "--warehouse", "w.duckdb")
         assert (again.status, len(house.read_nights("run_id"))) == (0, 3)

@@ -1,8 +1,8 @@
 -- One row per run that is looked for, with how many there are in all; a parameter that is NULL asks for nothing.
 with found as (
     select
-        runs.run_id, runs.kind, runs.status, runs.suite, runs.dataset, runs.judge, runs.label, runs.tags, runs.gate,
-        runs.started_at, runs.finished_at, runs.n_samples, runs.problem, runs.parent_run_id,
+        runs.run_id, runs.kind, runs.status, runs.suite, runs.variant, runs.dataset, runs.judge, runs.label, runs.tags,
+        runs.gate, runs.started_at, runs.finished_at, runs.n_samples, runs.problem, runs.parent_run_id,
         epoch(runs.finished_at - runs.started_at) as seconds
     from runs
     left join run_series on run_series.run_id = runs.run_id
@@ -17,8 +17,8 @@ with found as (
         and (
             $words is null
             or contains(
-                lower(concat_ws(' ', runs.run_id, runs.label, runs.suite, runs.dataset, runs.judge, runs.tags::varchar,
-                                runs.problem, runs.kb_version)),
+                lower(concat_ws(' ', runs.run_id, runs.label, runs.suite, runs.variant, runs.dataset, runs.judge,
+                                runs.tags::varchar, runs.problem, runs.kb_version)),
                 lower($words)
             )
         )
