@@ -246,7 +246,7 @@ def test_a_night_asks_every_variant_and_splits_ground_truths_once(tmp_path: Path
         assert (alone.status, alone.document["gate"], house.judge.stats.requests.total()) == (0, None, before)
         known = house.run("--dry-run", "--json", "--limit", "20").document
         of_variants = known["variants"].values()
-        assert [part["requests"] for part in (known, *of_variants)] == [0, 0, 0], "each is estimated by the answers it gave"
+        assert [part["requests"] for part in (known, *of_variants)] == [0, 0, 0], "each by the answers it gave"
         fresh = house.run("--limit", "20", "--fresh", "--json")
         assert fresh.status == 1
         assert house.judge.stats.kinds["extract"] == 80, "a fresh night splits them once as well"
