@@ -196,7 +196,8 @@ def _describe_metric(comparison: VariantComparison, metric: VariantMetric) -> di
     ]
     columns = ("difference", "ci_low", "ci_high", "p", "p_adjusted")
     for row, difference in zip(runs[1:], metric.differences, strict=True):
-        row |= {"n_common": difference.paired.n, **{name: getattr(difference.paired, name) for name in columns}}
+        row |= {"n_common": difference.paired.n, "common_first": difference.common_first}
+        row |= {**{name: getattr(difference.paired, name) for name in columns}}
         row["verdict"] = difference.verdict
     return {"metric": metric.metric, "better": metric.better, "runs": runs}
 
@@ -221,6 +222,7 @@ def print_variants(document: Row, *, sort: str | None = None) -> None:
         {
             "metric": of["metric"],
             "run": name,
+            f"#{names[0]}": run["common_first"],
             "#difference": write_difference(run["difference"]),
             "95 % interval": write_interval(run["ci_low"], run["ci_high"]),
             "#p": write_p(run["p_adjusted"]),
@@ -235,13 +237,13 @@ def print_variants(document: Row, *, sort: str | None = None) -> None:
     if document["by"]:
         by = document["by"][0]["by"]
         cells = [
-            [of["slice"], of["metric"], name, of["runs"][0]["mean"], run["mean"], write_difference(run["difference"]),
+            [of["slice"], of["metric"], name, run["common_first"], write_difference(run["difference"]),
              write_interval(run["ci_low"], run["ci_high"]), run["n_common"], run["verdict"]]
             for of in document["by"]
             for run, name in zip(of["runs"][1:], names[1:], strict=True)
             if run["verdict"] in FOUND
         ]  # fmt: skip
-        columns = ["metric", "run", f"#{names[0]}", "#mean", "#difference", "95 % interval", "#samples", "verdict"]
+        columns = ["metric", "run", f"#{names[0]}", "#difference", "95 % interval", "#samples", "verdict"]
         print_section(f"By {by}", [by, *columns], cells)
         if not cells:
             print_line(f"note: no run is clearly better or worse than {names[0]} in any {by}")

@@ -106,7 +106,7 @@ def _lay_out(document: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         for cell, run in zip(cells[1:], of["runs"][1:], strict=True):
             cell |= {"difference": write_difference(run["difference"]), "verdict": run["verdict"],
                      "interval": write_interval(run["ci_low"], run["ci_high"]), "p": write_p(run["p_adjusted"]),
-                     "n": run["n_common"]}  # fmt: skip
+                     "n": run["n_common"], "first": write_value(run["common_first"])}  # fmt: skip
         title = f"{of['by']}: {of['slice']}" if "slice" in of else ""
         tables.setdefault(title, []).append({"metric": of["metric"], "is_low": of["better"] == "low", "cells": cells})
     return tables

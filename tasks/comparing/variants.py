@@ -42,10 +42,12 @@ MAX_RUNS: Final = 10
 class VariantDifference:
     """One metric of a run less that of the first run, over the samples that both scored.
 
-    `unlike` is what keeps the two from being compared, `judge` or `formula`; then nothing is tested.
+    `common_first` is the mean of the first run over these samples. `unlike` is what keeps the two from being compared,
+    `judge` or `formula`; then nothing is tested.
     """
 
     paired: Paired
+    common_first: float | None
     unlike: str | None = None
 
     @property
@@ -192,7 +194,7 @@ def _compare_columns(
     cells: Sequence[tuple[str | None, Nights, np.ndarray]], settings: ComparisonSettings
 ) -> list[VariantMetric]:
     """Compare the last run of each cell with all others over the samples of the cell, in one family."""
-    columns, unlike, better, scales = [], [], [], []
+    columns, unlike, better, scales, firsts = [], [], [], [], []
     for _, of_metric, is_in in cells:
         first = of_metric.values[-1]
         for values, cause in zip(of_metric.values[:-1], of_metric.unlike, strict=False):
@@ -200,6 +202,8 @@ def _compare_columns(
             unlike.append(cause)
             better.append(of_metric.better)
             scales.append(find_scale(np.concatenate([first, values])))
+            common = first[is_in & ~np.isnan(values - first)]
+            firsts.append(float(common.mean()) if len(common) else None)
     if not columns:
         return []
     results = compare_paired(
@@ -213,8 +217,8 @@ def _compare_columns(
         resamples=settings.resamples,
     )
     differences = iter(
-        VariantDifference(paired=leave_side_open(paired, way), unlike=cause)
-        for paired, cause, way in zip(results, unlike, better, strict=True)
+        VariantDifference(paired=leave_side_open(paired, way), common_first=mean, unlike=cause)
+        for paired, mean, cause, way in zip(results, firsts, unlike, better, strict=True)
     )
     compared = []
     for value, of_metric, is_in in cells:

@@ -103,7 +103,7 @@ def test_the_winner_and_the_slice_where_a_run_loses_are_named_on_top(store: Ware
         ["answer_correctness", "0.549", "0.599", "better", "0.549"],
     ]
     differences = lines[lines.index("Differences from alpha") + 2 :]
-    assert differences[0].split()[:3] == ["answer_correctness", "bravo", "+0.050"]
+    assert differences[0].split()[:4] == ["answer_correctness", "bravo", "0.549", "+0.050"]
     assert differences[0].endswith("better")
     assert any(line.startswith("refunds") and line.endswith("worse") for line in lines)
     assert lines[-2:] == [
