@@ -18,6 +18,7 @@ from evalhouse.flows.commands.options import (
     LazyGroup,
     count_option,
     find_warehouse,
+    join_options,
     limit_options,
     temperature_option,
 )
@@ -58,6 +59,18 @@ _FOLDER = click.option(
     type=click.Path(path_type=Path),
     help="A folder with prompt files that replace the built-in ones, and with your own rubrics.",
 )
+_asked_again_options = join_options(
+    click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's."),
+    temperature_option("the run's"),
+    click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks. Default: the run's."),
+    FRESH_OPTION,
+    SEED_OPTION,
+    DRY_RUN_OPTION,
+    limit_options,
+    WAREHOUSE_URL_OPTION,
+    JSON_OPTION,
+)
+"""The options of commands that ask again about reviewed verdicts."""
 
 
 @click.group(cls=LazyGroup)
@@ -207,15 +220,7 @@ def check(folder: Path | None, language: str) -> int:
 @click.option(
     "--judge", metavar="J", help="openai:MODEL, another PROVIDER:MODEL, or module:factory. Default: the run's."
 )
-@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's.")
-@temperature_option("the run's")
-@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks. Default: the run's.")
-@FRESH_OPTION
-@SEED_OPTION
-@DRY_RUN_OPTION
-@limit_options
-@WAREHOUSE_URL_OPTION
-@JSON_OPTION
+@_asked_again_options
 def compare(
     *,
     old: str,
@@ -265,15 +270,7 @@ def compare(
 @count_option("--folds", default=5, min_value=2, text="Parts that the questions are split into, to try examples.")
 @click.option("--prompts", metavar="DIR", help="A folder whose prompt file gets the examples. Default: built-in.")
 @click.option("--judge", metavar="J", help="The judge that learns. Default: the run's.")
-@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's.")
-@temperature_option("the run's")
-@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks. Default: the run's.")
-@FRESH_OPTION
-@SEED_OPTION
-@DRY_RUN_OPTION
-@limit_options
-@WAREHOUSE_URL_OPTION
-@JSON_OPTION
+@_asked_again_options
 def learn(
     *,
     step: str,

@@ -33,10 +33,11 @@ def publish(
     page in `evalhouse ui`. The keys are read from the variables of these tools. Sending a run again doubles nothing.
     Exit status 3 when some scores did not arrive.
     """
+    from evalhouse.flows.preparing.request import split_list  # noqa: PLC0415  # the settings of a run
     from evalhouse.flows.publish import RECEIVERS, find_address, read_published, send_scores  # noqa: PLC0415  # httpx
 
     found = find_run(warehouse, run)
-    names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
+    names = list(split_list(metrics) or ())
     all_scores = read_published(warehouse, found, names, ui_url or found.config.get("ui_url"))
     scores = [score for score in all_scores if RECEIVERS[to].trace_ids.fullmatch(score["sample_id"])]
     if not scores:

@@ -29,6 +29,7 @@ from evalhouse.flows.trials.prompts import (
     list_verdicts,
     plan_comparison,
     report_comparison,
+    walk_verdicts,
 )
 from evalhouse.flows.trials.session import Session
 from evalhouse.prompts import Prompt, load_prompts
@@ -135,16 +136,12 @@ class Learning:
         if sample.conversation_json is not None:
             return None
         rows: dict[str, dict[str, Any]] = {}
-        for row in work.rows["classifications"] if self.step == "classify" else ():
-            rows[str(row["statement_id"])] = {"reason": row["reason"], "label": row["label"]}
-        for row in work.rows["attributions"] if self.step == "attribute" else ():
-            ranks = {"contexts": row["context_ranks"], "together": row["joint_ranks"]}
-            named = {name: [f"C{rank}" for rank in (ranks[name] or [])] for name in ranks}  # type: ignore[attr-defined]
-            label = "supported" if row["supported"] else "unsupported"
-            rows[str(row["statement_id"])] = {"reason": row["reason"], "label": label, **named}
-        for row in work.rows["context_verdicts"] if self.step == "rank" else ():
-            label = "useful" if row["useful"] else "not_useful"
-            rows[f"C{row['context_rank']}"] = {"reason": row["reason"], "label": label}
+        for step, item_id, label, row in walk_verdicts(work):
+            if step == self.step:
+                rows[item_id] = {"reason": row["reason"], "label": label}
+                if step == "attribute":
+                    for name, ranks in (("contexts", row["context_ranks"]), ("together", row["joint_ranks"])):
+                        rows[item_id][name] = [f"C{rank}" for rank in ranks or ()]
         n_wrong = 0
         for item_id, verdict in rows.items():
             key = (run_id, sample.sample_id, item_id)
@@ -239,7 +236,12 @@ class LearnReport:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the report as in JSON."""
-        return self.compared.to_plain() | {
+        plain, learned = self.compared.to_plain(), self.learning.learned
+        plain["new"]["prompts"] = {}
+        if learned is not None:
+            words = {"version": learned.version, "prompt_hash": learned.prompt_hash}
+            plain["new"]["prompts"] = {self.learning.step: words}
+        return plain | {
             "examples": [candidate.sample_id for candidate in self.learning.chosen],
             "adopted": self.path is not None,
             "path": str(self.path) if self.path else None,

@@ -11,7 +11,7 @@ in place of replies. Statements are from the built-in lexical judge (`tasks/mode
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -318,25 +318,23 @@ async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Se
     return works
 
 
+def walk_verdicts(work: SampleWork) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
+    """Yield the verdicts in a judged sample that people review: step, item, label, and the row."""
+    for row in work.rows["classifications"]:
+        yield "classify", str(row["statement_id"]), str(row["label"]), row
+    for row in work.rows["attributions"]:
+        yield "attribute", str(row["statement_id"]), "supported" if row["supported"] else "unsupported", row
+    for row in work.rows["context_verdicts"]:
+        yield "rank", f"C{row['context_rank']}", "useful" if row["useful"] else "not_useful", row
+
+
 def list_verdicts(works: Sequence[SampleWork]) -> list[ItemVerdict]:
     """List the verdicts in samples that were judged."""
-    verdicts: list[ItemVerdict] = []
-    for work in works:
-        labels = [("classify", row["statement_id"], row["label"]) for row in work.rows["classifications"]]
-        labels += [
-            ("attribute", row["statement_id"], "supported" if row["supported"] else "unsupported")
-            for row in work.rows["attributions"]
-        ]
-        labels += [
-            ("rank", f"C{row['context_rank']}", "useful" if row["useful"] else "not_useful")
-            for row in work.rows["context_verdicts"]
-        ]
-        sample_id = work.sample.sample_id
-        verdicts += [
-            ItemVerdict(sample_id=sample_id, step=step, item_id=str(item), label=str(label))
-            for step, item, label in labels
-        ]
-    return verdicts
+    return [
+        ItemVerdict(sample_id=work.sample.sample_id, step=step, item_id=item_id, label=label)
+        for work in works
+        for step, item_id, label, _ in walk_verdicts(work)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

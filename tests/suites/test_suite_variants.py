@@ -17,6 +17,7 @@ import pytest
 from cli_house import write_dataset
 from cli_process import Finished, Place, finish
 from endpoint import Endpoint, running_endpoint
+from serve_house import open_serve_house
 from target_server import Canned, Sent, TargetServer
 from webhook import Webhook, serve_webhook
 
@@ -303,3 +304,31 @@ def test_what_a_night_does_after_a_run_that_fails(
         if left:
             assert f"{', '.join(left)} not asked: " in ran.stderr
             assert "(the variants that were not asked)" in ran.stdout
+
+
+def test_a_served_night_is_one_flow_run_with_a_child_a_variant_and_survives_a_kill(tmp_path: Path) -> None:
+    """An update starts the night; the process is killed while it asks a variant, and the next one asks what is left."""
+    tables = '[variants.large]\nlabel = "large"\n[variants.cheap]\nlabel = "cheap"\n'
+    with open_serve_house(tmp_path) as house:
+        suite = house.write_suite("port", kb_name="kb", more=tables)
+        house.serve(suite)
+        house.bot.configure(hold_after=6)  # two questions of the first variant are answered
+        house.announce("kb", "v1")
+        house.wait_until(lambda: house.bot.stats.in_flight and house.bot.stats.n_requests > 6)
+        house.kill()
+        house.bot.configure(hold_after=None)
+        house.serve(suite)
+        runs = house.wait_for_runs("port", 3)
+        assert [(run["variant"], run["night"], run["kb_version"]) for run in runs] == [
+            (name, runs[0]["run_id"], "v1") for name in (None, "large", "cheap")
+        ]
+        assert house.bot.stats.n_requests == 13, "four questions a run, and the one that was in flight"
+        of_suite = house.list_flow_runs("port")
+        assert [flow_run["state_name"] for flow_run in of_suite] == ["Crashed", "Completed"]
+        parents = {flow_run["id"] for flow_run in of_suite}
+        for run in runs:
+            child = house.api.get(f"/flow_runs/{run['flow_run_id']}")
+            task_run = house.api.get(f"/task_runs/{child['parent_task_run_id']}")
+            assert task_run["flow_run_id"] in parents
+            assert child["name"].startswith(f"port/{run['variant']} " if run["variant"] else "port ")
+        assert house.stop() in (0, 130)

@@ -242,7 +242,6 @@ def test_examples_that_help_on_held_out_questions_are_written(place: Place, endp
     document = ended.document
     assert (document["adopted"], document["path"], len(document["examples"])) == (True, "learned/attribute.yaml", 3)
     (change,) = document["changes"]
-    (change,) = document["changes"]
     assert (change["verdict"], change["n_better"], change["n_worse"]) == ("better", N - 1, 0)
     # The old prompt's replies are stored; each sample is asked about once more, in its fold.
     sent = endpoint.stats.bodies[before:]
@@ -267,6 +266,7 @@ def test_examples_that_help_on_held_out_questions_are_written(place: Place, endp
     assert call_here(caller.capsys, "prompts", "check", "learned").status == 0
     compared = caller.compare("built-in", "learned", "--on", RUN)
     assert compared["changes"][0]["verdict"] == "better"
+    assert document["new"]["prompts"] == compared["new"]["prompts"] != document["old"]["prompts"]
 
 
 def test_examples_that_do_not_help_are_not_written(place: Place, caller: Caller) -> None:
