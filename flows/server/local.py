@@ -50,6 +50,8 @@ _BOOTSTRAP = "from evalhouse.flows.server.local import main; main()"
 _READY: Final = b"ready\n"
 _STOPPED: Final = b"stopped\n"
 _LOG_TAIL_LINES = 15
+# SQLite's words for them.
+_DISK_PROBLEMS = ("disk is full", "disk I/O error", "attempt to write a readonly database", "unable to open database")
 # How long the child may take to end after it has written its queue.
 _EXIT_GRACE_S = 10.0
 _USUAL_PORT = 4200
@@ -177,14 +179,20 @@ class LocalServer:
         if self.is_alive:
             self._process.kill()
             raise LocalServerError(f"the local Prefect server was not ready after {timeout_s:g} s{tail}")
+        status = f"the local Prefect server ended with status {self._process.returncode} while starting"
+        if any(words in log for words in _DISK_PROBLEMS):
+            home = prefect_home()
+            raise LocalServerError(
+                f"{status}: its database in {home} cannot be written, as on a full or read-only disk; make room there, "
+                f"or set PREFECT_HOME to another folder (log: {self.log_path})"
+            )
         advice = ""
         if "Can't locate revision" in log:
             advice = (
                 ": its database was last used by a newer version of Prefect; set PREFECT_HOME to another folder,"
                 " or PREFECT_API_URL to a server"
             )
-        status = self._process.returncode
-        raise LocalServerError(f"the local Prefect server ended with status {status} while starting{advice}{tail}")
+        raise LocalServerError(f"{status}{advice}{tail}")
 
     def _read_word(self, timeout_s: float) -> bytes | None:
         """Return the child's next report, an empty one when it has ended, and None when it is silent for so long."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import sqlite3
@@ -394,3 +395,17 @@ def test_log_of_server_is_not_quiet_after_this_process_was_configured(clean_envi
     assert "PREFECT_API_URL" not in after
     assert "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL" not in after
     assert {name for name in after if name not in before} <= {"PREFECT_API_AUTH_STRING", "NO_PROXY", "no_proxy"}
+
+
+@pytest.mark.parametrize("room", [2**14, 2**17])
+def test_a_home_on_a_full_disk_is_one_sentence(clean_environ: Path, room: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))  # of each file, of the server too
+    try:
+        server = LocalServer.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.raises(LocalServerError, match="make room") as caught:
+        server.wait_until_ready()
+    assert "\n" not in str(caught.value)
+    assert "PREFECT_HOME" in str(caught.value)
