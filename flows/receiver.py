@@ -357,7 +357,7 @@ class Receiver:
         if kind == _JSON:
             try:
                 items = list(signal.read_json(orjson.loads(body), problems.append))
-            except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
+            except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
                 raise Refused(400, f"not an {signal.message} in JSON: {error}") from None
         else:
             # An extra, and only what the signal needs.

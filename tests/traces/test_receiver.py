@@ -192,6 +192,20 @@ def test_odd_span_or_event_does_not_keep_the_others_from_being_read(tmp_path: Pa
     assert QUESTION in questions
 
 
+def test_an_odd_resource_or_scope_never_fails_the_receiver(tmp_path: Path) -> None:
+    with receiving(tmp_path / "w.duckdb") as house:
+        for value in (*ODD_VALUES, {"intValue": "x"}, [1], None):
+            request = make_request(make_bot_trace())
+            (of_resource,) = request["resourceSpans"]
+            pairs = [{"key": "service.name", "value": value}]
+            for changed in (
+                {"resource": {"attributes": pairs}}, {"resource": value}, {"resource": {"attributes": value}},
+                {"scopeSpans": value}, {"scopeSpans": [value]}, {"scopeSpans": [{"spans": value}]},
+            ):  # fmt: skip
+                answer = house.post(pack_odd({"resourceSpans": [{**of_resource, **changed}]}))
+                assert answer.status_code in (200, 400), changed
+
+
 def test_without_the_extra_protobuf_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evalhouse.flows.receiver.has_protobuf", lambda: False)
     with receiving(tmp_path / "w.duckdb") as house:
