@@ -2,7 +2,7 @@
 
 `similarity` compares the answer with the ground truth. `relevancy` asks a judge, which sees only the answer and earlier
 turns, for questions that the answer would answer, and compares each with the real one (Es et al. 2024,
-arXiv:2309.15217). To a non-committal answer ("it depends", "I cannot say") there are no such questions: it scores 0.
+arXiv:2309.15217). To a non-committal answer ("it depends", "I cannot say") no such question exists: it scores 0.
 """
 
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ async def regenerate_questions(live_run: LiveRun, work: SampleWork) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Regenerated:
-    """The content of a reply; there are no questions to a non-committal answer."""
+    """The content of a reply; a non-committal answer has no questions."""
 
     reason: str
     noncommittal: bool

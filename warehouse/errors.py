@@ -25,7 +25,7 @@ class WarehouseUrlError(WarehouseError):
 
 
 class WarehouseMissing(WarehouseError):
-    """There is no warehouse at that place yet."""
+    """No warehouse is at that place yet."""
 
 
 class WarehouseBusy(WarehouseError):

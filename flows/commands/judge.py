@@ -46,7 +46,7 @@ _LANGUAGE = click.option(
     default="en",
     show_default=True,
     envvar="EVALHOUSE_LANGUAGE",
-    # Here are no texts that could settle it: the English prompts are for texts of any language.
+    # Without texts nothing settles it: the English prompts are for texts of any language.
     callback=lambda _context, _parameter, value: "en" if value == AUTO else value,
     metavar="|".join(list_languages()),
     help="Language of the prompts.",

@@ -129,7 +129,7 @@ class MakeState:
         return Counter(question.kind for question in self.kept)
 
     def note_failure(self, error: JudgeFailed) -> None:
-        """Count a request without a usable reply; there are no more requests once the budget is spent."""
+        """Count a request without a usable reply; none follows once the budget is spent."""
         self.n_failed += 1
         self.last_failure = str(error)
         if isinstance(error, BudgetExhausted):

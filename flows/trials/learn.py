@@ -75,7 +75,7 @@ class Learning:
     """One learning of a step's prompt: at most `n_examples` examples, tried in `n_folds` folds.
 
     `people` and `notes` have people's labels and notes by run, sample and item. `learned` is the prompt with examples
-    of all folds, None until it is asked for and where there are no candidates.
+    of all folds, None until it is asked for and without candidates.
     """
 
     plan: ComparisonPlan

@@ -46,7 +46,7 @@ from evalhouse.warehouse.messages import shorten
 _MAX_TOGETHER: Final = 4
 _SHOWN: Final = 60
 _REASON = re.compile(r"(?:at most |together )?([01]\.\d{3}) [≥<] ")
-_FEW_SPACES = 20  # characters a word: with more there are no spaces between words
+_FEW_SPACES = 20  # characters a word: with more, words have no spaces between them
 _PLACES = re.compile(r"(\{document\}|\{claim\})")
 _SCORE = re.compile(r"<score>\s*(yes|no)\b", re.IGNORECASE)
 _WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)

@@ -4,7 +4,7 @@
 -- default: yes, place 4
 -- correctable: no, ratio
 -- meaning: How far the answer and the ground truth state the same: wrong and missing statements both lower it
--- One row per sample of the run: TP / (TP + 0.5 (FP + FN)); 0 when there is no TP; NULL when neither text has
+-- One row per sample of the run: TP / (TP + 0.5 (FP + FN)); 0 without a TP; NULL when neither text has
 -- statements. The divisor is at least 1 wherever TP is, so greatest() changes no value and spares 0 / 0.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason

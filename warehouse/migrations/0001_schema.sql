@@ -308,7 +308,7 @@ comment on table outcomes is 'One row per sample and step that was asked for: ho
 comment on column outcomes.run_id is 'Run.';
 comment on column outcomes.sample_id is 'Sample.';
 comment on column outcomes.step is 'Step, as in sample_steps.';
-comment on column outcomes.reason is 'Why there are no verdicts, one of unscored_reasons; NULL when there are.';
+comment on column outcomes.reason is 'Why verdicts are missing, one of unscored_reasons; NULL when there are some.';
 comment on column outcomes.detail is 'What happened, in words; NULL when nothing more is known.';
 
 -- One row per sample and metric of a run.
@@ -587,7 +587,7 @@ comment on column gate_checks.ci_low is 'Lower end of its 95 % interval; NULL wh
 comment on column gate_checks.ci_high is 'Upper end of its 95 % interval; NULL when it has none.';
 comment on column gate_checks.n is 'Samples it rests on; NULL for the cost.';
 comment on column gate_checks.beyond is 'How far the value is on the bad side of the limit, negative on the good side; NULL without a value.';
-comment on column gate_checks.noise_floor is 'Largest drop that the judge''s own noise makes; NULL when it is not known, and where there is no drop.';
+comment on column gate_checks.noise_floor is 'Largest drop that the judge''s own noise makes; NULL when it is not known, and without a drop.';
 comment on column gate_checks.outcome is 'passed, failed or undecided.';
 comment on column gate_checks.reason is 'Why it did not pass, in a word; NULL when it passed.';
 comment on column gate_checks.detail is 'Why, in a sentence.';

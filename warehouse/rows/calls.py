@@ -109,7 +109,7 @@ class KnownModel:
 
 
 def fetch_known_model(warehouse: Warehouse, run_id: str, endpoint: str, model: str) -> KnownModel:
-    """Return what is stored about a model name; an empty record where there is no warehouse yet."""
+    """Return what is stored about a model name; an empty record without a warehouse."""
     if not warehouse.exists():
         return KnownModel()
     return KnownModel(**warehouse.fetch_row("served/known", run_id=run_id, endpoint=endpoint, model=model))

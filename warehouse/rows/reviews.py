@@ -69,7 +69,7 @@ def fetch_statements(warehouse: Warehouse, run_id: str, sample_ids: Collection[s
 def fetch_moved(warehouse: Warehouse, run_id: str) -> frozenset[tuple[str, str]] | None:
     """Return the samples with a score that differs from the run before of the same series, with the steps it rests on.
 
-    None when there is no run before.
+    None for the first run.
     """
     previous = find_previous(warehouse, run_id)
     if previous is None:

@@ -128,7 +128,7 @@ def insert_run(warehouse: Warehouse, run: RunRow) -> None:
 def update_run(warehouse: Warehouse, run_id: str, *, patience_s: float = FLUSH_PATIENCE_S, **columns: object) -> None:
     """Set columns of one run, `config` as a mapping, and store its costs where it ends.
 
-    Raises WarehouseError when there is no such run.
+    Raises WarehouseError for an unknown run.
     """
     unknown = columns.keys() - {field.name for field in fields(RunRow)}
     if unknown:

@@ -112,7 +112,7 @@ class StoredSample:
 
     @cached_property
     def accepted_answers(self) -> list[str]:
-        """All accepted answers, the ground truth first; none where there is no ground truth."""
+        """All accepted answers, the ground truth first; none without a ground truth."""
         if self.ground_truth is None:
             return []
         several = self.metadata.get("ground_truths")

@@ -94,6 +94,6 @@ comment on column sample_rankings.matches is 'One entry per retrieved context in
 comment on column sample_rankings.gains is 'By reference ids, one entry per retrieved context in rank order: 1 for the first context that matches a wanted id, 0 for others; NULL when there is nothing to compare.';
 comment on column sample_rankings.relevant is 'As gains, with 1 for every context that matches a wanted id, such as each passage of a document; 0 for a repeat of an id seen before.';
 comment on column sample_rankings.n_relevant is 'Number of wanted_ids; NULL as gains.';
-comment on column sample_rankings.reason is 'Why there are no gains, one of unscored_reasons; NULL when there are.';
+comment on column sample_rankings.reason is 'Why gains are missing, one of unscored_reasons; NULL when there are.';
 comment on column sample_rankings.useful_gains is 'By the judge''s verdicts, one entry per retrieved context in rank order: 1 useful, 0 not, or a repeat of a text seen before; NULL when there are no verdicts.';
-comment on column sample_rankings.useful_reason is 'Why there are no useful_gains, one of unscored_reasons; NULL when there are.';
+comment on column sample_rankings.useful_reason is 'Why useful_gains are missing, one of unscored_reasons; NULL when there are.';

@@ -39,6 +39,6 @@ comment on column sample_steps.run_id is 'Run.';
 comment on column sample_steps.sample_id is 'Sample.';
 comment on column sample_steps.step is 'Step that gives verdicts: $names, or grade_ and a built-in rubric.';
 comment on column sample_steps.is_recorded is 'True when the step left an outcome; false when the run stopped before it or never asked for it.';
-comment on column sample_steps.reason is 'Why there are no verdicts, one of unscored_reasons; NULL when there are.';
-comment on column sample_steps.precedence is 'Rank of the reason among several, the lowest is given; NULL when there is no reason.';
+comment on column sample_steps.reason is 'Why verdicts are missing, one of unscored_reasons; NULL when there are some.';
+comment on column sample_steps.precedence is 'Rank of the reason among several, the lowest is given; NULL without a reason.';
 comment on column sample_steps.detail is 'What happened, in words; NULL when nothing more is known.';
