@@ -72,7 +72,7 @@ def load_folder(language: str, folder: Path | None) -> tuple[dict[str, Prompt], 
                 prompts[prompt.name] = prompt
     missing = sorted(set(_ALWAYS_NEEDED) - prompts.keys() - set(names))
     if missing and not problems:
-        message = f"there are no built-in prompts in '{language}', so files are needed for: {', '.join(missing)}"
+        message = f"no prompts in '{language}' are built in, so files are needed for: {', '.join(missing)}"
         problems.append(PromptProblem("", message, str(folder)))
     return prompts, problems
 

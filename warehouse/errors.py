@@ -77,7 +77,7 @@ class TableError(WarehouseError):
 
 def explain_missing(name: str) -> WarehouseMissing:
     """Return the error for a place, called `name`, without a warehouse."""
-    return WarehouseMissing(f"there is no warehouse at {name}; `evalhouse run` makes one, --warehouse names another")
+    return WarehouseMissing(f"no warehouse at {name}; `evalhouse run` makes one, --warehouse names another")
 
 
 def first_line(text: str) -> str:

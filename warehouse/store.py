@@ -259,7 +259,7 @@ class Warehouse:
                 os.fsync(file.fileno())
         except OSError as error:
             raise WarehouseUnwritable(
-                f"there is no room for replies in {folder}: {error.strerror or error}; at least {_ROOM_MB} MB are "
+                f"no room for replies in {folder}: {error.strerror or error}; at least {_ROOM_MB} MB are "
                 f"needed; make room, or name another place with {name_setting('warehouse')}"
             ) from None
 

@@ -229,7 +229,7 @@ def forget(
         what += f", {planned.n_bytes / _MB:,.1f} MB of text" + (", with verdicts and scores" if scores else "")
         if planned.tables and not has_terminal:
             raise SettingsError(
-                f"this deletes {what} for ever, and there is no terminal to ask at; give --yes to delete, or --dry-run "
+                f"this deletes {what} for ever, without a terminal to ask at; give --yes to delete, or --dry-run "
                 "to see the rows"
             )
         if planned.tables:

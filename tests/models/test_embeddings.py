@@ -162,7 +162,7 @@ async def test_vectors_of_two_lengths_fail_the_sample(endpoint: Endpoint, tmp_pa
 @pytest.mark.parametrize("places", [[-1, -2], [0, 0], [1, 2], [0, None], ["0", "1"], [0.0, 1.5], [True, False], [5, 0]])
 @pytest.mark.parametrize("one", [False, True], ids=["together", "alone"])
 @pytest.mark.usefixtures("quick_backoff")
-async def test_indices_that_are_no_permutation_fail_the_sample(
+async def test_indices_out_of_order_or_range_fail_the_sample(
     endpoint: Endpoint, tmp_path: Path, places: list[object], one: bool
 ) -> None:
     def answer(asked: Any) -> Raw:  # noqa: ANN401

@@ -46,7 +46,7 @@ def test_a_jury_judges_the_steps_that_vote(text: str, call: str, judge: str) -> 
         ("openai:a,extract=jury:openai:a,lexical", "the step 'extract' has one judge, and no jury"),
     ],
 )
-def test_what_is_no_jury_is_refused(text: str, problem: str) -> None:
+def test_a_malformed_jury_is_refused(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_judges(text)
 

@@ -286,8 +286,8 @@ def test_judges_are_named_in_one_way(given: str | Mapping[str, object], text: st
 
 
 @pytest.mark.parametrize(("given", "why"), [
-    ("openai:a,clasify=lexical", "there is no step 'clasify'; did you mean classify?"),
-    ("colour=lexical", "there is no step 'colour'; known: extract, classify, attribute, rank"),
+    ("openai:a,clasify=lexical", "unknown step 'clasify'; did you mean classify?"),
+    ("colour=lexical", "unknown step 'colour'; known: extract, classify, attribute, rank"),
     ("openai:a,similarity=openai:b", "the step 'similarity' asks no judge; steps that do: extract"),
     ("extract_answer=lexical", "'extract_answer' is part of the step 'extract'; name its judge as extract=JUDGE"),
     ("grade_accuracy=lexical", "name its judge as grade=JUDGE"),

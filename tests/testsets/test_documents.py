@@ -337,7 +337,7 @@ def test_a_large_base_takes_seconds_and_memory_in_proportion(tmp_path: Path) -> 
     assert peaks[1] < 5 * peaks[0]
 
 
-def test_what_is_no_file_in_the_folder_is_refused_in_words(tmp_path: Path) -> None:
+def test_paths_that_lead_to_no_file_of_the_folder_are_refused(tmp_path: Path) -> None:
     outside = write(tmp_path / "outside", secret_txt="The password is 7.") / "secret.txt"
     folder = write(tmp_path / "base", a_md="# A\n\nWords.")
     os.mkfifo(folder / "fifo.txt")

@@ -335,7 +335,7 @@ def test_a_run_that_refreshed_a_set_has_no_scores_and_nothing_is_left_of_it(kit:
     named = call_here(kit.capsys, "rescore", run_id, "--warehouse", kit.warehouse)
     assert f"run {run_id} made a test set, and has no scores" in named.stderr
     assert call_here(kit.capsys, "rescore", "--warehouse", kit.warehouse).status == 0
-    assert "there is no evaluation yet" in call_here(kit.capsys, "show", "--warehouse", kit.warehouse).stderr
+    assert "no evaluation is stored yet" in call_here(kit.capsys, "show", "--warehouse", kit.warehouse).stderr
 
 
 def test_moved_spans_need_no_key_and_are_recorded_without_a_judge(kit: Kit) -> None:

@@ -333,7 +333,7 @@ def test_a_missing_warehouse_is_reported_at_the_start(path: str, capsys: pytest.
 def test_a_warehouse_that_goes_away_is_reported_and_looked_for_again(path: str) -> None:
     answer = make_client(path).get("/")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
-    assert "there is no warehouse at" in answer.text
+    assert "no warehouse at" in answer.text
     assert re.search(r'<meta http-equiv="refresh" content="2">', answer.text)
 
 

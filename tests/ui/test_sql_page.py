@@ -160,7 +160,7 @@ def test_runs_and_samples_lead_to_their_pages(ask: Ask, house: House) -> None:
         ("delete from runs", "read-only", None),
         ("select * from read_csv('/etc/passwd')", "disabled", 14),
         ("select 1; select 2", "exactly one SELECT", None),
-        ("\\d nothing_such", "there is no table or view 'nothing_such'", None),
+        ("\\d nothing_such", "unknown table or view 'nothing_such'", None),
     ],
 )
 def test_a_mistake_is_reported_with_its_place(ask: Ask, q: str, message: str, place: int | None) -> None:

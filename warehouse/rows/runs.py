@@ -212,7 +212,7 @@ def pick_run(runs: Sequence[RunRow], wanted: str, *, beside: RunRow | None = Non
         if completed and not evaluations:
             raise WarehouseError(f"no run has completed yet; the newest are {_list_ids(runs)}")
         if not evaluations and not colon:
-            raise WarehouseError("there is no evaluation yet; start one with `evalhouse run`, or name a run by its id")
+            raise WarehouseError("no evaluation is stored yet; start one with `evalhouse run`, or name a run by its id")
         named = [run for run in evaluations if (run.suite_name == suite if colon else run.variant is None)]
         if not named:
             suites = ", ".join(sorted({run.suite_name for run in evaluations if run.suite_name})) or "none"
@@ -228,7 +228,7 @@ def pick_run(runs: Sequence[RunRow], wanted: str, *, beside: RunRow | None = Non
             if run.series == beside.series and (run.started_at, run.run_id) < begun:
                 return run
         raise WarehouseError(
-            f"run {beside.run_id} is the first of its series ({beside.series}), so there is no {wanted!r} one; name "
+            f"run {beside.run_id} is the first of its series ({beside.series}), so it has no {wanted!r} one; name "
             "another run (`evalhouse runs` lists all)"
         )
     # An id may be the start of another, as that of a run is of its noise run's.

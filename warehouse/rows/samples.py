@@ -145,7 +145,7 @@ class Staging:
                 frame.write_parquet(self._folder / f"{self.n_rows:012d}.parquet", compression="lz4")
             except (OSError, pl.exceptions.ComputeError) as error:  # Polars raises ComputeError for a full disk
                 raise WarehouseUnwritable(
-                    f"there is no room to stage the dataset in {self._folder.parent} ({error}); make room, or name "
+                    f"no room to stage the dataset in {self._folder.parent} ({error}); make room, or name "
                     "another folder in TMPDIR"
                 ) from None
             self._sizes.append(measure_bytes(part))

@@ -61,7 +61,7 @@ class Catalog:
         by_name = {relation.name.lower(): relation for relation in self.relations}
         if relation := by_name.get(name.lower()):
             return relation
-        raise QueryError(f"there is no table or view {name!r}; {suggest(name, by_name)} (\\d lists what there is)")
+        raise QueryError(f"unknown table or view {name!r}; {suggest(name, by_name)} (\\d lists what there is)")
 
 
 def read_catalog(location: Location) -> Catalog:

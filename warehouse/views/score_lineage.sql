@@ -129,7 +129,7 @@ comment on column score_lineage.metric_version is 'Version of the metric, with t
 comment on column score_lineage.step is 'Step the score rests on; NULL when it rests on no verdict, such as a ranking by reference ids.';
 comment on column score_lineage.step_reason is 'Why the step has no verdicts; NULL when it has.';
 comment on column score_lineage.step_detail is 'What happened in the step, in words; NULL when nothing more is known.';
-comment on column score_lineage.statement_id is 'Statement the verdict is about; NULL when it is about a context or the whole texts, or there is no verdict.';
+comment on column score_lineage.statement_id is 'Statement the verdict is about; NULL when it is about a context or the whole texts, or without a verdict.';
 comment on column score_lineage.source is 'Text the statement was split from: answer or ground_truth; NULL as statement_id.';
 comment on column score_lineage.ordinal is 'Place of the statement in its text; NULL as statement_id.';
 comment on column score_lineage.statement is 'The statement; NULL as statement_id.';

@@ -1,5 +1,5 @@
--- One row per sample and metric: the score of the latest evaluation of this suite, or of this dataset where there is no
--- suite, that scored it, and how far its scores lay apart over the last ones.
+-- One row per sample and metric: the score of the latest evaluation of this suite, or of this dataset without a suite,
+-- that scored it, and how far its scores lay apart over the last ones.
 with earlier as (
     select run_id, started_at, row_number() over (order by started_at desc, run_id desc) as place
     from runs
