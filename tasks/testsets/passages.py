@@ -25,6 +25,7 @@ SHORTEST: Final = 200  # characters; a shorter passage is joined to the one befo
 ENOUGH: Final = 400  # characters; a passage of this length is not extended
 LONGEST: Final = 1200
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_KANA = re.compile("[\u3041-\u30fa]")
 _WORD = re.compile(r"[^\W\d_\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 _CHINESE_SHARE: Final = 0.3  # of the words
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
@@ -223,9 +224,10 @@ def find_blocks(text: str) -> Iterator[Block]:
 
 
 def find_language(text: str) -> Language:
-    """Return Chinese for a text with a good share of Chinese words, else English."""
+    """Return Chinese for a text with a good share of Chinese words, else English, for any language."""
     n_chinese = len(_HAN.findall(text)) / 2
-    return "zh" if n_chinese and n_chinese >= _CHINESE_SHARE * count_words(text) else "en"
+    is_japanese = len(_KANA.findall(text)) > n_chinese
+    return "zh" if n_chinese and not is_japanese and n_chinese >= _CHINESE_SHARE * count_words(text) else "en"
 
 
 def count_words(text: str) -> float:

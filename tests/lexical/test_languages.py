@@ -11,10 +11,15 @@ from cli_process import Place
 from endpoint import Endpoint, running_endpoint
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_outcomes
 
+from evalhouse.flows import evaluate
 from evalhouse.flows.results.output import make_console, make_table
 from evalhouse.tasks.datasets.read import settle_language
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.lexical.split import find_other_language
+from evalhouse.tasks.testsets.passages import find_language
+from evalhouse.warehouse.rows.pages import Search, find_samples
+from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.store import Warehouse
 
 OTHERS = {
     "German": [
@@ -207,6 +212,20 @@ def test_auto_is_chinese_for_mostly_chinese_texts_and_english_for_all_others(
 def test_prompts_without_texts_are_the_english_ones_of_auto(tmp_path: Path) -> None:
     place = Place(folder=tmp_path, variables={"EVALHOUSE_LANGUAGE": "auto"})
     assert {prompt["language"] for prompt in place.call("prompts", "list", "--json").document} == {"en"}
+
+
+def test_japanese_documents_and_samples_do_not_count_as_chinese(tmp_path: Path) -> None:
+    japanese, _ = TEXTS["Japanese"]
+    assert [find_language(text) for text in (japanese, "灯塔建于何时？", "Wann?")] == ["en", "zh", "en"]
+    rows = [{"id": name, "question": name, "answer": "x", "ground_truth": "x"} for name in (japanese, "灯塔建于何时？")]
+    warehouse = Warehouse(str(tmp_path / "w.duckdb"))
+    result = evaluate(rows, metrics=["exact_match"], judge="lexical", warehouse=str(tmp_path / "w.duckdb"))
+    run = find_run(warehouse, result.run_id)
+    found = {
+        language: find_samples(warehouse, run, Search(metric=None, sort="id", descending=False, language=language))
+        for language in ("en", "zh")
+    }
+    assert found == {"en": [japanese], "zh": ["灯塔建于何时？"]}
 
 
 def test_run_names_the_language_of_prompts_and_what_is_not_known_about_texts_in_another(

@@ -37,7 +37,12 @@ select
     coalesce(corrected_strata.n_picked / corrected_strata.n_labelled, 1) / nullif(reviewed.probability, 0) as weight,
     coalesce(asked.judge, runs.judge) as judge,
     -- Of the question; prompts in one language may ask about texts in another.
-    if(regexp_matches(samples.question, '\p{Han}'), 'zh', if(runs.language = 'zh', 'en', runs.language)) as language,
+    if(
+        regexp_matches(samples.question, '\p{Han}')
+        and not regexp_matches(samples.question, '[\p{Hiragana}\p{Katakana}]'),  -- Japanese
+        'zh',
+        if(runs.language = 'zh', 'en', runs.language)
+    ) as language,
     asked.prompt_hash,
     asked.prompt_version
 from reviewed_verdicts as reviewed

@@ -15,7 +15,12 @@ texts as (
         here.sample_id,
         coalesce(here.metadata, samples.metadata) as metadata,
         -- Of the question; prompts in one language may ask about texts in another.
-        if(regexp_matches(samples.question, '\p{Han}'), 'zh', if($run_language = 'zh', 'en', $run_language)) as language,
+        if(
+            regexp_matches(samples.question, '\p{Han}')
+            and not regexp_matches(samples.question, '[\p{Hiragana}\p{Katakana}]'),  -- Japanese
+            'zh',
+            if($run_language = 'zh', 'en', $run_language)
+        ) as language,
         lower(concat_ws(chr(10), here.sample_id, samples.question, samples.answer, samples.ground_truth)) as words
     from here
     inner join samples
