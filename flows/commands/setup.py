@@ -111,6 +111,7 @@ def doctor(
     resolved = resolve_settings({"judge": judge, "embeddings": embeddings, "warehouse": warehouse}, suite=chosen)
     settings = resolved.settings
     names = dict(settings)
+    values = names | {"variants": tuple(settings.variants)}
     findings = [make_finding(what.format_map(names), partial(check, settings)) for what, check in _CHECKS.items()]
     if chosen is not None:
         from evalhouse.flows.serving.suite_checks import check_suite  # noqa: PLC0415  # imports what asks
@@ -130,7 +131,7 @@ def doctor(
     document = {
         "settings": {
             name: {
-                "value": to_plain_setting(getattr(settings, name)),
+                "value": to_plain_setting(values[name]),
                 "from": resolved.origins[name],
                 "variable": find_variable(name),
             }
@@ -147,7 +148,7 @@ def doctor(
         print_table(make_table(["looked at", "verdict", "detail"], rows, title="Findings"))
         rows = []
         for name in shown:
-            value = getattr(settings, name)
+            value = values[name]
             if isinstance(value, TargetSettings | SuiteGate | Notify):
                 text = write_part(value)
             else:

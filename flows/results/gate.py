@@ -87,7 +87,9 @@ from evalhouse.warehouse.store import Warehouse
 
 STDOUT = "-"
 NO_SLICES: Mapping[str, SliceGate] = {}
-_RUN_COLUMNS = ("run_id", "status", "suite", "label", "dataset", "judge", "embeddings", "started_at", "n_samples")
+_RUN_COLUMNS = (
+    "run_id", "status", "suite", "variant", "label", "dataset", "judge", "embeddings", "started_at", "n_samples",
+)  # fmt: skip
 _SAMPLES = "select count(*) as n from run_samples where run_id = $run_id"
 Document = Mapping[str, Any]
 # XML 1.0, production [2] Char: no controls but tab and line breaks, no surrogates, no U+FFFE and U+FFFF.
@@ -455,7 +457,8 @@ def write_markdown(
     """Return a gate as Markdown: the verdict, what changed, the runs, warnings, a table of all checks, and samples."""
     mark = "✅" if document["outcome"] == "passed" else "❌"
     # By its first line the comment of the run before is found, which this one renews.
-    series = _NOT_NAME.sub("-", document["run"]["suite"] or document["run"]["dataset"] or "")
+    run = document["run"]
+    series = _NOT_NAME.sub("-", "/".join(filter(None, (run["suite"], run["variant"]))) or run["dataset"] or "")
     lines = [f"<!-- evalhouse {series} -->", f"### {mark} evalhouse {describe_verdict(document)}", ""]
     if changes is not None:
         lines += [f"**{_escape(cut(changes.sentence, _MAX_LINE))}.**", ""]

@@ -489,11 +489,11 @@ class RunLines:
         lines = []
         if self._seen is None:
             self._seen = {run.run_id: run for run in runs}
-            for run in {run.suite: run for run in runs}.values():
+            for run in {run.suite_name: run for run in runs}.values():
                 if run.status == "running":
-                    lines.append(f"{run.suite}: run {run.run_id}, begun before this start, is still running")
+                    lines.append(f"{run.suite_name}: run {run.run_id}, begun before this start, is still running")
                 elif not is_marked(run):
-                    lines.append(f"{run.suite}: the last was run {_describe_end(run, warehouses[run.run_id])}")
+                    lines.append(f"{run.suite_name}: the last was run {_describe_end(run, warehouses[run.run_id])}")
             return lines
         for run in runs:
             waits_for_gate = run.kind == "evaluation" and run.finished_at is not None and is_gate_due(run)
@@ -504,11 +504,11 @@ class RunLines:
                 continue
             if before is None or (before.status != "running" and run.status == "running"):
                 start = "was started by hand" if run.trigger == "manual" else f"has started {describe_trigger(run)}"
-                lines.append(f"{run.suite}: run {run.run_id} {start if before is None else 'is resumed'}")
+                lines.append(f"{run.suite_name}: run {run.run_id} {start if before is None else 'is resumed'}")
             # By its time too, because a run may be resumed and end between two looks.
             is_news = before is None or (before.status, before.finished_at) != (run.status, run.finished_at)
             if run.status != "running" and is_news:
-                lines.append(f"{run.suite}: run {_describe_end(run, warehouses[run.run_id])}")
+                lines.append(f"{run.suite_name}: run {_describe_end(run, warehouses[run.run_id])}")
         return lines
 
 

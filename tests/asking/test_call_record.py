@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -52,8 +52,10 @@ def warehouse(tmp_path: Path) -> Warehouse:
 
 
 @asynccontextmanager
-async def open_record(warehouse: Warehouse, run_id: str = "run-1", *, fresh: bool = False) -> AsyncIterator[CallRecord]:
-    record = CallRecord(warehouse, run_id, fresh=fresh)
+async def open_record(
+    warehouse: Warehouse, run_id: str = "run-1", *, fresh: bool = False, beside: Sequence[str] = ()
+) -> AsyncIterator[CallRecord]:
+    record = CallRecord(warehouse, run_id, fresh=fresh, beside=beside)
     try:
         yield record
     finally:
@@ -136,6 +138,8 @@ async def test_fresh_asks_again_but_not_twice_within_one_run(warehouse: Warehous
         assert (await record.find(make_call(1).request_hash)).call_id == own  # type: ignore[union-attr]
     async with open_record(warehouse, "run-2", fresh=True) as resumed:
         assert (await resumed.find(make_call(1).request_hash)).call_id == own  # type: ignore[union-attr]
+    async with open_record(warehouse, "run-3", fresh=True, beside=["run-2"]) as variant:
+        assert (await variant.find(make_call(1).request_hash)).call_id == own  # type: ignore[union-attr]
 
 
 async def test_what_a_killed_process_left_in_the_journal_is_found(warehouse: Warehouse) -> None:

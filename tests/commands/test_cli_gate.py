@@ -114,7 +114,7 @@ def test_json_has_what_the_readme_says(ask: Ask) -> None:
     assert document["baseline"].keys() == {"against", "run_ids", "accepted"}
     assert document["counts"].keys() == {"failed", "undecided", "passed"}
     assert document["run"].keys() == document["against"].keys() == {
-        "run_id", "status", "suite", "label", "dataset", "judge", "embeddings", "started_at", "n_samples",
+        "run_id", "status", "suite", "variant", "label", "dataset", "judge", "embeddings", "started_at", "n_samples",
     }  # fmt: skip
     assert document["checks"][0].keys() == {
         "kind", "metric", "limit", "value", "ci_low", "ci_high", "n", "beyond", "noise_floor", "outcome", "reason",

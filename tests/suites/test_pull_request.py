@@ -99,7 +99,7 @@ HOSTILE = 40 * (
 
 def test_a_comment_shows_texts_of_others_as_texts_and_fits() -> None:
     at = datetime(2026, 3, 14, tzinfo=UTC)
-    side = dict.fromkeys(("run_id", "suite", "label", "dataset", "judge"), HOSTILE) | {"n_samples": 3}
+    side = dict.fromkeys(("run_id", "suite", "variant", "label", "dataset", "judge"), HOSTILE) | {"n_samples": 3}
     check = {
         "kind": "min", "metric": HOSTILE, "limit": 0.9, "value": 0.5, "n": 3, "outcome": "failed", "ci_low": None,
         "ci_high": None, "noise_floor": None, "detail": HOSTILE, "by_column": HOSTILE, "by_value": HOSTILE,

@@ -281,6 +281,7 @@ def test_too_few_reviews_are_refused(place: Place, caller: Caller) -> None:
     assert "no verdict that was asked for with classify has been reviewed" in ended.stderr
 
 
+@pytest.mark.slow
 def test_examples_are_adopted_when_they_help_and_rarely_when_they_do_not() -> None:
     """Simulated judges of 60 questions with 4 reviewed verdicts each, right in 80 % of them and 92 % or 80 % with
     examples: the decision is that of `compare_changes` over held-out verdicts."""
