@@ -8,8 +8,7 @@ everywhere.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import orjson
@@ -28,9 +27,6 @@ Kind = Literal["trend", "distribution", "interval", "amounts", "shares", "parts"
 N_BINS: Final = 20
 """Bars of a distribution."""
 ALL_PARTS: Final = "all together"
-MAX_POINTS: Final = 2000
-"""Rows of a result of SQL that are drawn."""
-MAX_SERIES: Final = 8
 _MAX_STEPS: Final = 4  # of an axis whose labels must fit beside each other
 
 
@@ -175,42 +171,21 @@ def draw_parts(parts: Sequence[Part], *, sign: int) -> Chart:
     return Chart(kind="parts", label=f"Parts of the change {write_change(ends[-1])}: {changes}", data=data)
 
 
-def draw_result(columns: Mapping[str, Sequence[Any]]) -> Chart | None:
-    """Draw the result of a query, given by column: numbers over time, over a number or by name; None if impossible.
+def draw_result(
+    columns: Mapping[str, Sequence[Any]], *, over: Literal["time", "number", "text"], by: str | None = None
+) -> Chart:
+    """Draw the result of a query, given by column: the first one is across, the others are numbers, and `by` names.
 
-    Over time or a number there is a line for each column of numbers, or, for one column of numbers beside one of few
-    names, for each name. By name there is a bar a row, as long as the number in the first column of numbers.
+    Over time or a number there is a line for each column of numbers, or, for one column of numbers, for each name in
+    the column `by`. Over texts there is a bar a row, as long as the number in the first column of numbers.
     """
-    # Columns have numbers, times, texts, or values that are not drawn.
-    drawable: dict[str, tuple[type, ...]] = {"number": (int, float, Decimal), "time": (date,), "text": (str,)}
-    kinds: dict[str, str] = {}
-    for name, values in columns.items():
-        given = [value for value in values if value is not None]
-        fitting = (kind for kind, types in drawable.items() if all(isinstance(value, types) for value in given))
-        is_flag = any(isinstance(value, bool) for value in given)
-        kinds[name] = "other" if is_flag or not given else next(fitting, "other")
-    times, texts, numbers = ([name for name in kinds if kinds[name] == kind] for kind in ("time", "text", "number"))
-    x = next(iter(times or texts or numbers[: len(numbers) > 1]), None)
-    ys = [name for name in numbers if name != x][:MAX_SERIES]
-    if x is None or not ys or max(map(len, columns.values())) < 2:
-        return None
-    by = [name for name in texts if name != x and 1 < len(set(columns[name])) <= MAX_SERIES]
-    split = by[0] if by and len(ys) == 1 else None
-    shown: dict[str, list[Any]] = {}
-    for name in (x, *ys, *([split] if split else [])):
-        # Values as JSON has them; a time in ISO form, as UTC.
-        shown[name] = []
-        for value in columns[name][:MAX_POINTS]:
-            if isinstance(value, datetime):
-                shown[name].append(value.isoformat())
-            elif isinstance(value, date):
-                shown[name].append(datetime(value.year, value.month, value.day).isoformat())
-            else:
-                shown[name].append(float(value) if isinstance(value, Decimal) else value)
-    data = {"x": x, "ys": ys, "by": split, "over": kinds[x], "columns": shown}
-    n = len(shown[x])
-    of = "" if n == len(columns[x]) else f", the first of {len(columns[x])}"
-    return Chart(kind="query", label=f"{', '.join(ys)} by {x}: {n} rows{of}", data=data)
+    x, *ys = (name for name in columns if name != by)
+    shown = {
+        name: [value.isoformat() if isinstance(value, datetime) else value for value in values]
+        for name, values in columns.items()
+    }
+    data = {"x": x, "ys": ys, "by": by, "over": over, "columns": shown}
+    return Chart(kind="query", label=f"{', '.join(ys)} by {x}: {len(shown[x])} rows", data=data)
 
 
 def write_change(change: float | None) -> str:

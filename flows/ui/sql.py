@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, Any, Final, Generic, TypeVar
+from typing import IO, Any, Final, Generic, Literal, TypeVar
 
 import polars as pl
 import polars.selectors
@@ -23,7 +23,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
-from evalhouse.flows.report.charts import MAX_POINTS, MAX_SERIES, Chart, draw_distribution, draw_result
+from evalhouse.flows.report.charts import Chart, draw_distribution, draw_result
 from evalhouse.flows.results.output import disarm_formulas, write_cell, write_json
 from evalhouse.flows.ui.pages import find_warehouse, link, render, use_cached
 from evalhouse.warehouse.errors import QueryError, WarehouseError
@@ -35,6 +35,8 @@ from evalhouse.warehouse.sandbox.query_process import MEMORY_MB, TIMEOUT_S, answ
 SPREAD: Final = "-"
 """Given in place of the column across: the distribution of the other column."""
 _MAX_BARS: Final = 40
+_MAX_POINTS: Final = 2000
+_MAX_SERIES: Final = 8
 _ALIKE: Final = 3
 """Columns whose largest values differ by more than this factor share no axis."""
 
@@ -53,6 +55,7 @@ class ResultChart:
 
 def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
     """Draw columns `x` and `y`, each "" for a choice by types; None if nothing can be drawn."""
+    frame = frame.select(column for column in frame if column.null_count() < column.len())
     ys = [name for name, dtype in frame.schema.items() if dtype.is_numeric()]
     times = [name for name, dtype in frame.schema.items() if dtype in (pl.Date, pl.Datetime)]
     texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
@@ -79,7 +82,7 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
             for place, (name, size) in enumerate(zip(others, sizes, strict=True))
             if not place or sizes[0] / _ALIKE <= size <= sizes[0] * _ALIKE
         ]
-        drawn = [y] if y and y != across else alike
+        drawn = [y] if y and y != across else alike[:_MAX_SERIES]
         if across in texts and frame[across].is_duplicated().any():
             # A name that several rows share gets that of another column of texts beside it.
             beside = (name for name in texts if name != across and not frame.select(across, name).is_duplicated().any())
@@ -87,20 +90,23 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
                 frame = frame.with_columns(
                     pl.concat_str(across, other, separator=" · ", ignore_nulls=True).alias(across)
                 )
-        names = [across, *drawn]
+        by = None
         if across in times and frame[across].is_duplicated().any():
             # If a time comes once for each of a few names, lines of all numbers would jump from name to name.
-            few = (name for name in texts if frame[name].n_unique() <= MAX_SERIES)
+            few = (name for name in texts if frame[name].n_unique() <= _MAX_SERIES)
             by = next((name for name in few if not frame.select(across, name).is_duplicated().any()), None)
-            names = [across, drawn[0], by] if by else names
-        n_drawn = min(n_drawn, _MAX_BARS if frame[across].dtype == pl.String else MAX_POINTS)
+            drawn = drawn[:1] if by else drawn
+        n_drawn = min(n_drawn, _MAX_BARS if frame[across].dtype == pl.String else _MAX_POINTS)
         # Numbers as a browser has them, and times as UTC.
-        shown = frame.select(names).head(n_drawn)
+        shown = frame.select(across, *drawn, *([by] if by else [])).head(n_drawn)
         shown = shown.with_columns(
             pl.selectors.numeric().cast(pl.Float64),
+            pl.selectors.date().cast(pl.Datetime),
             pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC").dt.replace_time_zone(None),
         )
-        chart = draw_result({clean_text(name): column.to_list() for name, column in shown.to_dict().items()})
+        columns = {clean_text(name): column.to_list() for name, column in shown.to_dict().items()}
+        over: Literal["time", "number", "text"] = "time" if across in times else "text" if across in texts else "number"
+        chart = draw_result(columns, over=over, by=by and clean_text(by)) if drawn else None
     if chart is None and not (x or y or unknown):
         return None
     note = f"the first {n_drawn:,} rows" if n_drawn < frame.height else ""

@@ -8,7 +8,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +123,10 @@ def list_charts() -> dict[str, Chart]:
     few = history(0.5, 0.6, None, 0.7, 0.8, other_from=3)
     many = history(*[0.5 + n / 400 for n in range(N_DAYS)], other_from=30)
     marks = [Mark(place=3, text="judge: a → b", is_break=True), Mark(place=1, text="another suite", is_break=False)]
-    days = [date(2026, 1, 1) + timedelta(days=n) for n in range(30)]
-    results: dict[str, dict[str, Any]] = {
-        "result-time": {"day": days, "cost": [n / 7 for n in range(30)], "samples": [3000 - n for n in range(30)]},
-        "result-by": {"day": days[:10] * 2, "metric": ["a"] * 10 + ["b"] * 10, "mean": [n / 20 for n in range(20)]},
-        "result-text": {"metric": [f"a metric with quite a long name {n}" for n in range(12)], "mean": range(-2, 10)},
-    }
+    days = [datetime(2026, 1, 1) + timedelta(days=n) for n in range(30)]
+    over_time = {"day": days, "cost": [n / 7 for n in range(30)], "samples": [3000 - n for n in range(30)]}
+    by_name = {"day": days[:10] * 2, "metric": ["a"] * 10 + ["b"] * 10, "mean": [n / 20 for n in range(20)]}
+    texts = {"metric": [f"a metric with quite a long name {n}" for n in range(12)], "mean": [*range(-2, 10)]}
     return {
         "trend-few": draw_trend(few, "faithfulness", marks=marks, is_zoomed=True, link="#run/"),
         "trend-many": draw_trend(many, "mrr", marks=marks, is_zoomed=True),
@@ -139,7 +137,9 @@ def list_charts() -> dict[str, Chart]:
         "shares": draw_shares(few, {"fine": [0.5, 0.2, 1, 0, 1], "not in the contexts": [0.5, 0.8, 0, 1, 0]}),
         "parts": draw_parts(PARTS, sign=1),
         "spark": draw_spark(many),
-        **{name: chart for name, columns in results.items() if (chart := draw_result(columns))},
+        "result-time": draw_result(over_time, over="time"),
+        "result-by": draw_result(by_name, over="time", by="metric"),
+        "result-text": draw_result(texts, over="text"),
     }
 
 
