@@ -120,7 +120,7 @@ class _Index:
         self.unsupported.append(sum(statement.supported is False for statement in of_answer))
         self.flipped.append(len(record.votes))
         self.verdicts_changed.append(len(record.flips))
-        self.failed.append(any(failure.reason.endswith("failed") for failure in record.failures))
+        self.failed.append(any(failure["reason"].endswith("failed") for failure in record.failures))
         n = len(self.ids)
         for key, value in (record.metadata or {}).items():
             if isinstance(value, str | int | float) and value != "":

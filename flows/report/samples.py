@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import orjson
 from rapidfuzz import fuzz
@@ -37,6 +37,8 @@ _KINDS: Final = {
     "rating": "rating",
 }
 _KINDS_OF_CALLS: Final = ("extract", "classify", "attribute")
+_OF_SAMPLE: Final = ("sample_id", "question", "answer", "thoughts", "ground_truth")
+_OF_MEASURE: Final = ("step", "criterion", "value", "scale_max", "said", "rule", "text", "reason")
 _MAX_CONTEXT: Final = 300  # letters; the sample's own contexts are shown whole
 
 
@@ -48,38 +50,7 @@ class Span:
     end: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class SideRecord:
-    """The verdict of one run: the text, the verdict on it, and its reasons."""
-
-    text: str
-    verdict: str
-    reason: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlipRecord:
-    """A verdict that changed; None on the side that does not have it."""
-
-    kind: str
-    change: str
-    base: SideRecord | None
-    candidate: SideRecord | None
-
-
 Source = Literal["answer", "ground_truth"]
-_Record = TypeVar("_Record", "FailureRecord", "MeasureRecord", "SampleRecord")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContextRecord:
-    """A retrieved context; `useful` is None where it was not judged."""
-
-    text: str
-    id: str | None
-    useful: bool | None = None
-    reason: str | None = None
-    call: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,42 +76,14 @@ class StatementRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureRecord:
-    """A rubric's rating, or a similarity of two texts."""
-
-    step: str
-    criterion: str | None
-    value: float
-    scale_max: float | None
-    said: float | None
-    rule: str | None
-    text: str | None
-    reason: str | None
-    call: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailureRecord:
-    """A step that gave no verdicts, and why."""
-
-    step: str
-    reason: str
-    detail: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class VoteRecord:
-    """An item whose votes disagreed: how often each verdict was given, the majority's first."""
-
-    step: str
-    item: str
-    votes: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class SampleRecord:
-    """The data of one sample's page; `base_answer` is None where the other run's is the same. `calls` are JSON
-    as the warehouse writes it."""
+    """The data of one sample's page; `base_answer` is None where the other run's is the same.
+
+    `contexts` have text, id, useful (None where it was not judged), reason and call, the place of the call in `calls`;
+    `measures` are ratings of rubrics and similarities, `failures` the steps that gave no verdict, with the reason.
+    `votes` are the items whose votes disagreed, with how often each verdict was given, the majority's first; `flips`
+    the verdicts that changed, None on the side that does not have it. `calls` are JSON as the warehouse writes it.
+    """
 
     sample_id: str
     conversation: Sequence[Mapping[str, Any]]
@@ -150,13 +93,13 @@ class SampleRecord:
     ground_truth: str | None
     base_answer: str | None
     metadata: Mapping[str, Any] | None
-    contexts: tuple[ContextRecord, ...]
+    contexts: Sequence[Row]
     statements: tuple[StatementRecord, ...]
-    measures: tuple[MeasureRecord, ...]
-    failures: tuple[FailureRecord, ...]
-    votes: tuple[VoteRecord, ...]
+    measures: Sequence[Row]
+    failures: Sequence[Row]
+    votes: Sequence[Row]
     calls: orjson.Fragment
-    flips: tuple[FlipRecord, ...]
+    flips: Sequence[Row]
 
 
 def build_samples(rows: SampleSlice, shared: dict[str, str]) -> Iterator[SampleRecord]:
@@ -166,12 +109,12 @@ def build_samples(rows: SampleSlice, shared: dict[str, str]) -> Iterator[SampleR
     """
     # The verdicts that flipped, were reworded, appeared or vanished, by sample. A context with the same verdict at
     # another rank does not count here.
-    flips: defaultdict[str, list[FlipRecord]] = defaultdict(list)
+    flips: defaultdict[str, list[Row]] = defaultdict(list)
     for sample_id, of_sample in (find_flips(**rows.of_both) if rows.of_both else {}).items():
         for flip in of_sample:
             if flip.change != "moved":
                 base, candidate = (_describe_side(flip.kind, side) for side in (flip.base, flip.candidate))
-                record = FlipRecord(kind=_KINDS[flip.kind], change=flip.change, base=base, candidate=candidate)
+                record = {"kind": _KINDS[flip.kind], "change": flip.change, "base": base, "candidate": candidate}
                 flips[sample_id].append(record)
     # The text that requests share, under its name in calls, from one of these requests.
     for shared_by in rows.calls:
@@ -197,13 +140,13 @@ def build_samples(rows: SampleSlice, shared: dict[str, str]) -> Iterator[SampleR
         for rank, text in enumerate(sample["contexts"] or [], start=1):
             row = by_rank.get(rank, {})
             judged_contexts.append(
-                ContextRecord(
-                    text=text,
-                    id=ids[rank - 1] if rank <= len(ids) else None,
-                    useful=row.get("useful"),
-                    reason=row.get("reason"),
-                    call=places.get(row.get("call_id", "")),
-                )
+                {
+                    "text": text,
+                    "id": ids[rank - 1] if rank <= len(ids) else None,
+                    "useful": row.get("useful"),
+                    "reason": row.get("reason"),
+                    "call": places.get(row.get("call_id", "")),
+                }
             )
         by_item: dict[tuple[str, str], list[tuple[str, int]]] = {}
         for row in votes[sample_id]:
@@ -246,30 +189,26 @@ def build_samples(rows: SampleSlice, shared: dict[str, str]) -> Iterator[SampleR
                     evidence={rank: span for rank, span in spans.items() if span is not None},
                 )
             )
-        yield _make(
-            SampleRecord,
-            sample,
+        yield SampleRecord(
+            **{name: sample[name] for name in _OF_SAMPLE},
             conversation=plain_turns(load_turns(sample["conversation"])),
             base_answer=base_answer if base_answer != sample["answer"] else None,
             metadata=orjson.loads(sample["metadata"]) if sample["metadata"] else None,
-            contexts=tuple(judged_contexts),
+            contexts=judged_contexts,
             statements=tuple(built),
-            measures=tuple(_make(MeasureRecord, row, call=places.get(row["call_id"])) for row in measures[sample_id]),
-            failures=tuple(_make(FailureRecord, row) for row in failures[sample_id]),
-            votes=tuple(
-                VoteRecord(step=step, item=item, votes=tuple(of_item))
+            measures=[
+                {**{name: row[name] for name in _OF_MEASURE}, "call": places.get(row["call_id"])}
+                for row in measures[sample_id]
+            ],
+            failures=[{name: row[name] for name in ("step", "reason", "detail")} for row in failures[sample_id]],
+            votes=[
+                {"step": step, "item": item, "votes": of_item}
                 for (step, item), of_item in by_item.items()
                 if len(of_item) > 1
-            ),
+            ],
             calls=orjson.Fragment(f"[{','.join(texts_of_calls)}]"),
-            flips=tuple(flips.get(sample_id, ())),
+            flips=flips.get(sample_id, ()),
         )
-
-
-def _make(kind: type[_Record], row: Row, **others: Any) -> _Record:  # noqa: ANN401  # values of other fields
-    """Make a record of the columns with the names of its fields, and of other values."""
-    columns: dict[str, Any] = {name: row[name] for name in kind.__dataclass_fields__ if name not in others}
-    return kind(**columns, **others)
 
 
 def find_span(statement: str, text: str) -> Span | None:
@@ -310,17 +249,18 @@ def _is_word(character: str) -> bool:
     return character.isalnum() and character < "\u2e80"
 
 
-def _describe_side(kind: str, item: Mapping[str, Any] | None) -> SideRecord | None:
+def _describe_side(kind: str, item: Mapping[str, Any] | None) -> Row | None:
+    """Return the text, the verdict on it and its reason in one run."""
     if item is None:
         return None
     text = str(item["text"])
     if kind == "rating":
-        return SideRecord(text=text, verdict=f"{item['rating']:g} of {item['scale_max']:g}", reason=item["reason"])
+        return {"text": text, "verdict": f"{item['rating']:g} of {item['scale_max']:g}", "reason": item["reason"]}
     if kind == "context":
         verdict = f"C{item['context_rank']} {'useful' if item['useful'] else 'not useful'}"
-        return SideRecord(text=shorten(text, _MAX_CONTEXT), verdict=verdict, reason=item["reason"])
+        return {"text": shorten(text, _MAX_CONTEXT), "verdict": verdict, "reason": item["reason"]}
     reasons = filter(None, (item["label_reason"], explain_support(item, item["support_reason"])))
     verdicts = [str(item["label"])] if item["label"] else []
     if item["supported"] is not None:
         verdicts.append(f"supported by {name_support(item)}" if item["supported"] else "unsupported")
-    return SideRecord(text=text, verdict=", ".join(verdicts) or "–", reason=" / ".join(reasons) or None)
+    return {"text": text, "verdict": ", ".join(verdicts) or "–", "reason": " / ".join(reasons) or None}
