@@ -238,7 +238,7 @@ def compare(
     document |= {
         "components": components,
         "components_of": run.run_id if run else None,
-        "all_answers": [asdict(row) for row in compare_all_answers(pair, settings)] if components else [],
+        "all_answers": compare_all_answers(pair, settings) if components else [],
     }
     if as_json:
         print_json(document)
@@ -363,7 +363,7 @@ def replay(
         "times": begun.options.times,
         "n_samples": len(begun.samples),
         "left_out": begun.left_out,
-        "verdicts": [asdict(share) for share in count_verdicts(findings)],
+        "verdicts": count_verdicts(findings),
         "moves": [
             {**asdict(finding.move), **{name: value for name, value in asdict(finding).items() if name != "move"}}
             for finding in findings
@@ -420,8 +420,8 @@ def _print(begun: "Replay", document: dict[str, Any], *, is_complete: bool) -> N
         "What did it",
         ["metric", "verdict", "#moves", "#share", "95 % interval", "which means"],
         [
-            [share.metric, share.verdict, share.n, share.share, write_interval(share.ci_low, share.ci_high),
-             _MEANINGS[share.verdict]]
+            [share["metric"], share["verdict"], share["n"], share["share"],
+             write_interval(share["ci_low"], share["ci_high"]), _MEANINGS[share["verdict"]]]
             for share in count_verdicts(findings)
         ],
     )  # fmt: skip

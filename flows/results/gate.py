@@ -256,8 +256,8 @@ def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None
     scores = warehouse.fetch_rows("gate/scores", **of_run)
     rows: dict[str, dict[str, Any]] = {str(row.pop("metric")): row for row in scores}
     minimums = {name: row.pop("minimum") for name, row in rows.items()}
-    for grouped in group_means(warehouse, run, cluster, minimums) if cluster else ():
-        rows[grouped.metric] |= {name: value for name, value in asdict(grouped).items() if name != "metric"}
+    for name, grouped in (group_means(warehouse, run, cluster, minimums) if cluster else {}).items():
+        rows[name] |= grouped
     # A metric that left no row was not computed for any sample.
     none = {"mean": None, "ci_low": None, "ci_high": None, "n_scored": 0, "n_applicable": n_samples}
     names = dict.fromkeys((*run.metrics, *sorted(rows)))

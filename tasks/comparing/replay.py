@@ -18,7 +18,7 @@ without whose change the score is on the other side of the middle. This module c
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -88,19 +88,6 @@ class Finding:
     share: float | None = None
     documents: tuple[str, ...] = ()
     note: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerdictShare:
-    """The number of a metric's moves with a verdict, with the 95 % interval of their share."""
-
-    metric: str
-    verdict: Verdict
-    n: int
-    n_moves: int
-    share: float
-    ci_low: float
-    ci_high: float
 
 
 def list_document_changes(old: Contexts, new: Contexts) -> list[DocumentChange]:
@@ -203,8 +190,9 @@ def name_documents(
     return (), f"no single document{left}"
 
 
-def count_verdicts(findings: Iterable[Finding]) -> list[VerdictShare]:
-    """Count by metric the verdicts that were given, in their order, with Wilson's interval of each share."""
+def count_verdicts(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Count by metric the verdicts that were given, in their order: `n` of `n_moves`, with Wilson's interval of each
+    share."""
     by_metric: dict[str, Counter[Verdict]] = {}
     for finding in findings:
         by_metric.setdefault(finding.move.metric, Counter())[finding.verdict] += 1
@@ -215,10 +203,8 @@ def count_verdicts(findings: Iterable[Finding]) -> list[VerdictShare]:
             if n := counts[verdict]:
                 low, high = find_share_interval(np.array([n]), np.array([n_moves]), np.array([n_moves]))
                 shares.append(
-                    VerdictShare(
-                        metric=metric, verdict=verdict, n=n, n_moves=n_moves, share=n / n_moves,
-                        ci_low=float(low[0]), ci_high=float(high[0]),
-                    )
+                    {"metric": metric, "verdict": verdict, "n": n, "n_moves": n_moves, "share": n / n_moves,
+                     "ci_low": float(low[0]), "ci_high": float(high[0])}
                 )  # fmt: skip
     return shares
 

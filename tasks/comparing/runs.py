@@ -141,18 +141,6 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupedMean:
-    """The 95 % interval of a run's mean by groups of its samples; `cluster` is their column, None where each sample
-    counts for itself."""
-
-    metric: str
-    ci_low: float | None
-    ci_high: float | None
-    cluster: str | None
-    n_clusters: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Clusters:
     """The cluster of each sample, and the column they rest on; None where each sample is one.
 
@@ -421,15 +409,18 @@ def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> 
     return Clusters(column=column, places=np.array(places, dtype=np.int64), n_without=n_without)
 
 
-def group_means(warehouse: Warehouse, run: RunRow, cluster: str, minimums: Mapping[str, float]) -> list[GroupedMean]:
-    """Return the intervals of a run's means with its samples grouped by another column, or by none.
+def group_means(
+    warehouse: Warehouse, run: RunRow, cluster: str, minimums: Mapping[str, float]
+) -> dict[str, dict[str, Any]]:
+    """Return by metric the interval of a run's mean with its samples grouped by another column, or by none.
 
+    `cluster` is the column of the `n_clusters` groups, None where each sample counts for itself.
     Raises ComparisonError for a column that no sample has.
     """
     pair = RunPair(warehouse, run, run)
     samples = PairedSamples(pair.fetch("samples"))
     clusters = find_clusters(pair, samples, cluster)
-    means = []
+    means: dict[str, dict[str, Any]] = {}
     for key, rows in pair.fetch("scores").drop_nulls("candidate").partition_by("metric", as_dict=True).items():
         values = samples.place_values(rows["sample_id"].to_list(), rows["candidate"])
         is_scored = ~np.isnan(values)
@@ -437,7 +428,7 @@ def group_means(warehouse: Warehouse, run: RunRow, cluster: str, minimums: Mappi
         ends = find_mean_interval(values[is_scored], groups, minimum=minimums[str(key[0])])
         low, high = ends or (None, None)
         n = int(groups.max()) + 1 if clusters.column else None
-        means.append(GroupedMean(metric=str(key[0]), ci_low=low, ci_high=high, cluster=clusters.column, n_clusters=n))
+        means[str(key[0])] = {"ci_low": low, "ci_high": high, "cluster": clusters.column, "n_clusters": n}
     return means
 
 
@@ -568,26 +559,12 @@ def warn_of_status(run: RunRow) -> Iterator[str]:
         yield f"run {run.run_id} is {run.status}: some of its samples may be unscored"
 
 
-@dataclass(frozen=True, kw_only=True)
-class AllAnswers:
-    """One metric: the mean difference, candidate minus base, of the `n` questions' means over all their answers.
+def compare_all_answers(pair: RunPair, settings: ComparisonSettings) -> list[dict[str, Any]]:
+    """Compare by metric the `n` questions' means over all answers; empty unless both runs repeated a question.
 
-    `n_repeated` of these have more than one answer on both sides. The interval is that of a paired comparison, None
-    with fewer than two clusters.
+    `n_repeated` of these have more than one answer on both sides. The interval of the difference, candidate less base,
+    is that of a paired comparison, None with fewer than two clusters.
     """
-
-    metric: str
-    n: int
-    n_repeated: int
-    base: float
-    candidate: float
-    difference: float
-    ci_low: float | None
-    ci_high: float | None
-
-
-def compare_all_answers(pair: RunPair, settings: ComparisonSettings) -> list[AllAnswers]:
-    """Compare by metric the questions' means over all answers; empty unless both runs repeated a question."""
     frame = pair.warehouse.fetch("repeats/answer_means", base=pair.base.run_id, candidate=pair.candidate.run_id)
     is_repeated = (pl.col("n_base") > 1) & (pl.col("n_candidate") > 1)
     if frame.filter(is_repeated).is_empty():
@@ -607,15 +584,15 @@ def compare_all_answers(pair: RunPair, settings: ComparisonSettings) -> list[All
         resamples=settings.resamples,
     )
     return [
-        AllAnswers(
-            metric=metric,
-            n=paired.n,
-            n_repeated=rows.filter(is_repeated).height,
-            base=float(rows["base"].to_numpy().mean()),
-            candidate=float(rows["candidate"].to_numpy().mean()),
-            difference=paired.difference or 0.0,
-            ci_low=paired.ci_low,
-            ci_high=paired.ci_high,
-        )
+        {
+            "metric": metric,
+            "n": paired.n,
+            "n_repeated": rows.filter(is_repeated).height,
+            "base": float(rows["base"].to_numpy().mean()),
+            "candidate": float(rows["candidate"].to_numpy().mean()),
+            "difference": paired.difference or 0.0,
+            "ci_low": paired.ci_low,
+            "ci_high": paired.ci_high,
+        }
         for (metric, rows), paired in zip(by_metric.items(), results, strict=True)
     ]

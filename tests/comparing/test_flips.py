@@ -254,6 +254,6 @@ def test_why_no_document_is_named() -> None:
 def test_shares_add_up_and_lie_within_their_intervals() -> None:
     olds = ([1.0], [1.0], [0.0], [0.5])
     shares = count_verdicts(judge_move(MOVE, old=old, new=[0.0], same_answer=False) for old in olds)
-    assert [(row.verdict, row.n) for row in shares] == [("retrieval", 2), ("generation", 1), ("both", 1)]
-    assert sum(row.share for row in shares) == 1
-    assert all(0 < row.ci_low < row.share < row.ci_high < 1 for row in shares)
+    assert [(row["verdict"], row["n"]) for row in shares] == [("retrieval", 2), ("generation", 1), ("both", 1)]
+    assert sum(row["share"] for row in shares) == 1
+    assert all(0 < row["ci_low"] < row["share"] < row["ci_high"] < 1 for row in shares)
