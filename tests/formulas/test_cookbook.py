@@ -33,9 +33,9 @@ CONTEXTS = [
 ]
 GRADES: dict[str, dict[str, Any]] = {
     "relevance": {"unrelated": {"reason": "It is about the tide.", "verdict": False},
-     "accuracy": {"reason": "The hour is another one.", "rating": 2},
-     "comprehensiveness": {"reason": "All is said.", "rating": 9},
-     "context_precision": {"reason": "It stands in C1.", "rating": 3}, "final": 0.9},
+     "accuracy": {"reason": "The hour differs.", "rating": 2},
+     "comprehensiveness": {"reason": "It is complete.", "rating": 9},
+     "context_precision": {"reason": "C1 has it.", "rating": 3}, "final": 0.9},
     "questions": {"reason": "It names an hour.", "noncommittal": False,
      "questions": ["When is high tide?", "What is the hour of the tide?", "When does the water stand high?"]},
 }  # fmt: skip
