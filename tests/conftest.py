@@ -44,14 +44,15 @@ open_session()
 _MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE")
 
 
-# These take longest and wait much, and so are begun first, with one worker more than there are cores.
+# These take longest or wait much, and so are begun first: a file that one worker begins last holds up the end.
 _LONGEST = (
-    "test_serve_crash.py", "test_serve.py", "test_serve_server.py", "test_pool_runs.py", "test_pool_stops.py",
-    "test_pool_bucket.py", "test_collect.py", "test_bad_machine.py", "test_lake.py", "test_kills.py",
-    "test_pages.py", "test_cli_endpoint.py", "test_suite_gate.py", "test_extending.py",
-    "test_evaluate.py", "test_running.py", "test_votes_runs.py", "test_noise_runs.py", "test_local_server.py",
-    "test_warehouse_upkeep.py", "test_report_page.py", "test_review_page.py",
-    "test_shared_limit.py",
+    "test_serve.py", "test_serve_operators.py", "test_evaluate_deployed.py", "test_prefer.py", "test_make.py",
+    "test_prompt_compare.py", "test_environment.py", "test_pull_request.py", "test_compare_runs.py",
+    "test_document_kinds.py", "test_safety.py", "test_sql_page.py", "test_forget.py", "test_cli_sample_budget.py",
+    "test_planted_regressions.py", "test_noise_floors.py", "test_living_set.py", "test_prompts_strict.py",
+    "test_cli_gate.py", "test_receiver.py", "test_review_questions.py", "test_benchmark_command.py",
+    "test_cli_rescore.py", "test_collect_repeats.py", "test_serve_crash.py", "test_serve_server.py",
+    "test_pool_runs.py", "test_pool_stops.py", "test_pool_bucket.py", "test_bad_machine.py", "test_kills.py",
 )  # fmt: skip
 # Rooms and files whose tests are about opening a warehouse, or have other processes that open it.
 _OPENING = frozenset({

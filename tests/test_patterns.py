@@ -14,6 +14,7 @@ import importlib
 import re
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from re import _constants as codes
 from re import _parser as parser
@@ -66,7 +67,8 @@ def find_files() -> list[Path]:
     return [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-def find_made(path: Path) -> Iterator[str]:
+@cache
+def find_made(path: Path) -> list[str]:
     """The function or class around each use of `re` in a file; "" for the top of the file."""
 
     def walk(node: ast.AST, function: str) -> Iterator[str]:
@@ -83,8 +85,7 @@ def find_made(path: Path) -> Iterator[str]:
             yield from walk(child, inner)
 
     text = path.read_text(encoding="utf-8")
-    if "re." in text:  # most files use none
-        yield from walk(ast.parse(text), "")
+    return list(walk(ast.parse(text), "")) if "re." in text else []  # most files use none
 
 
 def is_exempt(place: str, name: str) -> bool:
@@ -238,7 +239,7 @@ def test_every_pattern_is_made_where_it_can_be_found() -> None:
         is_hidden = re.search(r"^\s*(?:from re import|import re as|(?:from|import) regex)\b", text, re.MULTILINE)
         if is_hidden and place != RECEIVED:
             hidden.append(place)
-        n_made = list(find_made(path)).count("")
+        n_made = find_made(path).count("")
         if n_made and n_made > count_held(place):
             hidden.append(place)
     assert hidden == []

@@ -195,9 +195,10 @@ def test_a_judge_is_asked_through_a_socks_proxy_and_prefect_is_not(by_socks: tup
     assert "OPENAI_API_KEY is read without the line end, blanks or quotes" in finished.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [("show",), ("lineage", "q"), ("query", "from samples"), ("query", "from samples", "--format", "json")]
-)
+@pytest.mark.parametrize("arguments", [
+    ("lineage", "q"), ("query", "from samples", "--format", "json"),
+    *(pytest.param(plain, marks=pytest.mark.slow) for plain in (("show",), ("query", "from samples"))),
+])  # fmt: skip
 def test_an_output_that_cannot_hold_a_character_gets_escapes(
     by_socks: tuple[Finished, list[str]], place: Place, arguments: tuple[str, ...]
 ) -> None:
@@ -208,18 +209,24 @@ def test_an_output_that_cannot_hold_a_character_gets_escapes(
         assert json.loads(finished.stdout)[0]["answer"] == ROW["answer"]
 
 
-@pytest.mark.parametrize(("variables", "message"), [
-    ({"HTTPS_PROXY": "socks4://127.0.0.1:9"}, "HTTPS_PROXY is not an address of a proxy"),
-    ({"PREFECT_LOGGING_LEVEL": "verbose"}, "Prefect refuses its settings: LoggingSettings level: Input should be"),
+DOCTOR = ("doctor", "--judge", "lexical", "--json")
+SOCKS4 = ({"HTTPS_PROXY": "socks4://127.0.0.1:9"}, "HTTPS_PROXY is not an address of a proxy")
+VERBOSE = (
+    {"PREFECT_LOGGING_LEVEL": "verbose"}, "Prefect refuses its settings: LoggingSettings level: Input should be",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "variables", "message"), [
+    (ARGUMENTS, *SOCKS4), (DOCTOR, *VERBOSE),
+    pytest.param(DOCTOR, *SOCKS4, marks=pytest.mark.slow), pytest.param(ARGUMENTS, *VERBOSE, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_what_prefect_could_not_start_with_is_one_sentence(
-    place: Place, variables: dict[str, str], message: str
+    place: Place, arguments: tuple[str, ...], variables: dict[str, str], message: str
 ) -> None:
-    for arguments in (ARGUMENTS, ("doctor", "--judge", "lexical", "--json")):
-        finished = place.with_variables(**variables).call_process(*arguments)
-        assert finished.status == 2
-        assert message in finished.stdout + finished.stderr
-        assert "Traceback" not in finished.stdout + finished.stderr
+    finished = place.with_variables(**variables).call_process(*arguments)
+    assert finished.status == 2
+    assert message in finished.stdout + finished.stderr
+    assert "Traceback" not in finished.stdout + finished.stderr
 
 
 def test_an_unexpected_error_ends_with_status_2_and_a_log_for_its_user_alone(

@@ -72,7 +72,7 @@ def build_nights(folder: Path, metric: MetricFile) -> Warehouse:
     return warehouse
 
 
-@pytest.mark.parametrize("make", [make_own_metric, make_own_rubric])
+@pytest.mark.parametrize("make", [make_own_metric, pytest.param(make_own_rubric, marks=pytest.mark.slow)])
 def test_a_rise_of_what_is_better_low_is_called_worse(
     make: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

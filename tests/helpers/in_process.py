@@ -202,11 +202,20 @@ def _prefect_settings(arguments: tuple[str, ...]) -> Iterator[None]:
         return
     from prefect.context import SettingsContext, get_settings_context  # noqa: PLC0415  # a second, for some tests only
 
+    _keep_parameter_schemas()
     configure_prefect_environment(None)
     chosen = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_")}
     settings = _make_settings(json.dumps(chosen, sort_keys=True))
     with SettingsContext(profile=get_settings_context().profile, settings=settings):
         yield
+
+
+@cache
+def _keep_parameter_schemas() -> None:
+    """Make the schema of a flow's parameters once: Prefect makes it at each run, for a tenth of what a run costs."""
+    from prefect import flows  # noqa: PLC0415  # as above
+
+    flows.parameter_schema = cache(flows.parameter_schema)
 
 
 @contextlib.contextmanager

@@ -227,7 +227,7 @@ _WRITERS: Mapping[str, Callable[[Mapping[str, str]], Iterator[Written]]] = {
 }
 
 
-KNOWN: tuple[str, ...] = tuple(
+KNOWN = frozenset(
     f"{entity.key}.size"
     for language in LANGUAGES
     for entity in load_handbook(language).entities.values()
@@ -253,9 +253,8 @@ class Found:
 class PortAnswers:
     """A model that knows how to read. The same request gets the same questions again, as after a fault."""
 
-    def __init__(self, *, spoil: Spoil | None = None, knowledge: Sequence[str] = KNOWN) -> None:
+    def __init__(self, *, spoil: Spoil | None = None) -> None:
         self.spoil = spoil
-        self.knowledge = frozenset(knowledge)
         self._written: dict[str, dict[str, Any]] = {}
         self._replies: Mapping[Kind, Callable[[Asked], dict[str, Any] | str]] = {
             "write_question": self._write, "answer_question": self._answer, "match_questions": _match,
@@ -290,7 +289,7 @@ class PortAnswers:
             values = {fact: list(dict.fromkeys(one.value for one in found[fact])) for fact in demand.facts}
             answer = say_answer(demand, values)
             return {"reason": "They state it.", "basis": "contexts", "answer": answer, "used": list(used)}
-        if demand and self.knowledge.issuperset(demand.facts):
+        if demand and KNOWN.issuperset(demand.facts):
             values = {fact: [find_entity(fact).values[fact.partition(".")[2]]] for fact in demand.facts}
             answer = say_answer(demand, values)
             return {"reason": "Everybody knows it.", "basis": "knowledge", "answer": answer, "used": []}
@@ -301,11 +300,10 @@ class PortAnswers:
 def port_endpoint(
     *,
     spoil: Spoil | None = None,
-    knowledge: Sequence[str] = KNOWN,
     **options: Any,  # noqa: ANN401
 ) -> Iterator[tuple[Endpoint, PortAnswers]]:
     """An endpoint that answers from the documents; `options` go to `running_endpoint`, faults too."""
-    answers = PortAnswers(spoil=spoil, knowledge=knowledge)
+    answers = PortAnswers(spoil=spoil)
     with running_endpoint(compose=answers.compose, **options) as endpoint:
         yield endpoint, answers
 

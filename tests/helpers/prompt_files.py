@@ -11,12 +11,13 @@ ALL_NAMES = sorted(path.stem for path in (PACKAGE / "en").glob("*.yaml"))
 
 
 def read_content(name: str, language: str = "en") -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((PACKAGE / language / f"{name}.yaml").read_text(encoding="utf-8"))
+    content: dict[str, Any] = yaml.load((PACKAGE / language / f"{name}.yaml").read_bytes(), yaml.CSafeLoader)
     return content
 
 
 def write_prompt(folder: Path, content: dict[str, Any], *, file_name: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (file_name or f"{content['name']}.yaml")
-    path.write_text(yaml.safe_dump(content, allow_unicode=True, sort_keys=False), encoding="utf-8")
+    text = yaml.dump(content, Dumper=yaml.CSafeDumper, allow_unicode=True, sort_keys=False)
+    path.write_text(text, encoding="utf-8")
     return path

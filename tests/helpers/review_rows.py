@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
+import warehouse_runs
 from warehouse_runs import lay_warehouse
 
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
@@ -21,15 +21,9 @@ VERDICTS_OF_SAMPLE = 10
 """Four statements labelled, four attributed, two contexts ranked."""
 
 
-def make_run(run_id: str, night: int, **columns: object) -> RunRow:
-    values: dict[str, Any] = {
-        "suite": None, "label": None, "href": None, "tags": (), "dataset": "lighthouses", "dataset_hash": "d",
-        "judge": "openai:made-up", "embeddings": None, "language": "en", "metrics": ("faithfulness",),
-        "trigger": "manual", "kb_name": None, "kb_version": None, "flow_run_id": None, "status": "completed",
-        "started_at": datetime(2026, 1, 1) + timedelta(days=night), "finished_at": None, "n_samples": None,
-        "config": {},
-    }  # fmt: skip
-    return RunRow(run_id=run_id, **(values | columns))
+def make_run(run_id: str, night: int, status: str = "completed") -> RunRow:
+    own: Any = {"dataset": "lighthouses", "judge": "openai:made-up", "metrics": ("faithfulness",)}
+    return warehouse_runs.make_run(run_id, minute=night * 1440, status=status, **own)
 
 
 def make_sample(number: int, **texts: object) -> dict[str, Any]:

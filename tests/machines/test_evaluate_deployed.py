@@ -204,6 +204,7 @@ def test_retried_flow_run_resumes_its_run(deployed: Deployed) -> None:
     assert len(deployed.query("from runs")) == 1
 
 
+@pytest.mark.slow
 def test_paused_flow_run_begins_no_further_shard_until_it_is_resumed(deployed: Deployed) -> None:
     flow_run_id = deployed.queue(
         judge="openai:gpt-4.1-mini", metrics=["faithfulness"], limit=16, concurrency=1, label="paused"
@@ -243,6 +244,7 @@ def test_refused_parameters_are_the_message_of_the_flow_run(deployed: Deployed) 
     assert "Traceback" not in failed["state"]["message"]
 
 
+@pytest.mark.slow
 def test_graph_of_a_run_leads_from_its_samples_to_its_scores(deployed: Deployed) -> None:
     ended = deployed.work(deployed.queue(judge="lexical", limit=2))
     assert ended["state_type"] == "COMPLETED", ended["state"]

@@ -28,6 +28,7 @@ def list_schedules(house: ServeHouse, suite: str) -> list[tuple[str, bool]]:
     return [(row["schedule"]["cron"], row["active"]) for row in read(house, suite)["schedules"]]
 
 
+@pytest.mark.slow
 def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> None:
     names = ("paused", "off", "moved", "plain", "dropped")
     suites = {name: house.write_suite(name, cron=NIGHTLY, kb_name=name) for name in names}

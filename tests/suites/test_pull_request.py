@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from markdown_it import MarkdownIt
+from prefect_holder import find_server
 
 from evalhouse.flows.results.gate import Changes, write_markdown
 from evalhouse.tasks.comparing.changes import Flip
@@ -82,7 +83,7 @@ def run_steps(folder: Path, prefect_home: Path) -> tuple[dict[str, str], dict[st
             variables[name] = text
         environment = os.environ | variables | {
             "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}", "PREFECT_HOME": str(prefect_home),
-            "GITHUB_OUTPUT": str(outputs), "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+            "GITHUB_OUTPUT": str(outputs), "GITHUB_STEP_SUMMARY": str(folder / "summary.md"), **find_server(),
         }  # fmt: skip
         # As GitHub calls it.
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]

@@ -239,6 +239,7 @@ def test_stopped_run_resumes(house: House, monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
+@pytest.mark.slow
 def test_killed_run_resumes_without_paying_twice(house: House) -> None:
     """Not even with --fresh."""
     (house.folder / "noting_judge.py").write_text(NOTING_JUDGE, encoding="utf-8")
@@ -406,7 +407,7 @@ def test_the_judge_is_shown_the_contexts_of_both_sides_once(house: House) -> Non
 
 @pytest.mark.parametrize(("lowest", "options", "status", "expected"), [
     ("0.5", (), 1, "gate failed: preference: mean at least 0.500; found 0.167 ("),
-    ("0.05", (), 0, "gate passed: preference: mean at least 0.050; found 0.167 ("),
+    pytest.param("0.05", (), 0, "gate passed: preference: mean at least 0.050; found 0.167 (", marks=pytest.mark.slow),
     ("0.15", (), 0, "gate passed: preference: mean at least 0.150; undecided, found 0.167 ("),
     ("0.15", ("--undecided", "fail"), 1, "gate failed: preference: mean at least 0.150; undecided, found 0.167 ("),
 ])  # fmt: skip

@@ -129,7 +129,10 @@ def test_what_supports_a_statement_is_named_once(browser: Browser, tmp_path: Pat
         page.send("Page.close")
 
 
-@pytest.mark.parametrize("clicks", [[".worst a"], ['a[href$="/samples"]', 'td a[href*="/sample?id="]']])
+@pytest.mark.parametrize(
+    "clicks",
+    [[".worst a"], pytest.param(['a[href$="/samples"]', 'td a[href*="/sample?id="]'], marks=pytest.mark.slow)],
+)
 def test_three_clicks_lead_a_newcomer_to_the_wrong_statement(page: Page, clicks: list[str]) -> None:
     """Click from the first page to the newest run, then to its worst sample, or to the list of all and its first."""
     page.visit(f"{page.address}/")

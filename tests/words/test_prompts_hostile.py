@@ -160,12 +160,12 @@ def test_equal_data_gives_an_equal_nonce_that_is_not_in_it(question: str) -> Non
 
 
 @pytest.mark.parametrize("text", [
-    "<" * 100_000, "< " * 100_000, "<question" + "\u200b" * 200_000, "< question " + " " * 200_000,
-    "</" + "\u200b " * 100_000, "<ground" + "_" * 200_000, "＜|a" * 60_000, "[" * 200_000, "\n[" * 100_000,
-    "\n" + "\u3164" * 200_000, "\n[A" + "1" * 200_000, "\n[C" + "1 " * 100_000,
+    "<" * 30_000, "< " * 30_000, "<question" + "\u200b" * 60_000, "< question " + " " * 60_000,
+    "</" + "\u200b " * 30_000, "<ground" + "_" * 60_000, "＜|a" * 20_000, "[" * 60_000, "\n[" * 30_000,
+    "\n" + "\u3164" * 60_000, "\n[A" + "1" * 60_000, "\n[C" + "1 " * 30_000,
 ], ids=lambda text: repr(text[:9]))  # fmt: skip
 def test_a_text_made_to_be_slow_costs_no_more_than_its_length(text: str) -> None:
     """A pattern that backtracks would need minutes or hours for these."""
-    start = time.perf_counter()
+    start = time.process_time()
     render_item(text)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 3

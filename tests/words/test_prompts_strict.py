@@ -10,17 +10,18 @@ import yaml
 from prompt_files import NAMES, read_content, write_prompt
 
 from evalhouse.prompts import PromptError, PromptProblem, check_prompts, load_prompts
+from evalhouse.prompts.checks import load_folder
 
 Edit = Callable[[dict[str, Any]], None]
 
 
 def find_problems(tmp_path: Path, name: str, edit: Edit, language: str = "en") -> list[PromptProblem]:
-    """Return the problems of a built-in prompt after one edit."""
+    """Return the problems of a built-in prompt after one edit, which `check_prompts` reports beside others."""
     content = read_content(name, language)
     file_name = f"{name}.yaml"
     edit(content)
     write_prompt(tmp_path, content, file_name=file_name)
-    return check_prompts(tmp_path, language)
+    return load_folder(language, tmp_path)[1]
 
 
 # --- a user's folder
