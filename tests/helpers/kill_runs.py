@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import duckdb
 from aiohttp import web
-from cli_process import Place, finish
+from cli_process import PATIENCE_S, Place, finish
 from endpoint import Asked, Endpoint, Options
 
 from evalhouse.tasks.judge.protocol import hash_canonical
@@ -148,7 +148,9 @@ class Lane:
         n_asked_before = len(self.endpoint.asked)
         enough = min(self.n_requests, len(self.endpoint.settled) + moment.n_more)
         process = self.start()
+        deadline = time.monotonic() + PATIENCE_S
         while process.poll() is None and len(self.endpoint.settled) < enough:
+            assert time.monotonic() < deadline, f"{len(self.endpoint.settled)} of {enough} requests were answered"
             time.sleep(0.005)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(moment.delay_s)
