@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from gate_comparisons import compare_values, make_comparison
+from gate_histories import compare_values, make_comparison
 from scipy import stats
 
 from evalhouse.tasks.comparing.changes import Part

@@ -11,8 +11,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from rows import open_rows, read
-from sampled_rows import put_run, rate_doubts
+from rows import open_rows, put_run, rate_doubts, read
 
 from evalhouse.tasks.comparing.paired import Paired, adjust_estimates, decide
 from evalhouse.tasks.pipeline.sampling import draw, make_dice, spread

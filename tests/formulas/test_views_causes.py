@@ -5,8 +5,7 @@ from math import sqrt
 from typing import Any, get_args
 
 import pytest
-from cause_rows import FACT, add_stated, add_stated_runs
-from rows import Sample, Together, fill, open_rows, read
+from rows import FACT, Sample, Together, add_stated, add_stated_runs, fill, open_rows, read
 
 from evalhouse.flows.results.run_facts import LANGUAGES, Cause, load_advice
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from cause_rows import FACT, add_stated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows import Labels, Sample, Support, open_rows, read
+from rows import FACT, Labels, Sample, Support, add_stated, open_rows, read
 
 Verdicts = Sequence[tuple[bool, set[int], bool]]
 """Each statement: is it in the other text, which contexts support it, and does a turn?"""

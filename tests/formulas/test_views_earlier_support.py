@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from cause_rows import add_stated, add_stated_runs
-from rows import Sample, Together, fill, open_rows, read
+from rows import Sample, Together, add_stated, add_stated_runs, fill, open_rows, read
 
 HELD = Sample(
     answer=["TP", "TP"],

@@ -10,6 +10,9 @@ from typing import Any
 
 from cli_process import Finished, Place
 from filelock import FileLock
+from rows import derive_all
+
+from evalhouse.warehouse.store import Warehouse
 
 # Text that a terminal must not get unescaped: colours, a bell, a title, a one-byte sequence, text turned around.
 HOSTILE = "\x1b[31mred\x1b[0m \x07 \x1b]0;title\x07 \x9b1m \u202eesrever"
@@ -128,3 +131,21 @@ def make_rows(number: int) -> list[dict[str, Any]]:
         }
         for place in range(1, number + 1)
     ]
+
+
+def store_all(path: Path | str) -> None:
+    """Derive means, causes and costs of all runs of a warehouse."""
+    with Warehouse(str(path)).writing() as connection:
+        derive_all(connection)
+
+
+def copy_stored_house(folder: Path, prefect_home: Path) -> House:
+    """A copy of the house in this folder, where there must be nothing; what is stored is computed once a session."""
+    house = copy_house(folder, prefect_home)
+    template = prefect_home.parent / "stored.duckdb"
+    with FileLock(template.with_suffix(".lock")):
+        if not template.exists():
+            store_all(house.path)
+            shutil.copy(house.path, template)
+    shutil.copy(template, house.path)
+    return house

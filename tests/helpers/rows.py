@@ -4,8 +4,11 @@ A test says what the verdicts of a sample are and reads scores or views; nothing
 own.
 """
 
+from __future__ import annotations
+
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -318,3 +321,54 @@ def read(con: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, object]]:
     if _READS_DERIVED.search(sql):
         derive_all(con)
     return con.sql(sql).pl().to_dicts()
+
+
+FACT = "The lighthouse of Brankmouth is forty-two metres high."
+
+
+def add_stated(con: duckdb.DuckDBPyConnection, *samples: Sample, run_id: str = "r") -> None:
+    """Write the samples of one run."""
+    add_stated_runs(con, {run_id: samples})
+
+
+def add_stated_runs(con: duckdb.DuckDBPyConnection, runs: Mapping[str, Iterable[Sample]]) -> None:
+    """Write the samples of several runs."""
+    add_runs(con, runs)
+    con.execute(
+        "update statements set text = concat($start, statement_id, ' of sample ', sample_id)"
+        " where list_contains($run_ids, run_id)",
+        {"start": "The statement ", "run_ids": list(runs)},
+    )
+
+
+def rate_doubts(signals: Sequence[float]) -> list[float]:
+    """The largest distance of a score from its signal."""
+    return [math.sqrt(max(one * (1 - one), 0.01)) for one in signals]
+
+
+def put_run(
+    con: duckdb.DuckDBPyConnection,
+    run_id: str,
+    picked: Collection[int],
+    *,
+    probabilities: Sequence[float],
+    signals: Sequence[float],
+    values: Sequence[float | None],
+) -> None:
+    """A run with a budget that picked these places of a dataset and scored them by these values."""
+    n = len(values)
+    columns = {"sample_id": [f"s{place}" for place in range(n)], "ordinal": range(n), "probability": probabilities}
+    given = pl.DataFrame(
+        {**columns, "picked": [place in picked for place in range(n)], "signal": signals, "value": values},
+        schema_overrides={"value": pl.Float64, "probability": pl.Float64},
+    ).with_columns(run_id=pl.lit(run_id), metric=pl.lit("faithfulness"), origin=pl.lit("lexical"))
+    con.register("given", given)
+    con.execute("insert into sample_picks by name select run_id, sample_id, ordinal, probability, picked from given")
+    con.execute("insert into sample_signals by name select run_id, sample_id, metric, signal, origin from given")
+    con.execute(
+        "insert into scores by name select run_id, sample_id, metric, value, '1' as metric_version from given "
+        "where picked"
+    )
+    con.unregister("given")
+    fill(con, "runs", {"run_id": run_id})
+    derive(con, [run_id])

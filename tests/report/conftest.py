@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from cli_house import House
-from stored_house import copy_stored_house
+from cli_house import House, copy_stored_house
 
 
 @pytest.fixture(scope="session")

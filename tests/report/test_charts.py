@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accessibility import find_barriers
-from browser import Browser, Page
-from clipping import find_clipped
+from browser import Browser, Page, find_barriers, find_clipped
 
 from evalhouse.flows.report import charts
 from evalhouse.flows.report.charts import (

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, Page
+from browser import Browser, Page, find_clipped
 from cli_process import Place
-from clipping import find_clipped
 from history_nights import SUITE, Size, write_nights
 
 from evalhouse.flows.results.run_facts import FIRST

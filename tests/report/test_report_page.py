@@ -13,12 +13,10 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from browser import Browser, Page, PageError
-from cli_house import HOSTILE_ID, ROWS, House
-from clipping import find_clipped
+from browser import Browser, Page, PageError, find_clipped
+from cli_house import HOSTILE_ID, ROWS, House, store_all
 from history_nights import Size, write_nights
 from rows import derive_all
-from stored_house import store_all
 
 from evalhouse.warehouse.metric_files import load_metrics
 

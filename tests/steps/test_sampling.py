@@ -7,8 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from live_runs import make_sample
-from rows import fill, open_rows, read
-from sampled_rows import put_run, rate_doubts
+from rows import fill, open_rows, put_run, rate_doubts, read
 
 from evalhouse.tasks.pipeline.sampling import draw, guess_scores, pick_samples, spread
 from evalhouse.warehouse.metric_files import load_metrics

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from call_rows import make_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import Sample, add_samples, fill, open_rows
-from warehouse_runs import lay_warehouse, make_run
+from warehouse_runs import lay_warehouse, make_row, make_run
 
 from evalhouse.warehouse.metric_files import load_metrics, view_scripts
 from evalhouse.warehouse.rows.runs import insert_run, update_run

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import orjson
 import pytest
-from cli_house import HOSTILE_ID, ROWS, House, write_metric
+from cli_house import HOSTILE_ID, ROWS, House, store_all, write_metric
 from cli_process import Finished
 from history_nights import Size, write_nights
 from kept_open import let_go
-from stored_house import store_all
 from warehouse_processes import count_rows, run_script
 
 from evalhouse.tasks.comparing.runs import ComparisonSettings, compare_runs

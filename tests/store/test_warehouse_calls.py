@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from call_rows import hash_request, make_call, make_row
 from warehouse_processes import make_warehouse
+from warehouse_runs import hash_request, make_call, make_row
 
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.rows.calls import StoredReply, find_replies, make_request_key

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import orjson
 import pytest
-from call_rows import make_row
 from warehouse_processes import FULL_DISK, count_rows, held_file, make_warehouse, run_script
+from warehouse_runs import make_row
 
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.mover import (

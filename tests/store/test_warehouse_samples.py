@@ -316,7 +316,7 @@ from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.samples import Staging, fetch_samples_between, take_in_samples
 from warehouse_runs import make_run
-from call_rows import make_row
+from warehouse_runs import make_row
 warehouse = Warehouse(PATH)
 insert_run(warehouse, make_run("r"))
 staging = Staging()

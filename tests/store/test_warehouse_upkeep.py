@@ -9,12 +9,11 @@ from typing import Any
 
 import duckdb
 import pytest
-from call_rows import make_row
 from cli_house import House
 from cli_process import Finished
 from kept_open import let_go
 from warehouse_processes import make_warehouse, run_script
-from warehouse_runs import make_run
+from warehouse_runs import make_row, make_run
 
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.errors import WarehouseError
@@ -108,7 +107,7 @@ def test_reply_that_cannot_be_stored_stops_no_command(
     run = ("run", str(house.place.folder / "harbour.jsonl"), "--warehouse", url, "--judge", "lexical", "--json")
     assert house.place.call(*run).status == 0
     script = """
-from call_rows import make_row
+from warehouse_runs import make_row
 from evalhouse.warehouse.mover import Mover
 mover = Mover(Warehouse(sys.argv[2]), "llm_calls")
 mover.keep(make_row(1))

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Page
-from cli_house import House
+from cli_house import House, copy_stored_house
 from kept_open import kept_open
 from starlette.testclient import TestClient
-from stored_house import copy_stored_house
 from ui_house import make_client, serve_ui
 
 

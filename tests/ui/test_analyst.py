@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Page
-from cli_house import House
+from cli_house import House, store_all
 from pair_house import make_pair
-from stored_house import store_all
 from ui_house import serve_ui
 
 MOST_TABS = 150

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_house import store_all
 from pair_house import BASE, CANDIDATE, N, make_pair
 from starlette.testclient import TestClient
-from stored_house import store_all
 from ui_house import make_client
 
 from evalhouse.tasks.comparing.intervals import find_share_interval

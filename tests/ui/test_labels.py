@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accessibility import find_barriers
-from browser import Browser, Page
+from browser import Browser, Page, find_barriers
 from review_rows import build_warehouse, change
 from starlette.testclient import TestClient
 from ui_house import PORT, make_client, serve_ui

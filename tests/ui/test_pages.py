@@ -9,8 +9,7 @@ from html.parser import HTMLParser
 from urllib.parse import parse_qsl
 
 import pytest
-from accessibility import find_barriers
-from browser import Page
+from browser import Page, find_barriers
 from cli_house import House
 from starlette.testclient import TestClient
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
+from cli_house import store_all
 from pair_house import BASE, CANDIDATE, SCORED, make_pair
 from starlette.testclient import TestClient
-from stored_house import store_all
 from ui_house import make_client
 from warehouse_runs import make_run
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from cli_house import House
+from cli_house import House, copy_stored_house
 from cli_process import call_here
 from rows import derive_all
 from starlette.testclient import TestClient
-from stored_house import copy_stored_house
 from ui_house import make_client
 
 from evalhouse.flows.results.run_facts import FIRST, group_metrics

@@ -11,11 +11,9 @@ from urllib.parse import quote, urlencode
 
 import duckdb
 import pytest
-from accessibility import find_barriers
-from browser import Browser, Page
-from cli_house import HOSTILE_ID, House
+from browser import Browser, Page, find_barriers
+from cli_house import HOSTILE_ID, House, copy_stored_house
 from starlette.testclient import TestClient
-from stored_house import copy_stored_house
 from ui_house import serve_ui
 
 from evalhouse.flows.ui.pages import find_flow_run_page

@@ -18,8 +18,7 @@ from urllib.parse import quote, urlsplit
 import duckdb
 import polars as pl
 import pytest
-from accessibility import find_barriers
-from browser import Browser
+from browser import Browser, find_barriers
 from cli_house import House
 from starlette.testclient import TestClient
 from ui_house import make_client, serve_ui

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from accessibility import find_barriers
-from browser import Browser
+from browser import Browser, find_barriers
 from cli_process import call_here
 from port_base import write_base
 from ui_house import make_client, serve_ui
