@@ -18,6 +18,7 @@ from cli_house import House, copy_house
 from cli_process import LEFT_OUT, UNWRAPPED, Ask, call_here
 from hypothesis import is_hypothesis_test, settings
 from kept_open import kept_open, stays_open
+from kept_reader import reader_kept
 from prefect_holder import close_session, find_home, open_session
 from warehouse_runs import tables_laid
 
@@ -151,6 +152,12 @@ def endpoint() -> "Iterator[Endpoint]":
     with running_endpoint(keep_bodies=True) as running:
         point_to(running.base_url)
         yield running
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_reader() -> Iterator[None]:
+    with reader_kept():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
