@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import Place, call_here
+from kept_open import let_go
 from live_runs import point_to
 from port_answers import port_endpoint
 from port_base import EDITS, build_base
@@ -64,6 +65,7 @@ def made(capsys: pytest.CaptureFixture[str], tmp_path: Path, tmp_path_factory: p
     if not template.exists():
         template.mkdir()
         (template / "hash.txt").write_text(make(capsys, template, "lexical"), encoding="utf-8")
+        let_go()  # what is open has a file beside it, which is gone when it is copied
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     return (tmp_path / "hash.txt").read_text(encoding="utf-8")
 
