@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from evalhouse.warehouse.store import Warehouse
 
 pytestmark = pytest.mark.slow
 
-MINUTES = float(os.environ.get("NIGHT_DRILL_MINUTES", "1.5"))
+MINUTES = float(os.environ.get("NIGHT_DRILL_MINUTES", "1"))
 SEED = int(os.environ.get("NIGHT_DRILL_SEED", str(time.time_ns() % 10_000)))
 FILE, LAKE = "file", "lake"
 SUPERVISED_S = (1.0, 30.0)  # after so long a supervisor starts what has ended
@@ -213,17 +212,3 @@ def test_every_run_completes_once_after_kills(tmp_path: Path) -> None:
             for table, columns in KEYS.items():
                 assert drill.read(name, f"select run_id, {columns} from {table} group by all having count(*) > 1") == []
         assert drill.list_processes() == {}
-
-
-def test_every_night_in_a_work_pool_ends_completed_or_notified() -> None:
-    """Two minutes of `python tests/benchmarks/lost_nights.py`, which also strikes workers."""
-    script = Path(__file__).parents[1] / "benchmarks" / "lost_nights.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--minutes", "2", "--seed", str(SEED)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    print(done.stdout, done.stderr)
-    assert done.returncode == 0, done.stdout
-    assert re.search(r"^[1-9]\d* nights: ", done.stdout, re.MULTILINE)

@@ -20,7 +20,7 @@ from evalhouse.tasks.settings.run import find_deadline
 
 N_ROWS = 8
 # Of a night: so many as are worth their time, or a hundred by EVALHOUSE_TEST_KILLS=100.
-N_KILLS = int(os.environ.get("EVALHOUSE_TEST_KILLS", "10"))
+N_KILLS = int(os.environ.get("EVALHOUSE_TEST_KILLS", "5"))
 RUN = ("run", "berths.jsonl", "--judge", "openai:gpt-4.1-mini", "--embeddings", "hashing", "--batch")
 
 
