@@ -143,10 +143,11 @@ def compare(
             raise SettingsError(f"--sample shows two runs: evalhouse compare {base} {candidate} --sample {sample}")
         runs = [find_run(warehouse, name) for name in (base, candidate, *further)]
         if not shows_all:
-            settings = replace(settings, metrics=pick_headline_metrics(runs))
+            settings = replace(settings, metrics=pick_headline_metrics(runs) | ({sort} if sort else set()))
         variants = compare_variants(warehouse, runs, settings, by=by)
+        of_runs = dict.fromkeys(metric for run in runs for metric in run.metrics)
         if sort is not None and sort not in variants.scores:
-            raise SettingsError(f"--sort: no run has a metric {sort!r} here; {suggest(sort, list(variants.scores))}")
+            raise SettingsError(f"--sort: no run has a metric {sort!r}; {suggest(sort, [*of_runs])}")
         top = _TOP if top is None and not as_json else top
         compared_variants = describe_variants(variants, settings, sort=sort, differ=differ, top=top)
         if as_json:

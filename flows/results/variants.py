@@ -34,7 +34,7 @@ _MAX_SLICES: Final = 3
 _LONGEST_NAME: Final = 24
 _MOST_VALUES: Final = 12
 # What a narrow terminal does without, in this order.
-_DROPPED: Final = (("#p",), ("#samples",))
+_DROPPED: Final = (("#samples",), ("#p",))
 
 
 def pick_headline_metrics(runs: Sequence[RunRow]) -> frozenset[str]:
@@ -75,7 +75,7 @@ def write_variants_headline(comparison: VariantComparison) -> Headline:
     metrics_moved = {
         metric.metric
         for metric in comparison.metrics
-        if any(difference.verdict in FOUND for difference in metric.differences)
+        if any(difference.verdict in (*FOUND, "changed") for difference in metric.differences)
     }
     alike = [
         metric.metric
@@ -209,6 +209,8 @@ def print_variants(document: Row, *, sort: str | None = None) -> None:
         print_line(sentence)
     print_line()
     names = [shorten(run["name"], _LONGEST_NAME) for run in document["runs"]]
+    if len(set(names)) < len(names):
+        names = [run["run_id"] for run in document["runs"]]
     for run, name in zip(document["runs"], names, strict=True):
         what = f"{name}: run {run['run_id']}" if run["name"] != run["run_id"] else f"run {name}"
         print_line(f"{what}, {write_count(run['n_samples'], 'sample')} of {run['dataset']}")
@@ -216,13 +218,16 @@ def print_variants(document: Row, *, sort: str | None = None) -> None:
         print_line(f"clustered by {document['cluster']}")
     for warning in document["warnings"]:
         print_line(f"warning: {warning}")
+    if not document["metrics"]:
+        print_line("No run has scores yet.")
+        return
     cells = [[of["metric"], *(_write_mean(run) for run in of["runs"])] for of in document["metrics"]]
     print_section("Means", ["metric", *(f"#{name}" for name in names)], cells)
     differences: list[dict[str, object]] = [
         {
             "metric": of["metric"],
             "run": name,
-            f"#{names[0]}": run["common_first"],
+            f"#in {names[0]}": run["common_first"],
             "#difference": write_difference(run["difference"]),
             "95 % interval": write_interval(run["ci_low"], run["ci_high"]),
             "#p": write_p(run["p_adjusted"]),
@@ -243,7 +248,7 @@ def print_variants(document: Row, *, sort: str | None = None) -> None:
             for run, name in zip(of["runs"][1:], names[1:], strict=True)
             if run["verdict"] in FOUND
         ]  # fmt: skip
-        columns = ["metric", "run", f"#{names[0]}", "#difference", "95 % interval", "#samples", "verdict"]
+        columns = ["metric", "run", f"#in {names[0]}", "#difference", "95 % interval", "#samples", "verdict"]
         print_section(f"By {by}", [by, *columns], cells)
         if not cells:
             print_line(f"note: no run is clearly better or worse than {names[0]} in any {by}")

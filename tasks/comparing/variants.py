@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import polars as pl
 
+from evalhouse.tasks.comparing.changes import METADATA_INPUTS
 from evalhouse.tasks.comparing.gate_checks import Nights, lay_side_by_side
 from evalhouse.tasks.comparing.intervals import Floats
 from evalhouse.tasks.comparing.noise import find_scale
@@ -184,7 +186,7 @@ def compare_variants(
         slices=tuple(_compare_columns(cells, settings)),
         by=by,
         cluster=laid.cluster,
-        warnings=tuple(_list_warnings(runs, names, (len(laid.sample_ids), *counts), nights)),
+        warnings=tuple(_list_warnings(pairs, names, (len(laid.sample_ids), *counts), nights)),
         sample_ids=tuple(laid.sample_ids),
         scores={of_metric.metric: np.roll(of_metric.values, 1, axis=0).T for of_metric in nights},
     )
@@ -237,17 +239,20 @@ def _compare_columns(
 
 
 def _list_warnings(
-    runs: Sequence[RunRow], names: Sequence[str], n_samples: Sequence[int], nights: Sequence[Nights]
+    pairs: Sequence[RunPair], names: Sequence[str], n_samples: Sequence[int], nights: Sequence[Nights]
 ) -> Iterator[str]:
-    for place, (run, name) in enumerate(zip(runs[1:], names[1:], strict=True)):
-        for difference in list_measured_otherwise(runs[0], run):
+    for place, (pair, name) in enumerate(zip(pairs, names[1:], strict=True)):
+        for difference in list_measured_otherwise(pair.base, pair.candidate):
             yield f"{name} and {names[0]} differ in {difference}"
         if metrics := [of_metric.metric for of_metric in nights if of_metric.unlike[place]]:
             yield (
                 f"{name} was judged differently than {names[0]}, or by another formula, so better or worse is unknown "
                 f"in {list_names(metrics)}"
             )
+        changed = pair.fetch_changed_inputs(METADATA_INPUTS)
+        if n_asked := changed.filter(pl.col("question") | pl.col("ground_truth")).height:
+            yield f"{name} has another question or ground truth than {names[0]} in {n_asked:,} samples of the same id"
         if n_samples[place + 1] < n_samples[0]:
             yield f"{name} has {n_samples[place + 1]:,} of the {n_samples[0]:,} samples of {names[0]}"
-    for run in runs:
+    for run in (pairs[0].base, *(pair.candidate for pair in pairs)):
         yield from warn_of_status(run)

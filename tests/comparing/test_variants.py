@@ -174,7 +174,7 @@ def test_another_judge_is_named_and_nothing_is_decided_by_it(store: Warehouse, a
     [
         (("alpha", "bravo", "alpha"), "run alpha was named twice; name each run once"),
         (("alpha", "bravo", "other"), "run alpha of data.jsonl and run other of data.jsonl have no sample in common"),
-        (("alpha", "bravo", "carol", "--sort", "bleu"), "--sort: no run has a metric 'bleu' here; known:"),
+        (("alpha", "bravo", "carol", "--sort", "bleu"), "--sort: no run has a metric 'bleu'; known:"),
         (("alpha", "bravo", "carol", "--sample", "s1"), "--sample shows two runs: evalhouse compare alpha bravo"),
         (("alpha", "bravo", "carol", "--by", "tier"), "no sample of run alpha has a metadata column 'tier'"),
         (("alpha", "bravo", "carol", "--cluster", "tier"), "--cluster: no sample has a metadata column 'tier'"),
@@ -189,6 +189,31 @@ def test_runs_that_cannot_be_compared_are_refused(
     refused = call_here(capsys, "compare", *arguments, "--warehouse", str(unlike.location.path))
     assert refused.status == 2
     assert message in refused.stderr
+
+
+def test_what_else_the_runs_differ_in_is_a_warning_and_any_metric_sorts(store: Warehouse, ask: Ask) -> None:
+    for name in ("alpha", "bravo", "carol"):
+        add_run(store, name, hallucination=SCORE if name == "alpha" else f"if(n = 9, 0.0, {SCORE})")
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute("update samples set question = 'Another?' where input_hash = 'carol' and sample_id = 's3'")
+        connection.execute("update runs set status = 'incomplete' where run_id = 'bravo'")
+    document = ask("compare", "alpha", "bravo", "carol", "--json", "--sort", "hallucination", "--top", "1").document
+    assert document["warnings"] == [
+        "carol has another question or ground truth than alpha in 1 samples of the same id",
+        "run bravo is incomplete: some of its samples may be unscored",
+    ]
+    assert [sample["sample_id"] for sample in document["samples"]] == ["s9"]
+    assert [of["metric"] for of in document["metrics"]] == list(METRICS), "the metric that sorts is compared as well"
+
+
+def test_runs_without_a_score_are_laid_side_by_side_all_the_same(store: Warehouse, ask: Ask) -> None:
+    for name in ("alpha", "bravo", "carol"):
+        add_run(store, name, **dict.fromkeys(METRICS, "null"))
+    lines = ask("compare", "alpha", "bravo", "carol").lines
+    assert (lines[0], lines[-1]) == ("No clear winner.", "No run has scores yet.")
+    page = make_client(store.location.url).get("/compare?runs=alpha,bravo,carol").text
+    assert "No run has scores yet." in page
+    assert "Answer of <ins>carol</ins>" in page
 
 
 def test_labels_that_two_runs_share_give_way_to_their_ids(store: Warehouse, ask: Ask) -> None:
