@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -77,15 +78,18 @@ def load_folder(language: str, folder: Path | None) -> tuple[dict[str, Prompt], 
     return prompts, problems
 
 
-def check_built_in(language: str) -> Iterator[PromptProblem]:
-    """Yield all problems of the built-in prompts of a language."""
+@cache
+def check_built_in(language: str) -> tuple[PromptProblem, ...]:
+    """Return all problems of the built-in prompts of a language."""
+    problems: list[PromptProblem] = []
     for name in list_built_in(language):
         path = BUILT_IN / language / f"{name}.yaml"
         try:
             _, parsed = load_yaml(path)
             parse_content(parsed, path, language)
         except PromptError as error:
-            yield from error.problems
+            problems += error.problems
+    return tuple(problems)
 
 
 def _load_file(path: Path, language: str, loaded: Mapping[str, Prompt]) -> Prompt:

@@ -6,7 +6,6 @@ or a line that ends in a colon with the text behind it are kept together as long
 """
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -36,8 +35,6 @@ _WRAPPED = 60  # characters from which a line that ends no sentence is taken for
 _OTHER_SENTENCE = re.compile(rf".+?(?:[{_OTHER_ENDS}]++[{re.escape(_CLOSERS)}\s]*+|\Z)", re.DOTALL)
 _CLAUSE = re.compile(r".+?(?:[,;:](?=\s)|[，；：،؛၊፣፤]|\n|\Z)", re.DOTALL)
 _SPACED_WORD = re.compile(r"[\s、]*[^\s、]+[\s、]*|[\s、]+")
-_VIRAMA = 9  # its class among the combining marks
-_FLAG_LETTERS = tuple(map(chr, range(0x1F1E6, 0x1F200)))  # two are the flag of a country
 
 # Beside parts smaller than this it is the instructions, or the question, that the window does not hold.
 _MIN_PART = 64
@@ -168,28 +165,11 @@ def _cut_sentences(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _cut_characters(text: str) -> Iterator[str]:
-    """Yield what a reader sees as one character: a letter with its marks, an emoji with its modifiers, a flag.
+def _cut_characters(text: str) -> list[str]:
+    """Return what a reader sees as one character each: a letter with its marks, an emoji with its modifiers, a flag."""
+    import regex  # noqa: PLC0415  # few texts have a word that is longer than a request
 
-    A short form of Unicode's grapheme clusters (UAX #29): consonants that a virama joins stay together as well.
-    """
-    start = 0
-    for place in range(1, len(text)):
-        before, here = text[place - 1], text[place]
-        is_joined = (
-            unicodedata.category(here) in ("Mn", "Mc", "Me")
-            or before == "\u200d"  # the zero-width joiner, with which emoji and letters are put together
-            or here in "\u200c\u200d\u0e33\u0eb3"  # both joiners, and a vowel of Thai and of Lao
-            or (unicodedata.combining(before) == _VIRAMA and here.isalpha())
-            or "\U0001f3fb" <= here <= "\U0001f3ff"  # skin tones
-            or ("\u1160" <= here <= "\u11ff" and before >= "\u1100")  # parts of a Korean syllable
-            or (before, here) == ("\r", "\n")
-            or (here in _FLAG_LETTERS and before in _FLAG_LETTERS and (place - start) % 2 == 1)
-        )
-        if not is_joined:
-            yield text[start:place]
-            start = place
-    yield text[start:]
+    return regex.findall(r"\X", text)
 
 
 # From the largest units to the smallest: blocks, paragraphs, sentences, clauses, words, characters, and code points

@@ -9,12 +9,13 @@ texts are cached, bounded by characters, because several requests look at one co
 import re
 import threading
 import unicodedata
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import takewhile
-from typing import Literal
+from typing import Final, Literal
+
+from cachetools import LRUCache, cached
 
 from evalhouse.tasks.lexical.split import (
     CHINESE_NEGATIONS,
@@ -585,34 +586,12 @@ def join_texts(texts: Sequence[AnalysedText]) -> AnalysedText:
     return make_text("\n".join(text.text for text in texts), tuple([s for text in texts for s in text.sentences]))
 
 
-class TextCache:
-    """The latest analysed texts, bounded by their characters: an analysed character takes about 100 bytes.
-
-    `analyse` returns the sentences and tokens of a text; the same text again costs a look-up.
-    """
-
-    def __init__(self, max_characters: int) -> None:
-        self.max_characters = max_characters
-        self._texts: OrderedDict[str, AnalysedText] = OrderedDict()
-        self.n_characters = 0
-        self._lock = threading.Lock()
-
-    def analyse(self, text: str) -> AnalysedText:
-        with self._lock:
-            analysed = self._texts.get(text)
-            if analysed is not None:
-                self._texts.move_to_end(text)
-                return analysed
-        sentences = [read_sentence(normalise(sentence)) for sentence in split_sentences(text)]
-        analysed = make_text(text, tuple([sentence for sentence in sentences if sentence.tokens]))
-        with self._lock:
-            if text not in self._texts:
-                self._texts[text] = analysed
-                self.n_characters += len(text)
-            while self.n_characters > self.max_characters:
-                oldest, _ = self._texts.popitem(last=False)
-                self.n_characters -= len(oldest)
-        return analysed
+MAX_CHARACTERS: Final = 500_000
+"""Of the latest analysed texts that are kept: an analysed character takes about 100 bytes."""
 
 
-analyse_text = TextCache(max_characters=500_000).analyse
+@cached(LRUCache(maxsize=MAX_CHARACTERS, getsizeof=lambda analysed: len(analysed.text)), lock=threading.Lock())
+def analyse_text(text: str) -> AnalysedText:
+    """Return the sentences and tokens of a text; the same text again costs a look-up."""
+    sentences = [read_sentence(normalise(sentence)) for sentence in split_sentences(text)]
+    return make_text(text, tuple([sentence for sentence in sentences if sentence.tokens]))

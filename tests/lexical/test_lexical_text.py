@@ -3,7 +3,7 @@
 import pytest
 
 from evalhouse.tasks.lexical.split import read_alternatives, split_sentences, stem_word
-from evalhouse.tasks.lexical.texts import TextCache, analyse_text, read_number
+from evalhouse.tasks.lexical.texts import MAX_CHARACTERS, analyse_text, read_number
 
 
 def read_keys(text: str) -> list[str]:
@@ -171,11 +171,11 @@ def test_a_sentence_reads_alike_with_and_without_digits(word: str) -> None:
     assert read_keys(f"{word}, it ends 7")[:-1] == read_keys(f"{word}, it ends")
 
 
-def test_the_cache_returns_the_same_text_and_stays_bounded() -> None:
-    cache = TextCache(max_characters=100)
-    first = cache.analyse("a small text")
-    assert cache.analyse("a small text") is first
-    for number in range(50):
-        cache.analyse(f"text number {number}")
-    assert cache.n_characters <= 100
-    assert cache.analyse("a small text") is not first
+def test_the_same_text_is_kept_and_the_texts_kept_stay_bounded() -> None:
+    first = analyse_text("a small text")
+    assert analyse_text("a small text") is first
+    for number in range(20):
+        analyse_text(f"text number {number}, {'and more ' * (MAX_CHARACTERS // 100)}")
+    assert sum(len(text.text) for text in analyse_text.cache.values()) <= MAX_CHARACTERS
+    assert analyse_text("a small text") is not first
+    assert analyse_text("x" * 2 * MAX_CHARACTERS).text, "one that is longer than all is analysed and not kept"

@@ -66,7 +66,8 @@ def test_a_built_in_prompt_is_read_when_it_is_asked_for(monkeypatch: pytest.Monk
 
     for module in (loader, checks):
         monkeypatch.setattr(module, "load_yaml", load)
-    loader.load_built_in.cache_clear()
+    for cached in (loader.load_built_in, checks.check_built_in):
+        cached.cache_clear()
     prompts = load_prompts()
     assert "rank" in prompts
     assert "rink" not in prompts
