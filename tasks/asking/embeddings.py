@@ -13,7 +13,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import orjson
 
@@ -199,27 +199,6 @@ class EmbeddingQueue:
         return unusable
 
 
-class Embedder(Protocol):
-    """Compares texts. `name` is what users write after `--embeddings`; `asker` asks a model, if it does."""
-
-    @property
-    def name(self) -> str:
-        """The name, such as `hashing` or `openai:text-embedding-3-small`."""
-
-    @property
-    def asker(self) -> Asker | None:
-        """The asker of the embedding model."""
-
-    async def compare(self, sample_id: str, text: str, other: str) -> float:
-        """Return the cosine of the two texts' vectors, clipped to [0, 1]; raises JudgeFailed."""
-
-    async def embed(self, sample_id: str, text: str) -> "array[float] | None":
-        """Return the vector of a text; None without a model, as spellings have none. Raises JudgeFailed."""
-
-    async def close(self) -> None:
-        """Close connections."""
-
-
 class HashingEmbedder:
     """Counted character n-grams: offline, deterministic, no fitting, so that a value never depends on other samples.
 
@@ -318,6 +297,9 @@ class AskedEmbedder:
     async def close(self) -> None:
         """Close the model's client."""
         await self.asker.judge.close()
+
+
+Embedder = HashingEmbedder | AskedEmbedder
 
 
 def clip(value: float) -> float:

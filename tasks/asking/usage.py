@@ -64,10 +64,8 @@ class Price:
 
     def at_rate(self, rate: float) -> "Price":
         """Return a share of the price."""
-        numbers: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
-        for name, usd in numbers.items():
-            numbers[name] = None if usd is None else rate * usd
-        return Price(**numbers)
+        shares: dict[str, Any] = {name: None if usd is None else rate * usd for name, usd in vars(self).items()}
+        return Price(**shares)
 
     def cost_usd(
         self,
