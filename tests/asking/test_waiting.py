@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from endpoint import Inject, Raw, running_endpoint
-from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_outcomes
+from endpoint import Endpoint, Inject, Raw, Window, running_endpoint
+from live_runs import PROMPTS, judge_samples, lay_out_run, make_sample, make_settings, point_to, read_outcomes
 from provider_calls import KEY, ask, make_question
 from virtual_time import in_virtual_time, read_clock
 
 from evalhouse.flows.results.progress import describe_progress
 from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff
 from evalhouse.tasks.asking.verdicts import read_statements
-from evalhouse.tasks.judge.protocol import JudgeFailed
+from evalhouse.tasks.judge.protocol import JudgeFailed, Question
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.warehouse.messages import write_span
 
 FAR_S = 99_999 * 86_400.0
@@ -179,3 +180,38 @@ async def test_a_question_that_alone_is_refused_is_given_up_alone(tmp_path: Path
         (error,) = await ask(tmp_path, max_wait_s=2.0)
         assert isinstance(error, JudgeFailed)
         assert "asks to wait (status 429" in str(error)
+
+
+async def ask_many(live_run: LiveRun, count: int) -> None:
+    """Ask so many different questions side by side; each must be answered."""
+    questions = [
+        Question(
+            step="extract_answer",
+            sample_id=f"s{number}",
+            prompt=PROMPTS["extract"],
+            data={"question": f"Question {number}?", "text": f"Text {number} is red. It is old."},
+        )
+        for number in range(count)
+    ]
+    answers = await asyncio.gather(*(live_run.asker.ask(question, read_statements) for question in questions))
+    assert len(answers) == count
+
+
+def count_refused(endpoint: Endpoint) -> int:
+    return endpoint.stats.statuses[429]
+
+
+@pytest.mark.parametrize(
+    ("window", "retry_after"),
+    [("fixed", None), ("bucket", 1.0), pytest.param("fixed", 1.0, marks=pytest.mark.slow)],
+)
+async def test_run_finds_limit_of_requests_with_few_refusals(
+    tmp_path: Path, window: Window, retry_after: float | None
+) -> None:
+    limits = {"rpm": 50, "rpm_window_s": 1.0, "window": window}
+    with running_endpoint(latency=0.02, retry_after=retry_after, **limits) as endpoint:
+        point_to(endpoint.base_url)
+        async with lay_out_run(tmp_path, make_settings(concurrency=16)) as live_run:
+            await ask_many(live_run, 120)
+        assert endpoint.stats.statuses[200] == 120
+        assert count_refused(endpoint) <= 30
