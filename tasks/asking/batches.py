@@ -18,7 +18,7 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -179,10 +179,11 @@ class _SentBatch:
 
 @dataclass(kw_only=True)
 class _Queued:
-    """A request that waits; its result is None where it is to be sent by itself."""
+    """A request that waits; its result is None where it is to be sent by itself. `is_unsent` if no batch has it."""
 
     request: ModelRequest
     future: "asyncio.Future[BatchResult | None]"
+    is_unsent: bool
 
 
 @dataclass(kw_only=True)
@@ -223,7 +224,6 @@ class BatchQueue:
         # Tasks of batches whose last result is handed out: the end of the batch is still to be noted.
         self._ending: set[asyncio.Task[None] | None] = set()
         self._queued: dict[str, _Queued] = {}
-        self._unsent: dict[str, ModelRequest] = {}
         self._out: dict[str, _SentBatch] = {}  # by request_hash
         self._batches: list[_SentBatch] = []
         self._unclaimed: dict[str, deque[BatchResult]] = {}  # came before they were asked for
@@ -249,15 +249,13 @@ class BatchQueue:
         if self._is_late.is_set() and request.request_hash not in self._out:
             return None
         future: asyncio.Future[BatchResult | None] = asyncio.get_running_loop().create_future()
-        self._queued[request.request_hash] = _Queued(request=request, future=future)
-        if request.request_hash not in self._out:
-            self._unsent[request.request_hash] = request
+        is_unsent = request.request_hash not in self._out
+        self._queued[request.request_hash] = _Queued(request=request, future=future, is_unsent=is_unsent)
         try:
             with self._activity.still():
                 return await future
         finally:
             self._queued.pop(request.request_hash, None)
-            self._unsent.pop(request.request_hash, None)
 
     def leave_after(self, seconds: float) -> None:
         """Stop the run with BatchUnderWay when nothing has moved for so long, so that its process need not wait."""
@@ -347,25 +345,27 @@ class BatchQueue:
                 n_looks, n_begun, still_since = 0, self._activity.n_begun, time.monotonic()
                 continue
             n_looks += 1
+            unsent = self._list_unsent()
             is_over = self._is_late.is_set() or self._stopped_by is not None
-            if n_looks >= _STILL_LOOKS and self._unsent and not is_over and not (self._one_at_a_time and self._batches):
-                await self._send_round()
+            if n_looks >= _STILL_LOOKS and unsent and not is_over and not (self._one_at_a_time and self._batches):
+                await self._send_round(unsent)
             is_near = self._deadline is not None and self._deadline - time.time() < _LEAVES_BEFORE_S
-            waits_only = self._batches and not self._unsent and not is_near
+            waits_only = self._batches and not self._list_unsent() and not is_near
             if self._leave_after_s is not None and waits_only and time.monotonic() - still_since > self._leave_after_s:
                 raise BatchUnderWay(f"{WAITS} ({self.describe()})")
 
-    async def _send_round(self) -> None:
-        requests, self._unsent = self._unsent, {}
-        n_paid = self._afford(requests.values())
-        hashes = list(requests)
-        for unpaid in hashes[n_paid:]:
-            queued = self._queued.get(unpaid)
-            if queued is not None and not queued.future.done():
+    def _list_unsent(self) -> list[_Queued]:
+        return [queued for queued in self._queued.values() if queued.is_unsent]
+
+    async def _send_round(self, unsent: Sequence[_Queued]) -> None:
+        n_paid = self._afford(queued.request for queued in unsent)
+        for number, queued in enumerate(unsent):
+            queued.is_unsent = False
+            if number >= n_paid and not queued.future.done():
                 queued.future.set_exception(
                     BudgetExhausted("what is left of the budget is not enough for another batch")
                 )
-        paid = {name: requests[name] for name in hashes[:n_paid]}
+        paid = {queued.request.request_hash: queued.request for queued in unsent[:n_paid]}
         limits = BatchLimits(requests=self._max_requests, size=self.service.limits.size)
         files = await asyncio.to_thread(write_files, self._folder, paid, self.service, limits)
         for place, file in enumerate(files):
@@ -400,7 +400,7 @@ class BatchQueue:
             if self._is_late.is_set():
                 queued.future.set_result(None)
             else:
-                self._unsent[item] = queued.request
+                queued.is_unsent = True
 
     async def _note(self, batch_id: str, status: BatchStatus, state: BatchState | None, *, n: int) -> None:
         provider_id, provider_status = (state.provider_id, state.status) if state else (None, None)
@@ -485,8 +485,7 @@ class BatchQueue:
         self._is_late.set()
         if self._batches:
             logger.warning("the deadline has passed: the batch is cancelled, and what it lacks is asked by itself")
-        unsent, self._unsent = self._unsent, {}
-        self._put_back(unsent)
+        self._put_back([queued.request.request_hash for queued in self._list_unsent()])
         for batch in list(self._batches):
             await self._cancel(batch)
 

@@ -1,4 +1,7 @@
-"""Slots of an endpoint: in order, never too many, none lost, and as many as the endpoint capacity."""
+"""Slots of an endpoint: in order, never too many, none lost, and as many as it takes; and a slow model of your own.
+
+All in virtual time.
+"""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Estimated tokens: compared with OpenAI's tokenizer on the same texts, counted once and written down."""
+"""Estimated tokens, compared with OpenAI's tokenizer; the splitting of texts by them; and price tables."""
 
 from importlib.resources import files
 from itertools import pairwise

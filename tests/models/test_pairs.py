@@ -1,4 +1,4 @@
-"""Verdicts made from scores of pairs: which pairs are asked for, what counts as support, and what reasons say."""
+"""Verdicts from pairs: which pairs are asked for, what counts as support, and the forms in which chat models are asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invalid settings of a target are refused when they are read, before anything is asked."""
+"""Settings of a target: invalid ones are refused when they are read, and values may be named in blocks and variables."""
 
 from __future__ import annotations
 
