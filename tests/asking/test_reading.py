@@ -1,4 +1,4 @@
-"""Replies as models write them, objects and rows: JSON is found anywhere, and verdicts are checked against the question."""
+"""Replies as models write them, objects and rows: JSON is found anywhere and checked against the question."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Verdicts from pairs: which pairs are asked for, what counts as support, and the forms in which chat models are asked."""
+"""Verdicts from pairs: which pairs are asked for, what counts as support, and the forms of chat models for it."""
 
 from __future__ import annotations
 

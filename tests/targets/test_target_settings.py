@@ -1,4 +1,4 @@
-"""Settings of a target: invalid ones are refused when they are read, and values may be named in blocks and variables."""
+"""Settings of a target: invalid ones are refused when they are read; values may be in blocks and variables."""
 
 from __future__ import annotations
 
