@@ -64,9 +64,7 @@ def describe_application(target: Mapping[str, object] | None) -> Mapping[str, ob
     """Return the settings of a target that name the application, and what it is asked for; None without one."""
     if target is None:
         return None
-    # Earlier versions had no choice: every question was asked after the dataset's turns.
-    usual = {"history"} if target.get("history") == "dataset" else set()
-    return {name: value for name, value in target.items() if name not in _MANNERS | usual}
+    return {name: value for name, value in target.items() if name not in _MANNERS}
 
 
 # --- conversations

@@ -24,7 +24,6 @@ from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import (
     asks_the_same,
     check_takes_conversation,
-    describe_application,
     group_turns,
     make_target,
     stage_responses,
@@ -193,14 +192,6 @@ async def test_bot_with_memory_needs_the_conversation_id() -> None:
             with pytest.raises(TargetError, match="remembers them itself"):
                 check_takes_conversation(target, settings, 3)
         await target.close()
-
-
-def test_an_application_is_the_same_as_before_there_was_a_choice() -> None:
-    settings = TargetSettings(url="http://bot.test/")
-    before = {name: value for name, value in settings.model_dump(mode="json").items() if name != "history"}
-    assert describe_application(settings.model_dump(mode="json")) == describe_application(before)
-    own = settings.model_copy(update={"history": "own"})
-    assert describe_application(own.model_dump(mode="json")) != describe_application(before)
 
 
 # --- turns in order, conversations side by side
