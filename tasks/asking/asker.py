@@ -105,7 +105,7 @@ class Answer(Generic[T]):
 
 @dataclass(kw_only=True)
 class _Attempts:
-    """The attempts at one question and their failures; `used` of them count against `max_used`.
+    """The attempts at one question and their failures.
 
     `request` is the question as prepared when the run had dropped `prepared_after` options; `tokens` is a guess at what
     one attempt takes, reply included; `number` is its place among the questions that wait for a slot. `call` is the
@@ -118,7 +118,6 @@ class _Attempts:
     tokens: int
     number: int
     sent: int = 0
-    used: int = 0
     unusable: int = 0
     transport_failures: int = 0
     unreachable: int = 0
@@ -131,6 +130,11 @@ class _Attempts:
     note: str = ""
     last_problem: str = ""
     call: Call = field(init=False)
+
+    @property
+    def used(self) -> int:
+        """The attempts that count against `max_used`: not refusals by 429, nor of the first options."""
+        return self.unusable + self.transport_failures + max(0, self.options_dropped - _MAX_OPTIONS_DROPPED)
 
 
 class InFlight:
@@ -445,20 +449,17 @@ class Asker:
                         f"no more requests were sent; the last: {error}: {quoted!r}; {NEW_RUN} model ({judge}), or "
                         "another prompt (--prompts)"
                     )
-                attempts.used += 1
                 attempts.unusable += 1
                 attempts.note = _UNUSABLE_NOTE
             case UnsupportedOption():
                 # Sent again without the option, which the question cannot help; but not for ever.
                 self._n_dropped += 1
                 attempts.options_dropped += 1
-                attempts.used += attempts.options_dropped > _MAX_OPTIONS_DROPPED
             case TransientJudgeError(rate_limited=True):
                 # The endpoint is alive: it is waited for, and this does not count as an attempt.
                 attempts.refusals += 1
                 wait_s = max(error.retry_after_s or 0.0, draw_backoff(attempts.refusals))
             case TransientJudgeError():
-                attempts.used += 1
                 attempts.transport_failures += 1
                 attempts.unreachable += error.unreachable
                 attempts.late += error.late
