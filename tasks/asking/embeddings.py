@@ -79,11 +79,15 @@ class _Text:
     since: float
 
 
-class EmbeddingQueue:
-    """Gathers texts for `asker`, whose judge is an embedding model. Belongs to one event loop."""
+class AskedEmbedder:
+    """Vectors from a model, asked for through a separate `Asker`, of `max_tokens` of texts at a time.
+
+    Belongs to one event loop.
+    """
 
     def __init__(self, asker: Asker, *, max_tokens: int = MAX_TOKENS) -> None:
-        self._asker = asker
+        self.asker = asker
+        self.name = asker.judge.name
         self._max_tokens = max_tokens
         self._max_texts = MAX_TEXTS
         self._in_flight = InFlight()
@@ -93,29 +97,44 @@ class EmbeddingQueue:
         self._sending: set[asyncio.Task[bool]] = set()
         self._n_asking = 0
 
-    async def embed(self, question: Question) -> "array[float]":
-        """Return the vector of a question's `text`, recorded or new; raises what `Asker.ask` raises."""
-        self._asker.raise_if_stopped()
-        request = self._asker.judge.prepare(question)
+    async def compare(self, sample_id: str, text: str, other: str) -> float:
+        """Return the cosine of the two texts' vectors, clipped to [0, 1]."""
+        first, second = await gather_all([self.embed(sample_id, side) for side in (text, other)])
+        if len(first) != len(second):
+            raise JudgeFailed(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
+        product = sum(x * y for x, y in zip(first, second, strict=True))
+        length = math.sqrt(sum(x * x for x in first)) * math.sqrt(sum(y * y for y in second))
+        return clip(product / length)
+
+    async def embed(self, sample_id: str, text: str) -> "array[float]":
+        """Return the vector of a text, recorded or new; raises what `Asker.ask` raises."""
+        self.asker.raise_if_stopped()
+        question = Question(step="similarity", sample_id=sample_id, prompt=None, data={"text": text})
+        request = self.asker.judge.prepare(question)
         async with self._in_flight.hold([request.request_hash]):
-            recorded = await self._asker.find_recorded(question, request, read_vector)
+            recorded = await self.asker.find_recorded(question, request, read_vector)
             if recorded is not None:
                 return recorded.value
-            n_tokens, loop = estimate_tokens(str(question.data["text"])), asyncio.get_running_loop()
-            text = _Text(question=question, n_tokens=n_tokens, vector=loop.create_future(), since=time.monotonic())
-            self._waiting.append(text)
+            loop = asyncio.get_running_loop()
+            vector: asyncio.Future[array[float]] = loop.create_future()
+            n_tokens = estimate_tokens(text)
+            self._waiting.append(_Text(question=question, n_tokens=n_tokens, vector=vector, since=time.monotonic()))
             if len(self._waiting) >= self._max_texts:
                 self._send_waiting()
             elif self._timer is None:
                 self._timer = loop.call_later(_LOOK_S, self._look)
-            return await text.vector
+            return await vector
+
+    async def close(self) -> None:
+        """Close the model's client."""
+        await self.asker.judge.close()
 
     def _look(self) -> None:
         """Send the texts when one has waited long, or when no question is being asked that might bring more."""
         self._timer = None
         if not self._waiting:
             return
-        is_quiet = len(self._waiting) == self._n_seen and self._asker.activity.n_moving <= self._n_asking
+        is_quiet = len(self._waiting) == self._n_seen and self.asker.activity.n_moving <= self._n_asking
         self._n_seen = len(self._waiting)
         if is_quiet or time.monotonic() - self._waiting[0].since >= _MAX_WAIT_S:
             self._send_waiting()
@@ -177,13 +196,13 @@ class EmbeddingQueue:
         self._n_asking += 1
         try:
             if len(group) == 1:
-                vector = (await self._asker.ask(group[0].question, read_vector)).value
+                vector = (await self.asker.ask(group[0].question, read_vector)).value
                 if not group[0].vector.done():  # the caller was cancelled
                     group[0].vector.set_result(vector)
                 return ()
             parts, step = [text.question for text in group], group[0].question.step
             question = Question(step=step, sample_id=None, prompt=None, data={}, parts=parts)
-            answer = await self._asker.ask(question, lambda _: None)
+            answer = await self.asker.ask(question, lambda _: None)
         finally:
             self._n_asking -= 1
         unusable: list[_Text] = []
@@ -193,7 +212,7 @@ class EmbeddingQueue:
             except UnusableReply:
                 unusable.append(text)
                 continue
-            self._asker.keep_part(text.question, part, of=answer)
+            self.asker.keep_part(text.question, part, of=answer)
             if not text.vector.done():
                 text.vector.set_result(vector)
         return unusable
@@ -270,33 +289,6 @@ def _count_ngrams(text: str) -> Counter[str]:
                 break
             ngrams += [padded[start : start + size] for start in range(len(padded) - size + 1)]
     return Counter(ngrams)
-
-
-class AskedEmbedder:
-    """Vectors from a model, asked for through a separate `Asker`, of `max_tokens` of texts at a time."""
-
-    def __init__(self, asker: Asker, *, max_tokens: int = MAX_TOKENS) -> None:
-        self.asker = asker
-        self.name = asker.judge.name
-        self._queue = EmbeddingQueue(asker, max_tokens=max_tokens)
-
-    async def compare(self, sample_id: str, text: str, other: str) -> float:
-        """Return the cosine of the two texts' vectors, clipped to [0, 1]."""
-        first, second = await gather_all([self.embed(sample_id, side) for side in (text, other)])
-        if len(first) != len(second):
-            raise JudgeFailed(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
-        product = sum(x * y for x, y in zip(first, second, strict=True))
-        length = math.sqrt(sum(x * x for x in first)) * math.sqrt(sum(y * y for y in second))
-        return clip(product / length)
-
-    async def embed(self, sample_id: str, text: str) -> "array[float]":
-        """Return the vector of a text; raises JudgeFailed."""
-        question = Question(step="similarity", sample_id=sample_id, prompt=None, data={"text": text})
-        return await self._queue.embed(question)
-
-    async def close(self) -> None:
-        """Close the model's client."""
-        await self.asker.judge.close()
 
 
 Embedder = HashingEmbedder | AskedEmbedder
