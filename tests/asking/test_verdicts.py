@@ -1,76 +1,393 @@
-"""Ids in, ids out, without a step around it: what is asked, how often, and which failure counts where several come."""
+"""Ids in, ids out, and votes on them: what is asked, how often, how votes are counted, and which failure counts."""
+
+from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
-from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_settings, read_calls, say_verdicts
+from live_runs import (
+    PROMPTS,
+    ScriptedJudge,
+    lay_out_run,
+    make_settings,
+    read_calls,
+    say_good,
+    say_verdicts,
+)
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.asker import LAST_CHANCE
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
+from evalhouse.tasks.asking.verdicts import (
+    Inquiry,
+    JudgedItem,
+    Verdict,
+    Vote,
+    ask_verdicts,
+    elect,
+    gather_all,
+    write_verdict,
+)
 from evalhouse.tasks.judge.protocol import (
     BudgetExhausted,
     EndpointDown,
     FatalJudgeError,
     JudgeFailed,
+    ModelReply,
+    ModelRequest,
     Question,
     RefusedRequest,
     TransientJudgeError,
 )
 
-IDS = ("C1", "C2", "C3", "C4")
-CONTEXTS = [Item(id=item_id, text=f"Context {item_id}.") for item_id in IDS]
+Reply = str | Exception
+
+# Counting
+
+
+def cast_labels(*labels: str) -> list[Vote]:
+    return [
+        Vote(number=number, verdict=Verdict(label=label, reason=f"reason {number}"), call_id=f"call {number}")
+        for number, label in enumerate(labels, start=1)
+    ]
+
+
+def cast_contexts(*ranks: Collection[int]) -> list[Vote]:
+    named = [tuple(f"C{rank}" for rank in sorted(some)) for some in ranks]
+    return [
+        Vote(number=number, verdict=Verdict(contexts=contexts, reason=f"reason {number}"), call_id=f"call {number}")
+        for number, contexts in enumerate(named, start=1)
+    ]
+
+
+def must_elect(cast: Sequence[Vote], asked: int | None = None) -> JudgedItem:
+    elected = elect(cast, asked=asked or len(cast))
+    assert elected is not None
+    return elected
+
+
+def test_majority_has_the_reason_of_its_first_vote() -> None:
+    elected = must_elect(cast_labels("FP", "TP", "TP"))
+    assert (elected.verdict.label, elected.verdict.reason, elected.call_id) == ("TP", "reason 2", "call 2")
+    assert [(vote.number, vote.verdict.label, vote.agrees) for vote in elected.votes] == [
+        (1, "FP", False), (2, "TP", True), (3, "TP", True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("votes", "contexts", "named_by", "agrees"),
+    [
+        ([{1}, {1, 2}, {1, 2}], ["C1", "C2"], 2, [False, True, True]),
+        ([{1, 3}, set(), set()], [], 2, [False, True, True]),
+        ([{2}, {10}, {2, 10}, {2, 10}, {10}], ["C2", "C10"], 3, [False, False, True, True, False]),
+        ([{1}, {1}, {1}], ["C1"], 1, [True, True, True]),
+    ],
+)
+def test_supporting_contexts_are_counted_one_by_one(
+    votes: Sequence[set[int]], contexts: list[str], named_by: int, agrees: list[bool]
+) -> None:
+    elected = must_elect(cast_contexts(*votes))
+    assert list(elected.verdict.contexts) == contexts
+    assert (elected.verdict.reason, elected.call_id) == (f"reason {named_by}", f"call {named_by}")
+    assert [vote.agrees for vote in elected.votes] == agrees
+
+
+@pytest.mark.parametrize(
+    ("votes", "contexts", "nearest"),
+    [
+        ([{2, 10}, {1, 10}, {1, 2}], ["C1", "C2", "C10"], 1),  # as near as the others: the first
+    ],
+)
+def test_majority_that_no_vote_named_has_the_reason_of_the_nearest(
+    votes: Sequence[set[int]], contexts: list[str], nearest: int
+) -> None:
+    elected = must_elect(cast_contexts(*votes))
+    assert list(elected.verdict.contexts) == contexts
+    assert elected.call_id == f"call {nearest}"
+    assert elected.verdict.reason == f"by a majority for each context; the nearest vote: reason {nearest}"
+    assert not any(vote.agrees for vote in elected.votes)
+
+
+@pytest.mark.parametrize(
+    ("votes", "contexts", "nearest"),
+    [([{1}, {2, 3}, {4}], ["C1"], 1), ([{2, 3}, {4}, {5}], ["C4"], 2), ([set(), {2}, {3}], ["C2"], 2)],
+)
+def test_most_votes_find_support_though_none_in_the_same_context(
+    votes: Sequence[set[int]], contexts: list[str], nearest: int
+) -> None:
+    elected = must_elect(cast_contexts(*votes))
+    assert list(elected.verdict.contexts) == contexts
+    assert elected.call_id == f"call {nearest}"
+    assert elected.verdict.reason == (
+        f"by a majority that it is supported, and by none for a context; the nearest vote: reason {nearest}"
+    )
+    assert not any(vote.agrees for vote in elected.votes)
+
+
+@pytest.mark.parametrize(
+    ("votes", "alone", "together", "agrees"),
+    [
+        (["1+2", "1+2", ""], [], ["C1", "C2"], [True, True, False]),
+        (["1+2", "1+2+3", "1"], [], ["C1", "C2"], [True, False, False]),
+        (["1", "1", "1+2"], ["C1"], [], [True, True, False]),
+        (["1+2", "2+3", "1+3"], [], ["C1", "C2", "C3"], [False, False, False]),
+        (["1", "1+2", ""], ["C1"], [], [False, False, False]),  # supported by two of three, the first is as near
+        (["1+2", "3+4", ""], [], ["C1", "C2"], [False, False, False]),
+        (["1+2", "", ""], [], [], [False, True, True]),
+    ],
+)
+def test_support_together_is_voted_on_with_support_as_such(
+    votes: Sequence[str], alone: list[str], together: list[str], agrees: list[bool]
+) -> None:
+    cast = [
+        Vote(
+            number=number,
+            verdict=Verdict(
+                reason="",
+                contexts=tuple(f"C{rank}" for rank in text.split() if "+" not in text),
+                together=tuple(f"C{rank}" for rank in text.split("+") if "+" in text),
+            ),
+            call_id=f"call {number}",
+        )
+        for number, text in enumerate(votes, start=1)
+    ]
+    elected = must_elect(cast)
+    assert (list(elected.verdict.contexts), list(elected.verdict.together)) == (alone, together)
+    assert [vote.agrees for vote in elected.votes] == agrees
+    assert [write_verdict(vote.verdict) for vote in elected.votes] == [text or "none" for text in votes]
+
+
+def test_that_anything_supports_counts_more_than_how_many_contexts_differ() -> None:
+    """The empty vote differs from C1 by one context, the others by two and more; it would tell why nothing supports."""
+    elected = must_elect(cast_contexts(set(), {1, 2, 3}, {1, 4, 5}))
+    assert elected.verdict.contexts == ("C1",)
+    assert elected.call_id == "call 2"
+
+
+def list_outcomes(cast: Sequence[Vote], asked: int, choices: Sequence[Vote]) -> set[tuple[object, ...]]:
+    """Return the majorities that are possible, over all replies of the missing votes."""
+    ways = product(choices, repeat=asked - len(cast))
+    found = [must_elect([*cast, *way], asked).verdict for way in ways]
+    return {(verdict.label, verdict.contexts, "none for a context" in verdict.reason) for verdict in found}
+
+
+@pytest.mark.parametrize("asked", [3, 5])
+@pytest.mark.parametrize("kind", ["labels", "contexts"])
+def test_missing_votes_leave_open_exactly_what_they_could_change(asked: int, kind: str) -> None:
+    sets = [set(some) for size in range(3) for some in combinations((1, 2), size)]
+    choices = cast_labels("TP", "FP") if kind == "labels" else cast_contexts(*sets)
+    for n_cast in range(asked):
+        for cast in product(choices, repeat=n_cast):
+            elected = elect(cast, asked=asked)
+            outcomes = list_outcomes(cast, asked, choices)
+            # Where support may end up in no context by a majority, every vote is waited for.
+            is_open = len(outcomes) > 1 or any(by_none for _, _, by_none in outcomes)
+            assert (elected is None) == is_open
+            if elected is not None:
+                assert outcomes == {(elected.verdict.label, elected.verdict.contexts, False)}
+
+
+# Asking
+
+IDS = ("C1", "C2", "C3")
 LABELS = ("useful", "not_useful")
 
 
-def make_inquiry() -> Inquiry:
+def make_inquiry(votes: int = 3, among: Sequence[str] = IDS) -> Inquiry:
+    contexts = [Item(id=item_id, text=f"Context {item_id}.") for item_id in among]
     return Inquiry(
         step="rank",
         sample_id="s1",
         prompt=PROMPTS["rank"],
         build_data=lambda ids: {
-            "question": "?", "ground_truth": "It is red.", "contexts": [item for item in CONTEXTS if item.id in ids],
+            "question": "?", "ground_truth": "It is red.", "contexts": [item for item in contexts if item.id in ids],
         },
-        allowed=dict.fromkeys(IDS, LABELS),
+        allowed=dict.fromkeys(among, LABELS),
+        votes=votes,
     )  # fmt: skip
 
 
-def say_useful(ids: Collection[str], reason: str = "") -> str:
-    return say_verdicts(*({"id": item, "label": "useful", "reason": reason} for item in ids))
+def say_useful(useful: Collection[str], reason: str = "", ids: Collection[str] = IDS) -> str:
+    return say_verdicts(
+        *({"id": item, "label": "useful" if item in useful else "not_useful", "reason": reason} for item in ids)
+    )
 
 
-def say_by_number(*replies: str | Exception) -> Callable[[Question], str | Exception]:
-    """The n-th of these to the n-th question, however often that is sent; the last for ever."""
-    return lambda question: replies[min(question.number, len(replies)) - 1]
+def say_by_vote(*text: Reply) -> Callable[[Question], Reply]:
+    return lambda question: text[question.vote - 1]
 
 
 async def ask(
-    folder: Path, says: Callable[[Question], str | Exception], *, attempts: int = 4
-) -> tuple[dict[str, JudgedItem] | Exception, list[Question]]:
+    folder: Path, says: Callable[[Question], Reply], *, ids: Sequence[str] = IDS, votes: int = 3, attempts: int = 3
+) -> tuple[dict[str, JudgedItem] | JudgeFailed | EndpointDown, list[Question]]:
     """The verdicts or the error, and the questions that were sent."""
     judge = ScriptedJudge(says)
     async with lay_out_run(folder, make_settings(attempts=attempts), judge=judge) as live_run:
         try:
-            poll = await ask_verdicts(live_run.asker, make_inquiry())
+            poll = await ask_verdicts(live_run.asker, make_inquiry(votes, ids))
             return poll.failure or poll.judged, judge.asked
         except (JudgeFailed, EndpointDown) as error:
             return error, judge.asked
 
 
-async def test_all_at_once_is_one_request_that_narrows_nothing(tmp_path: Path) -> None:
-    judged, asked = await ask(tmp_path, say_by_number(say_useful(IDS)))
+async def test_each_id_has_its_own_majority_and_every_vote_is_kept(tmp_path: Path) -> None:
+    says = say_by_vote(say_useful({"C1", "C2"}, "one"), say_useful({"C2"}, "two"), say_useful({"C1"}, "three"))
+    judged, asked = await ask(tmp_path, says)
     assert isinstance(judged, dict)
-    assert set(judged) == set(IDS)
+    assert {item: one.verdict.label for item, one in judged.items()} == {
+        "C1": "useful", "C2": "useful", "C3": "not_useful",
+    }  # fmt: skip
+    assert {item: one.verdict.reason for item, one in judged.items()} == {"C1": "one", "C2": "one", "C3": "one"}
+    assert sorted(question.vote for question in asked) == [1, 2, 3]
+    assert {item: [vote.agrees for vote in one.votes] for item, one in judged.items()} == {
+        "C1": [True, False, True], "C2": [True, True, False], "C3": [True, True, True],
+    }  # fmt: skip
+    assert len({call["request_hash"] for call in read_calls(tmp_path)}) == 3
+    assert {vote.call_id for one in judged.values() for vote in one.votes} == {
+        call["call_id"] for call in read_calls(tmp_path)
+    }
+
+
+async def test_a_verdict_names_a_call_of_its_majority(tmp_path: Path) -> None:
+    judged, _ = await ask(tmp_path, say_by_vote(say_useful(()), say_useful({"C1"}, "two"), say_useful({"C1"}, "three")))
+    assert isinstance(judged, dict)
+    assert judged["C1"].verdict.reason == "two"
+    assert judged["C1"].call_id == judged["C1"].votes[1].call_id != judged["C2"].call_id
+
+
+class CountingJudge(ScriptedJudge):
+    """Replies only when `wanted` requests are waiting."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__(say_good)
+        self._all_there = asyncio.Barrier(wanted)
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        await self._all_there.wait()
+        return await super().reply(request)
+
+
+async def test_votes_are_asked_for_at_once(tmp_path: Path) -> None:
+    async with lay_out_run(tmp_path, judge=CountingJudge(5)) as live_run, asyncio.timeout(30):
+        judged = (await ask_verdicts(live_run.asker, make_inquiry(5))).judged
+    assert all(len(one.votes) == 5 for one in judged.values())
+
+
+async def test_single_question_is_not_a_vote(tmp_path: Path) -> None:
+    judged, asked = await ask(tmp_path, lambda _: say_useful({"C1"}), votes=1)
+    assert isinstance(judged, dict)
+    assert [question.vote for question in asked] == [0]
+    assert all(one.votes == () for one in judged.values())
+
+
+async def test_ids_missing_from_a_vote_are_asked_for_again_in_that_vote(tmp_path: Path) -> None:
+    def says(question: Question) -> str:
+        ids = question.only or (IDS[1:] if question.vote == 2 else IDS)
+        return say_useful({"C1"} if question.vote == 2 else (), f"vote {question.vote}.{question.number}", ids)
+
+    judged, asked = await ask(tmp_path, says)
+    assert isinstance(judged, dict)
+    assert [(question.vote, question.number, question.only) for question in asked if question.number > 1] == [
+        (2, 2, ("C1",))
+    ]
+    assert len(asked) == 4
+    assert [vote.verdict.reason for vote in judged["C1"].votes] == ["vote 1.1", "vote 2.2", "vote 3.1"]
+    assert [vote.agrees for vote in judged["C1"].votes] == [True, False, True]
+
+
+async def test_failed_vote_does_not_matter_where_the_others_agree(tmp_path: Path) -> None:
+    judged, _ = await ask(tmp_path, say_by_vote(RefusedRequest("filtered"), say_useful({"C1"}), say_useful({"C1"})))
+    assert isinstance(judged, dict)
+    assert [judged[item].verdict.label for item in IDS] == ["useful", "not_useful", "not_useful"]
+    assert [[vote.number for vote in judged[item].votes] for item in IDS] == [[2, 3]] * 3
+
+
+async def test_a_vote_that_fails_leaves_open_where_the_others_disagree(tmp_path: Path) -> None:
+    error, _ = await ask(tmp_path, say_by_vote(say_useful({"C1"}), RefusedRequest("filtered"), say_useful({"C2"})))
+    assert type(error) is JudgeFailed
+    assert str(error) == "no majority of 3 votes on C1, C2; 1 failed, the first: filtered"
+
+
+async def test_one_vote_of_three_is_not_a_majority(tmp_path: Path) -> None:
+    says = say_by_vote(RefusedRequest("filtered"), say_useful({"C1"}), RefusedRequest("too long"))
+    error, _ = await ask(tmp_path, says)
+    assert str(error) == "no majority of 3 votes on C1, C2, C3; 2 failed, the first: filtered"
+
+
+@pytest.mark.parametrize(("third", "open_ids"), [({"C1", "C3"}, ""), ({"C1"}, "C3")])
+async def test_a_vote_that_stays_incomplete_counts_for_the_ids_it_gave(
+    tmp_path: Path, third: set[str], open_ids: str
+) -> None:
+    says = say_by_vote(say_useful({"C1", "C3"}), say_useful({"C2"}, ids=("C1", "C2")), say_useful(third))
+    judged, asked = await ask(tmp_path, says, attempts=2)
+    assert len(asked) == 4
+    if open_ids:
+        assert isinstance(judged, JudgeFailed)
+        assert str(judged).startswith(f"no majority of 3 votes on {open_ids}; 1 failed, the first: given up after 1")
+    else:
+        assert isinstance(judged, dict)
+        assert [judged[item].verdict.label for item in IDS] == ["useful", "not_useful", "useful"]
+        assert [len(judged[item].votes) for item in IDS] == [3, 3, 2]
+
+
+async def test_votes_that_money_was_missing_for_can_be_had_with_more(tmp_path: Path) -> None:
+    spent = BudgetExhausted("the budget of 1 dollars is spent")
+    error, _ = await ask(tmp_path, say_by_vote(say_useful(IDS), RefusedRequest("filtered"), spent))
+    assert type(error) is BudgetExhausted
+    assert error.reason == "budget_exhausted"
+
+
+@pytest.mark.usefixtures("quick_backoff")
+@pytest.mark.parametrize(("last_chance", "kind"), [(False, EndpointDown), (True, dict)])
+async def test_a_vote_is_waited_for_as_long_as_prefect_tries_again(
+    tmp_path: Path, last_chance: bool, kind: type
+) -> None:
+    LAST_CHANCE.set(last_chance)
+    down = say_by_vote(say_useful({"C1"}), TransientJudgeError("status 503"), say_useful({"C1"}))
+    judged, asked = await ask(tmp_path, down, attempts=2)
+    assert isinstance(judged, kind)
+    assert len(asked) == 4
+    again, asked = await ask(tmp_path, say_by_vote("never sent", say_useful(()), "never sent"))
+    assert isinstance(again, dict)
+    assert [question.vote for question in asked] == [2]
+    assert [vote.agrees for vote in again["C1"].votes] == [True, False, True]
+
+
+# Asking once
+
+FOUR = ("C1", "C2", "C3", "C4")
+
+
+def say_by_number(*replies: Reply) -> Callable[[Question], Reply]:
+    """The n-th of these to the n-th question, however often that is sent; the last for ever."""
+    return lambda question: replies[min(question.number, len(replies)) - 1]
+
+
+def say_yes(ids: Collection[str], reason: str = "") -> str:
+    """Useful on these ids, and nothing on others."""
+    return say_useful(ids, reason, ids)
+
+
+async def ask_once(
+    folder: Path, says: Callable[[Question], Reply], *, attempts: int = 4
+) -> tuple[dict[str, JudgedItem] | JudgeFailed | EndpointDown, list[Question]]:
+    return await ask(folder, says, ids=FOUR, votes=1, attempts=attempts)
+
+
+async def test_all_at_once_is_one_request_that_narrows_nothing(tmp_path: Path) -> None:
+    judged, asked = await ask_once(tmp_path, say_by_number(say_yes(FOUR)))
+    assert isinstance(judged, dict)
+    assert set(judged) == set(FOUR)
     assert [(question.number, question.only) for question in asked] == [(1, ())]
 
 
 async def test_each_verdict_is_the_first_usable_one_and_names_its_call(tmp_path: Path) -> None:
     """The second reply repeats C1, which was not asked for again, with another label."""
     second = say_verdicts({"id": "C1", "label": "not_useful"}, {"id": "C3", "label": "useful", "reason": "second"})
-    says = say_by_number(say_useful(("C1", "C2"), "first"), second, say_useful(("C4",), "third"))
-    judged, asked = await ask(tmp_path, says)
+    says = say_by_number(say_yes(("C1", "C2"), "first"), second, say_yes(("C4",), "third"))
+    judged, asked = await ask_once(tmp_path, says)
     assert isinstance(judged, dict)
     assert {item: one.verdict.reason for item, one in judged.items()} == {
         "C1": "first", "C2": "first", "C3": "second", "C4": "third",
@@ -78,16 +395,16 @@ async def test_each_verdict_is_the_first_usable_one_and_names_its_call(tmp_path:
     assert {one.verdict.label for one in judged.values()} == {"useful"}
     assert [question.only for question in asked] == [(), ("C3", "C4"), ("C4",)]
     calls = [call["call_id"] for call in read_calls(tmp_path)]
-    assert [judged[item].call_id for item in IDS] == [calls[0], calls[0], calls[1], calls[2]]
+    assert [judged[item].call_id for item in FOUR] == [calls[0], calls[0], calls[1], calls[2]]
 
 
 async def test_reply_without_any_missing_verdict_is_asked_again_with_a_note(tmp_path: Path) -> None:
     """It is as good as unreadable: the same question with a note, and no later question uses it."""
 
     def says(question: Question) -> str:
-        return say_useful(("C1", "C2", "C3") if question.number == 1 else ("C4",) if question.note else ("C3",))
+        return say_yes(("C1", "C2", "C3") if question.number == 1 else ("C4",) if question.note else ("C3",))
 
-    judged, asked = await ask(tmp_path, says)
+    judged, asked = await ask_once(tmp_path, says)
     assert isinstance(judged, dict)
     assert [(question.number, question.only, bool(question.note)) for question in asked] == [
         (1, (), False), (2, ("C4",), False), (2, ("C4",), True),
@@ -96,14 +413,14 @@ async def test_reply_without_any_missing_verdict_is_asked_again_with_a_note(tmp_
 
 
 async def test_attempts_are_shared_by_a_silent_and_an_incomplete_judge(tmp_path: Path) -> None:
-    for folder, first in (("silent", "no"), ("incomplete", say_useful(("C1",)))):
-        error, asked = await ask(tmp_path / folder, say_by_number(first, "no"), attempts=3)
+    for folder, first in (("silent", "no"), ("incomplete", say_yes(("C1",)))):
+        error, asked = await ask_once(tmp_path / folder, say_by_number(first, "no"), attempts=3)
         assert isinstance(error, JudgeFailed)
         assert len(asked) == 3
 
 
 async def test_one_attempt_is_one_request(tmp_path: Path) -> None:
-    error, asked = await ask(tmp_path, say_by_number(say_useful(("C1", "C2", "C3"))), attempts=1)
+    error, asked = await ask_once(tmp_path, say_by_number(say_yes(("C1", "C2", "C3"))), attempts=1)
     assert isinstance(error, JudgeFailed)
     assert "still incomplete after asking 1 times: no usable verdict for C4" in str(error)
     assert len(asked) == 1
@@ -111,10 +428,10 @@ async def test_one_attempt_is_one_request(tmp_path: Path) -> None:
 
 async def test_incomplete_reply_is_reused_and_only_the_rest_is_asked(tmp_path: Path) -> None:
     """A run that is resumed, or another one, pays for no part again."""
-    await ask(tmp_path, say_by_number(say_useful(("C1", "C2")), RefusedRequest("too long")))
-    judged, asked = await ask(tmp_path, say_by_number("never sent", say_useful(("C3", "C4"))))
+    await ask_once(tmp_path, say_by_number(say_yes(("C1", "C2")), RefusedRequest("too long")))
+    judged, asked = await ask_once(tmp_path, say_by_number("never sent", say_yes(("C3", "C4"))))
     assert isinstance(judged, dict)
-    assert set(judged) == set(IDS)
+    assert set(judged) == set(FOUR)
     assert [question.only for question in asked] == [("C3", "C4")]
     calls = read_calls(tmp_path)
     cached = [call for call in calls if call["status"] == "cached"]
@@ -128,8 +445,8 @@ async def test_endpoint_that_goes_down_in_between_is_not_an_incomplete_judge(
     tmp_path: Path, last_chance: bool, kind: type[Exception]
 ) -> None:
     LAST_CHANCE.set(last_chance)
-    says = say_by_number(say_useful(("C1", "C2")), TransientJudgeError("status 503"))
-    error, asked = await ask(tmp_path, says, attempts=3)
+    says = say_by_number(say_yes(("C1", "C2")), TransientJudgeError("status 503"))
+    error, asked = await ask_once(tmp_path, says, attempts=3)
     assert type(error) is kind
     assert "status 503" in str(error)
     assert [question.only for question in asked] == [(), ("C3", "C4"), ("C3", "C4")]
