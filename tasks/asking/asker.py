@@ -3,6 +3,10 @@
 A question is looked up first (two equal questions at once are one), then sent within the endpoint's limits, and asked
 again where that may help. Each attempt is a row, written before its reply is used. All askers of a run share its stop
 sign, and count together how many questions move.
+
+From a shard to the socket a request passes `judge_shard`, the step's task (`classify`), `take_shard` with its
+`take_sample`, the step for one sample (`classify_statements`, `ask_labels`), `ask_in_parts`, `ask_verdicts`, and here
+`Asker.ask` and `Asker._send`; then the judge's `reply` and `HttpSession.send`. On the way back `_read` writes the row.
 """
 
 import asyncio
