@@ -13,7 +13,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, Final, Literal, cast
 from urllib.parse import parse_qsl
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from evalhouse.tasks.asking.pairs import Pair, Scored, judge_pairs, locate
 from evalhouse.tasks.judge.protocol import (
@@ -41,8 +41,13 @@ from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 
-@dataclass(frozen=True, kw_only=True)
-class Classifier:
+@cache
+def load_table() -> Mapping[str, Any]:
+    """Return `classifiers.toml`: known models, defaults, how configs name the supporting label, and golden pairs."""
+    return tomllib.loads(files("evalhouse.tasks.models").joinpath("classifiers.toml").read_text(encoding="utf-8"))
+
+
+class Classifier(BaseModel):
     """A model and how it is asked. Windows, overlaps and `max_tokens` are counted in its own tokens.
 
     `form` is `pair`, or a text with {document}, {claim} and maybe {eos}. `support` is the number of the label that
@@ -50,45 +55,28 @@ class Classifier:
     `device` and `backend` if they are None, and the model `max_tokens`.
     """
 
+    model_config = ConfigDict(frozen=True)
+
     model: str
     form: str
-    window: int
-    overlap: int
-    threshold: float
-    batch: int
-    support: int | None = None
+    window: int = Field(ge=1)
+    overlap: int = Field(ge=0)
+    threshold: float = Field(gt=0, lt=1)
+    batch: int = Field(ge=1)
+    support: int | None = Field(default=None, ge=0)
     sets_support: bool = False
-    max_tokens: int | None = None
-    device: str | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    device: str | None = Field(default=None, min_length=1)
     backend: Literal["torch", "onnx"] | None = None
 
-
-@cache
-def load_table() -> Mapping[str, Any]:
-    """Return `classifiers.toml`: known models, defaults, how configs name the supporting label, and golden pairs."""
-    return tomllib.loads(files("evalhouse.tasks.models").joinpath("classifiers.toml").read_text(encoding="utf-8"))
-
-
-def parse_classifier(name: str) -> Classifier:
-    """Return the classifier that a judge's name means; raises FatalJudgeError that says what is allowed."""
-    table = load_table()
-    model, _, query = name.partition(":")[2].partition("?")
-    if not model.strip():
-        raise FatalJudgeError(
-            f"no model given in {name!r}; allowed: {', '.join(table['models'])}, a folder or a hub's id"
-        )
-    row = table["defaults"] | table["models"].get(model, {"id": model})
-    known = Classifier(model=row["id"], **{key: value for key, value in row.items() if key not in ("id", "source")})
-    settings: dict[str, Any] = {}
-    for key, text in parse_qsl(query, keep_blank_values=True):
-        value = _parse_setting(key, text)
-        if value is None:
-            allowed = "; ".join(f"{known_key} {values}" for known_key, values in _SETTINGS.items())
-            raise FatalJudgeError(f"{name!r} has {key}={text!r}; allowed: {allowed}")
-        settings[key] = value
-    if query and not settings:
-        raise FatalJudgeError(f"{name!r} has {query!r} after its `?`; settings are written key=value, with & between")
-    return replace(known, **settings, sets_support="support" in settings)
+    @field_validator("form")
+    @classmethod
+    def _find_form(cls, form: str) -> str:
+        models = load_table()["models"]
+        form = str(models[form]["form"]) if form in models else form
+        if form != "pair" and not ("{document}" in form and "{claim}" in form):
+            raise ValueError("no document or no claim in it")
+        return form
 
 
 # The settings in a judge's name, and the values that each allows.
@@ -105,27 +93,26 @@ _SETTINGS: Final = {
 }
 
 
-def _parse_setting(key: str, text: str) -> object:
-    """Return the value of a setting, or None where the key or the value is not allowed."""
-    match key:
-        case "threshold":
-            try:
-                share = float(text)
-            except ValueError:
-                return None
-            return share if 0 < share < 1 else None
-        case "support" | "overlap" | "window" | "max_tokens" | "batch":
-            lowest = 0 if key in ("support", "overlap") else 1
-            return int(text) if text.isascii() and text.isdigit() and int(text) >= lowest else None
-        case "form":
-            models = load_table()["models"]
-            form = str(models[text]["form"]) if text in models else text
-            return form if form == "pair" or ("{document}" in form and "{claim}" in form) else None
-        case "device":
-            return text or None
-        case "backend":
-            return text if text in ("torch", "onnx") else None
-    return None
+def parse_classifier(name: str) -> Classifier:
+    """Return the classifier that a judge's name means; raises FatalJudgeError that says what is allowed."""
+    table = load_table()
+    model, _, query = name.partition(":")[2].partition("?")
+    if not model.strip():
+        raise FatalJudgeError(
+            f"no model given in {name!r}; allowed: {', '.join(table['models'])}, a folder or a hub's id"
+        )
+    row = table["defaults"] | table["models"].get(model, {"id": model})
+    settings = dict(parse_qsl(query, keep_blank_values=True))
+    if query and not settings:
+        raise FatalJudgeError(f"{name!r} has {query!r} after its `?`; settings are written key=value, with & between")
+    wrong = next((key for key in settings if key not in _SETTINGS), None)
+    if wrong is None:
+        try:
+            return Classifier(**row | settings, model=row["id"], sets_support="support" in settings)
+        except ValidationError as error:
+            wrong = str(error.errors()[0]["loc"][0])
+    allowed = "; ".join(f"{key} {values}" for key, values in _SETTINGS.items())
+    raise FatalJudgeError(f"{name!r} has {wrong}={settings[wrong]!r}; allowed: {allowed}")
 
 
 LOCAL_VERSION: Final = "1"  # part of every request's key: raise it whenever any verdict may come out differently
