@@ -41,7 +41,7 @@ from evalhouse.flows.server.environment import (
 )
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SERVE_LOG: Final = "evalhouse-serve.log"
 """The file in Prefect's folder with the lines of `evalhouse serve` and its server's log, over all starts."""
@@ -378,11 +378,16 @@ class Guard:
     `origins` are those whose pages may use the API, or `*`. Pages of other sites may not even send requests for which a
     browser needs no permission (a WebSocket, a form). A page that has pointed its own host name at this machine has an
     origin like the server's, and is recognized by the name in Host.
+
+    A WebSocket shows its key in its first message. One that sends none in `key_s` seconds is closed, and of more than
+    `max_keyless` the oldest, so that they do not take the connections of others.
     """
 
-    def __init__(self, app: "ASGIApp", origins: Sequence[str]) -> None:
+    def __init__(self, app: "ASGIApp", origins: Sequence[str], *, key_s: float, max_keyless: int) -> None:
         self._app = app
         self._origins = origins
+        self._key_s, self._max_keyless = key_s, max_keyless
+        self._keyless: dict[object, asyncio.Timeout] = {}  # the oldest first
         self._hosts = {*LOOPBACK, "::1", *(urlsplit(origin).hostname for origin in origins)}
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
@@ -401,13 +406,35 @@ class Guard:
             except ValueError:
                 refusal = "its Host or its Origin is not an address"
         if refusal is None:
-            await self._app(scope, receive, send)
+            await self._app(scope, self._await_key(receive) if scope["type"] == "websocket" else receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
             content_type = [(b"content-type", b"text/plain; charset=utf-8")]
             await send({"type": "http.response.start", "status": 403, "headers": content_type})
             await send({"type": "http.response.body", "body": refusal.encode()})
+
+    def _await_key(self, receive: "Receive") -> "Receive":
+        """Return the `receive` of a WebSocket that disconnects it where its first message does not come in time."""
+        loop, mark, is_keyless = asyncio.get_running_loop(), object(), True
+
+        async def receive_in_time() -> "Message":
+            nonlocal is_keyless
+            if not is_keyless:
+                return await receive()
+            try:
+                async with asyncio.timeout(self._key_s) as self._keyless[mark]:
+                    if len(self._keyless) > self._max_keyless:
+                        self._keyless.pop(next(iter(self._keyless))).reschedule(loop.time())
+                    message = await receive()
+            except TimeoutError:
+                message = {"type": "websocket.disconnect", "code": 1008}
+            finally:
+                self._keyless.pop(mark, None)
+            is_keyless = message["type"] == "websocket.connect"
+            return message
+
+        return receive_in_time
 
 
 def main() -> None:
@@ -475,7 +502,11 @@ async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_
     import uvicorn  # noqa: PLC0415  # these take two seconds, in which the order is watched for
     from filelock import FileLock  # noqa: PLC0415
 
-    from evalhouse.flows.server.connections import bound_connections  # noqa: PLC0415
+    from evalhouse.flows.server.connections import (  # noqa: PLC0415
+        HEADERS_S,
+        bound_connections,
+        find_max_connections,
+    )
     from evalhouse.flows.server.faster_start import create_app_faster, is_plain  # noqa: PLC0415
 
     if is_lasting or is_plain():
@@ -495,7 +526,12 @@ async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_
 
     settings = get_current_settings()
     config = uvicorn.Config(
-        Guard(app, settings.server.api.cors_allowed_origins.split(",")),
+        Guard(
+            app,
+            settings.server.api.cors_allowed_origins.split(","),
+            key_s=HEADERS_S,
+            max_keyless=find_max_connections() // 4,
+        ),
         log_config=None,
         timeout_graceful_shutdown=3,
         **bound_connections(),

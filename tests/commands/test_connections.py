@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -26,6 +27,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from evalhouse.flows.server import connections
+from evalhouse.flows.server.local import Guard
 
 MAX = 12
 POST = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
@@ -217,3 +219,36 @@ def test_clients_are_served_beside_more_half_open_connections_than_files(
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+async def test_websockets_without_a_key_leave_room_for_others() -> None:
+    """Of those that send no first message the oldest ends when there are too many, and each after some time."""
+    ended: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # as in ASGI
+        assert (await receive())["type"] == "websocket.connect"
+        while (await receive())["type"] == "websocket.receive":
+            pass
+        ended.append(scope["number"])
+
+    guard = Guard(app, ["http://localhost"], key_s=0.3, max_keyless=3)
+
+    def connect(number: int) -> tuple[asyncio.Queue[dict[str, str]], asyncio.Task[None]]:
+        messages: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        messages.put_nowait({"type": "websocket.connect"})
+        scope = {"type": "websocket", "headers": [(b"host", b"localhost")], "number": number}
+        return messages, asyncio.create_task(guard(scope, messages.get, messages.put))
+
+    keyed, of_keyed = connect(0)
+    keyed.put_nowait({"type": "websocket.receive"})
+    silent = []
+    for number in range(1, 7):
+        silent.append(connect(number)[1])
+        await asyncio.sleep(0.01)
+    assert ended == [1, 2, 3]
+    await asyncio.gather(*silent)
+    assert ended == [1, 2, 3, 4, 5, 6]
+    await asyncio.sleep(0.4)
+    assert not of_keyed.done()
+    keyed.put_nowait({"type": "websocket.disconnect"})
+    await of_keyed
