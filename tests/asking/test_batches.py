@@ -174,6 +174,8 @@ async def live_until(folder: Path, n: int) -> bool:
             return True
         judging.cancel()
         await asyncio.gather(judging, return_exceptions=True)
+        for task in live_run.batch_queues[0]._tasks:  # that of a batch which ends is not cancelled by `close`
+            task.cancel()
         lose_memory(live_run)
         return False
 

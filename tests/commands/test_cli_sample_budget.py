@@ -13,7 +13,8 @@ from endpoint import Endpoint
 from evalhouse.warehouse.store import Warehouse
 
 N_ROWS, BUDGET = 30, 12
-RUN = ("run", "berths.jsonl", "--sample-budget", str(BUDGET))
+METRICS = ("--metrics", "context_precision,context_recall")
+RUN = ("run", "berths.jsonl", "--sample-budget", str(BUDGET), *METRICS)
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_a_part_is_judged_and_a_resumed_run_continues_that_part(place: Place, en
 
 
 def test_the_next_run_knows_where_the_judge_was_in_doubt(place: Place) -> None:
-    whole = place.call("run", "berths.jsonl", "--judge", "lexical", "--json")
+    whole = place.call("run", "berths.jsonl", "--judge", "lexical", *METRICS, "--json")
     part = place.call(*RUN, "--judge", "lexical", "--sample-seed", "1")
     assert whole.status == part.status == 0, whole.stderr + part.stderr
     share = re.search(r"\(signals: (\d+)% earlier scores, else lexical\)", part.stdout + part.stderr)
@@ -68,7 +69,7 @@ def test_runs_that_picked_the_same_samples_are_compared_by_what_moved_in_them(pl
     run_ids = []
     for name in ("first.jsonl", "second.jsonl"):
         write_dataset(place.folder, make_rows(N_ROWS), name)
-        ran = place.call("run", name, "--sample-budget", str(BUDGET), "--judge", "lexical", "--json")
+        ran = place.call("run", name, "--sample-budget", str(BUDGET), "--judge", "lexical", *METRICS, "--json")
         assert ran.status == 0, ran.stderr
         run_ids.append(ran.document["run_id"])
     assert list_judged(place, run_ids[0]) == list_judged(place, run_ids[1])
