@@ -15,7 +15,7 @@ from evalhouse.flows.results.comparison import write_difference, write_p
 from evalhouse.flows.results.output import write_interval, write_value
 from evalhouse.flows.results.variants import FOUND, describe_variants, pick_headline_metrics
 from evalhouse.flows.ui.pages import PageNumber, check_choice, find_warehouse, link, render, use_cached
-from evalhouse.flows.ui.pair import describe_side, mark_changes, show_pair
+from evalhouse.flows.ui.pair import describe_form, describe_side, mark_changes, show_pair
 from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings
 from evalhouse.tasks.comparing.variants import VariantComparison, compare_variants
 from evalhouse.warehouse.errors import WarehouseError
@@ -24,7 +24,7 @@ from evalhouse.warehouse.rows.runs import RunRow, list_runs, pick_run
 
 router = APIRouter()
 _ROWS: Final = 10
-_MAX_CHOICES: Final = 200
+_MAX_CHOICES: Final = 8
 
 
 @router.get("/compare")
@@ -44,8 +44,7 @@ def show_compared(
     if not names:
         return show_pair(request, base=base, candidate=candidate, by=by)
     stored = list_runs(find_warehouse(request))
-    choices = [{"value": run.run_id, "text": f"{run.label or run.dataset}, {run.started_at:%Y-%m-%d %H:%M}"}
-               for run in stored[:_MAX_CHOICES] if run.kind == "evaluation"]  # fmt: skip
+    choices = describe_form(stored, "", "")["choices"][:_MAX_CHOICES]
     given = {"runs": ",".join(names), "column": column, "by": by, "differ": "true" if differ else ""}
     try:
         picked = [pick_run(stored, name) for name in names]
@@ -125,11 +124,10 @@ def _describe_samples(
     for number, (run, name) in enumerate(zip(comparison.runs, comparison.names, strict=True)):
         alone = RunPair(warehouse, run, run)  # all rows of this run, once
         texts = {row["sample_id"]: row for row in alone.fetch("texts", {"sample_id": sample_ids}).to_dicts()}
-        statements = (
-            alone.fetch_statements(sample_ids)
-            .filter(pl.col("source") == "answer")
-            .unique(["sample_id", "statement_id"], maintain_order=True)
-        )
+        # The statements of the answer, and those of the ground truth that it left out.
+        is_shown = (pl.col("source") == "answer") | (pl.col("label") == "FN")
+        statements = alone.fetch_statements(sample_ids).filter(is_shown)
+        statements = statements.unique(["sample_id", "statement_id"], maintain_order=True)
         by_sample = statements.partition_by("sample_id", as_dict=True)
         for sample_id in sample_ids:
             text = texts.get(sample_id)

@@ -27,6 +27,7 @@ PAGES = (
     "/series?name=none-such",
     "/compare?base=previous&candidate=latest",
     "/compare?base=none&candidate=latest",
+    "/compare?runs=previous,latest&column=harbour",
     "/judge",
     "/compare/verdicts?base=previous&candidate=latest",
     "/compare/samples?base=previous&candidate=latest",

@@ -60,6 +60,16 @@ def test_turned_round_it_is_better(client: TestClient) -> None:
     assert "Retrieval is better than in the base (" in page
 
 
+def test_answers_of_many_runs_are_side_by_side_with_their_verdicts(client: TestClient) -> None:
+    page = read_main(client, f"/compare?runs={BASE},{CANDIDATE}&differ=true")
+    assert "16 samples, 1 to 10 shown" in page
+    before = "before Ship 1 lies at berth 1. It came at dawn."
+    after = "after Ship 1 lies at berth 2 . It came at dawn."
+    assert page.index(before) < page.index("A1 TP in C1 Ship 1 lies at berth 1.") < page.index(after)
+    assert page.index(after) < page.index("A1 FP in C2 Ship 1 lies at berth 2.")
+    assert "G1 FN unsupported Ship 1 lies at berth 1." in page[page.index(after) :], "what the answer left out"
+
+
 @pytest.mark.parametrize("given", ["", "?candidate=latest", f"?base={BASE[:10]}"])
 def test_what_is_not_named_is_the_other_run_of_the_series(client: TestClient, given: str) -> None:
     answer = client.get(f"/compare{given}")

@@ -21,7 +21,7 @@ from history_nights import Size, write_nights
 from starlette.testclient import TestClient
 from ui_house import PORT, TOKEN, make_client, serve_ui
 
-from evalhouse.flows.ui import documents, judge, pair, runs, samples, sql
+from evalhouse.flows.ui import documents, judge, pair, runs, samples, sql, variants
 from evalhouse.warehouse.store import Warehouse
 
 OWN = f"http://127.0.0.1:{PORT}"
@@ -42,7 +42,8 @@ OURS = {("classifications", "label"), ("outcomes", "reason"), ("reviews", "label
 # What is looked at in a browser.
 SEEN = (
     "/", "/runs", "/runs/{run}", "/runs/{run}/samples", "/runs/{run}/sample?id={sample}", "/runs/{run}/documents",
-    "/compare?base=previous&candidate=latest", "/sql?q=select+question,+answer,+contexts+from+samples+limit+3",
+    "/compare?base=previous&candidate=latest", "/compare?runs=previous,latest",
+    "/sql?q=select+question,+answer,+contexts+from+samples+limit+3",
 )  # fmt: skip
 STRANGE = (
     "../../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/app.py", "%252e%252e%252f", "\\..\\..\\app.py",
@@ -55,7 +56,8 @@ FORMS = (
     "/{}", "/runs/{}", "/runs/{run}/{}", "/runs/{run}/samples?text={}", "/runs/{run}/samples?sort={}&metric={}",
     "/runs/{run}/samples?page={}", "/runs/{run}/samples?cause={}&label={}&language={}&tag={}&from={}&to={}",
     "/runs/{run}/samples.csv?text={}", "/runs/{run}/sample?id={}", "/runs/{run}/documents?id={}", "/series/{}",
-    "/series?name={}", "/compare?base={}&candidate={}", "/assets/{}", "/sql?q={}", "/costs?series={}", "/judge?run={}",
+    "/series?name={}", "/compare?base={}&candidate={}", "/compare?runs={run},{}",
+    "/compare?runs=previous,latest&column={}", "/assets/{}", "/sql?q={}", "/costs?series={}", "/judge?run={}",
     "/?{}={}",
 )  # fmt: skip
 
@@ -189,7 +191,9 @@ def test_any_text_in_an_address_is_answered_with_a_page(client: TestClient, run_
 def test_number_of_any_size_is_answered_with_a_page(client: TestClient, run_id: str) -> None:
     given = {"run": run_id, "base": "previous", "candidate": "latest", "name": "x", "id": "x", "show": "all"}
     tried = set[str]()
-    for route in (route for page in (documents, judge, pair, runs, samples, sql) for route in page.router.routes):
+    for route in (
+        route for page in (documents, judge, pair, runs, samples, sql, variants) for route in page.router.routes
+    ):
         assert isinstance(route, APIRoute)
         if "GET" not in route.methods:
             continue
