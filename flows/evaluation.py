@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 import httpx
-from prefect import Flow, Task, flow
+from prefect import Flow, flow
 from prefect import tags as prefect_tags
 from prefect.artifacts import acreate_link_artifact, acreate_progress_artifact, aupdate_progress_artifact
 from prefect.client.orchestration import get_client
@@ -43,7 +43,7 @@ from evalhouse.flows.preparing.request import RunRequest, Trigger, find_unfinish
 from evalhouse.flows.run.open_run import open_run
 from evalhouse.flows.run.outcome import STORED, RunResult, explain_incomplete, make_result
 from evalhouse.flows.server.interrupts import wait_for_warehouse
-from evalhouse.flows.shards import collect_shards, judge_shards
+from evalhouse.flows.shards import collect_shards, create_child_task, judge_shards
 from evalhouse.tasks.load import load
 from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS, LiveRun, find_live_run, is_open
 from evalhouse.tasks.score import pick_score_task, publish
@@ -182,18 +182,11 @@ async def call_as_flow(live_run: LiveRun, kind: RunKind, *, parent_flow_run_id: 
             return
         parameters = get_call_parameters(called.fn, (), values)
         async with get_client() as client:
-            # Prefect shows a child flow run in the place of a task run of its parent.
-            task_run = await client.create_task_run(
-                Task(called.fn, name=called.name),
-                flow_run_id=UUID(parent_flow_run_id),
-                dynamic_key=run_id,
-                name=called.name,
-                state=Pending(),
-            )
+            task_run_id = await create_child_task(client, called, parent_flow_run_id, key=run_id, name=called.name)
             child = await client.create_flow_run(
                 called,
                 parameters=called.serialize_parameters(parameters),
-                parent_task_run_id=task_run.id,
+                parent_task_run_id=task_run_id,
                 tags=settings.prefect_tags,
                 state=Pending(),
             )

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 import httpx
-from prefect import Task, flow
+from prefect import flow
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -42,7 +42,7 @@ from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pending
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.engine import collect_task_run_inputs
 
@@ -53,7 +53,7 @@ from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.server.api import TAG, tag_run
 from evalhouse.flows.server.environment import LOOPBACK, find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
-from evalhouse.flows.shards import count_turns, judge_shard, take_turns
+from evalhouse.flows.shards import count_turns, create_child_task, judge_shard, take_turns
 from evalhouse.tasks.asking.embeddings import repeat_embeddings
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.protocol import FatalJudgeError, RepeatedJudge, RunCancelled
@@ -327,14 +327,13 @@ class _PoolRun:
         assert self._deployment_id is not None
         key = f"{part.run_id}/{self._live_run.session}/{part.first}-{part.last}/{part.attempt}"
         name = f"samples {part.first} to {part.last}"
-        # Prefect shows a child flow run in the place of a task run of its parent.
-        task_run = await self._client.create_task_run(
-            Task(judge_part.fn, name=judge_part.name),
-            flow_run_id=UUID(str(self._live_run.flow_run_id)),
-            dynamic_key=key,
-            task_inputs={"wait_for": self._earlier},
+        task_run_id = await create_child_task(
+            self._client,
+            judge_part,
+            str(self._live_run.flow_run_id),
+            key=key,
             name=name,
-            state=Pending(),
+            task_inputs={"wait_for": self._earlier},
         )
         flow_run = await self._client.create_flow_run_from_deployment(
             self._deployment_id,
@@ -342,7 +341,7 @@ class _PoolRun:
             name=f"{part.run_id} {name}",
             tags=[TAG, self._run_tag],
             idempotency_key=key,
-            parent_task_run_id=task_run.id,
+            parent_task_run_id=task_run_id,
         )
         self._out[flow_run.id] = PartState(part=part)
         self.note(flow_run.id, "given out")

@@ -9,15 +9,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
-from prefect import Task
-from prefect.client.orchestration import get_client
+from prefect import Flow, Task
+from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import RunInput, State, TaskRunResult
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
+from prefect.states import Pending
 from prefect.task_engine import run_task_async
 
 from evalhouse.tasks.load import collect
@@ -72,6 +73,28 @@ async def collect_shards(live_run: LiveRun) -> list[Stored]:
     responses = await take_turns(collection.numbers, collect_shard, at_once=turns)
     await collection.finish()
     return responses
+
+
+async def create_child_task(
+    client: PrefectClient,
+    called: Flow[..., Any],
+    parent_flow_run_id: str,
+    *,
+    key: str,
+    **columns: Any,  # noqa: ANN401
+) -> UUID:
+    """Return the id of a task run in whose place Prefect shows a child flow run of a flow run.
+
+    It names the child's parent, where the child is not called within its parent's process.
+    """
+    task_run = await client.create_task_run(
+        Task(called.fn, name=called.name),
+        flow_run_id=UUID(parent_flow_run_id),
+        dynamic_key=key,
+        state=Pending(),
+        **columns,
+    )
+    return task_run.id
 
 
 async def wait_while_paused(live_run: LiveRun) -> None:
