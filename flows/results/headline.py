@@ -92,10 +92,9 @@ def write_headline(against: Against) -> Headline:
         parts: dict[str, float] = {}
         for part in (part for compared in scored for part in compared.parts):
             parts[part.name] = parts.get(part.name, 0.0) + abs(part.value)
-        clauses.append(
-            f"answers and contexts are the same as in {called}; the scores moved because of: "
-            f"{name_part(max(parts, key=lambda name: parts[name]))}"
-        )
+        # An estimate from a part of the samples has no parts.
+        why = f"because of: {name_part(max(parts, key=parts.__getitem__))}" if parts else "as a run judged part of them"
+        clauses.append(f"answers and contexts are the same as in {called}; the scores moved {why}")
     else:
         for way in WAYS:
             stages = [stage for stage, moved_to in causes.stages.items() if moved_to == way]

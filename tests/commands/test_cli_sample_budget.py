@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from cli_house import make_rows, place_at, write_dataset
 from cli_process import Place
 from endpoint import Endpoint
 
+from evalhouse.flows.results.headline import lay_against, write_headline
+from evalhouse.tasks.comparing.runs import ComparisonSettings, compare_runs
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
 N_ROWS, BUDGET = 30, 12
@@ -60,6 +65,13 @@ def test_the_next_run_knows_where_the_judge_was_in_doubt(place: Place) -> None:
     share = re.search(r"\(signals: (\d+)% earlier scores, else lexical\)", part.stdout + part.stderr)
     assert share is not None
     assert int(share[1]) > 50, "what the run of all has scored"
+    warehouse = Warehouse(str(place.folder / "evalhouse.duckdb"))
+    pair = RunPair(warehouse, find_run(warehouse, "previous"), find_run(warehouse, "latest"))
+    comparison = compare_runs(pair, ComparisonSettings())
+    assert not any(compared.parts for compared in comparison.metrics)
+    moved = [replace(one, paired=replace(one.paired, verdict="worse")) for one in comparison.metrics]
+    against = lay_against(pair, "the base", lambda _: replace(comparison, metrics=moved))
+    assert "are the same as in the base; the scores moved as a run judged part" in write_headline(against).sentence
     again = place.call(*RUN, "--judge", "lexical", "--sample-seed", "2", "--json")
     assert again.document["calls"]["requests"] == 0, "the replies of the run of all are stored"
 
