@@ -44,7 +44,7 @@ from evalhouse.tasks.targets.protocol import TargetQuestion
 from evalhouse.warehouse.messages import list_names, suggest
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_responses, sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import REPLAY_TAG, YARDSTICKS, RunRow, insert_run, list_replays, update_run
+from evalhouse.warehouse.rows.runs import REPLAY_TAG, YARDSTICKS, RunRow, insert_run, list_runs, update_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, Staging, StoredSample
 from evalhouse.warehouse.store import Warehouse
 
@@ -354,9 +354,11 @@ class Replay:
         """Read the scores of earlier replays of the same application."""
         application = describe_application(self.target.model_dump(mode="json"))
         self.replays = [
-            run for run in list_replays(self.warehouse, **self.ids)
-            if describe_application(run.config.get("target")) == application
-        ]  # fmt: skip
+            run
+            for run in list_runs(self.warehouse, kinds=("replay",))
+            if {"base": run.replayed_base, "candidate": run.parent_run_id} == self.ids
+            and describe_application(run.config.get("target")) == application
+        ]
         rows = (
             self.warehouse.fetch_rows("replay/scores", {"run_id": [run.run_id for run in self.replays]})
             if self.replays

@@ -273,11 +273,13 @@ def parse_functions(text: str, *, place: str) -> list[MetricFile]:
                 names = f"({', '.join(taken)}), and needs names {', '.join(arguments)}"
                 raise refuse(line, f"{function.name} takes {names}; let the two be the same")
             says = " ".join((ast.get_docstring(function) or "").split())
+            # The steps that write a table, or grade by a rubric; none for a column of a sample.
+            steps = {step for need in arguments if need not in COLUMNS for step in _TABLES.get(need, (need,))}
             found.append(
                 MetricFile(
                     name=name,
                     version=hashlib.sha256(text.encode()).hexdigest()[:12],
-                    needs=tuple(sorted({step for need in arguments for step in _list_steps(need)})),
+                    needs=tuple(sorted(steps)),
                     optional_needs=(),
                     parameters={},
                     description=says or f"The function {function.name} of {place}.",
@@ -291,11 +293,6 @@ def parse_functions(text: str, *, place: str) -> list[MetricFile]:
     if not found:
         raise MetricFileError(f"{place}: no function is marked with @metric; mark one, or name a helper _….py")
     return found
-
-
-def _list_steps(need: str) -> tuple[str, ...]:
-    """Return the steps that write a table, or grade by a rubric; none for a column of a sample."""
-    return () if need in COLUMNS else _TABLES.get(need, (need,))
 
 
 def load_function(metric: MetricFile) -> Callable[..., object]:

@@ -178,12 +178,6 @@ def list_prompts(names: Iterable[str]) -> list[str]:
     return sorted({prompt for step in steps for prompt in (step.prompt, step.extract_prompt) if prompt is not None})
 
 
-def find_plan(prompt: str) -> str:
-    """Return the plan of a prompt; SEPARATE for the prompt of a step that asks by itself."""
-    found = (name for name, plan in PLANS.items() if prompt in (plan.prompt, plan.extract_prompt))
-    return next(found, SEPARATE)
-
-
 def find_extract_prompt(names: Collection[str], plan: str) -> str | None:
     """Return the prompt that splits both texts of a sample at once where a plan takes these steps; None without one."""
     is_joined = plan in arrange_steps(names, plan) and set(_EXTRACT_STEPS) <= set(names)

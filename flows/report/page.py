@@ -58,7 +58,6 @@ from evalhouse.warehouse.rows.pages import (
     Row,
     SampleSlice,
     SeriesData,
-    fetch_sample_scores,
     fetch_summary,
 )
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -143,13 +142,17 @@ def build_page(
     `by` is a metadata column for means by its values. Raises WarehouseError for a warehouse of another version.
     """
     summary = fetch_summary(warehouse, run)
-    samples = fetch_sample_scores(warehouse, run, base)
+    run_id = run.run_id
+    scores = warehouse.fetch_rows("report/scores", run_id=run_id)  # one a sample and metric, in the run's order
+    causes = dict(warehouse.fetch("report/causes", run_id=run_id).iter_rows())
+    # Of the samples that are in both runs.
+    base_scores = warehouse.fetch_rows("report/base_scores", run_id=run_id, base=base.run_id) if base else []
     sections = describe_run(warehouse, run, base, summary, by=by)
     by_column = {} if by is None else describe_slices(warehouse, run, by) | {"columns": []}
     metrics = sort_by_metric(summary.metrics, run.metrics)
     names = [str(row["metric"]) for row in metrics]
     # The index begins with the scores, by column and by place of the sample; `add` adds the other data of a sample.
-    sample_ids = dict.fromkeys(row["sample_id"] for row in samples.scores)
+    sample_ids = dict.fromkeys(row["sample_id"] for row in scores)
     places = {sample_id: place for place, sample_id in enumerate(sample_ids)}
     columns = {name: column for column, name in enumerate(names)}
     index = _Index(
@@ -158,15 +161,15 @@ def build_page(
         scores=[[None] * len(places) for _ in names],
         reasons=[[None] * len(places) for _ in names],
         base=None if base is None else [[None] * len(places) for _ in names],
-        causes=[samples.causes.get(sample_id) for sample_id in places],
+        causes=[causes.get(sample_id) for sample_id in places],
         cause_names={cause: load_advice("en")[cause].name for cause in CAUSES},
         groups=group_metrics(names, run.config),
     )
-    for row in samples.scores:
+    for row in scores:
         if row["metric"] is not None:
             column, place = columns[row["metric"]], places[row["sample_id"]]
             index.scores[column][place], index.reasons[column][place] = row["value"], row["unscored_reason"]
-    for row in samples.base_scores:
+    for row in base_scores:
         if index.base is not None and row["metric"] in columns:
             index.base[columns[row["metric"]]][places[row["sample_id"]]] = row["value"]
     shared: dict[str, str] = {}

@@ -49,7 +49,6 @@ from evalhouse.warehouse.steps import (
     add_earlier,
     arrange_steps,
     find_asking_steps,
-    find_plan,
     find_step,
 )
 from evalhouse.warehouse.store import Warehouse
@@ -534,7 +533,8 @@ def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None)
     finally:
         staged.staging.discard()
     questions: dict[str, Question] = {}
-    way = find_plan(prompt.name)
+    plans = (name for name, plan in PLANS.items() if prompt.name in (plan.prompt, plan.extract_prompt))
+    way = next(plans, SEPARATE)  # of a step that asks by itself
     # Limits and votes change no message.
     quiet = settings.model_copy(
         update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing", "plan": way}

@@ -195,14 +195,14 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     )
     estimates: dict[str, Mapping[str, Any]] = {}
     if has_part := is_sampled(pair.base) or is_sampled(pair.candidate):
-        estimates = {str(row["metric"]): row for row in pair.fetch_estimates()}
+        estimates = {str(row["metric"]): row for row in pair.fetch_sampled("sampled").to_dicts()}
         # The differences of estimates where both runs have one, with p adjusted over all of them.
         estimated = {
             column.metric: decide(paired, estimates[column.metric], better=column.better, scale=scale)
             for column, paired, scale in zip(columns, results, scales, strict=True)
             if column.metric in estimates
         }
-        terms = pair.fetch_estimate_terms().pivot("metric", index=["side", "sample_id"], values="term")
+        terms = pair.fetch_sampled("sampled_terms").pivot("metric", index=["side", "sample_id"], values="term")
         adjusted = adjust_estimates(
             list(estimated.values()),
             terms.select(pl.col(name) if name in terms.columns else pl.lit(0.0).alias(name) for name in estimated)

@@ -31,11 +31,10 @@ from evalhouse.warehouse.rows.reviews import (
     fetch_moved,
     fetch_statements,
     fetch_texts,
-    write_picks,
 )
 from evalhouse.warehouse.rows.runs import RunRow, make_run_id, now_utc, refuse_forgotten
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Batch, Warehouse, build_frame
 
 Stratum = Literal["votes", "judges", "gate", "rest"]
 Row = Mapping[str, Any]
@@ -343,7 +342,9 @@ def record_export(warehouse: Warehouse, export: Export) -> None:
         }
         for pick in (*export.picks, *labelled)
     ]
-    write_picks(warehouse, export.run.run_id, export.export_id, rows)
+    picks = {"review_picks": build_frame("review_picks", rows)}
+    batch = Batch(key=f"review {export.export_id}", run_id=export.run.run_id, tables=picks)
+    warehouse.append_now(batch, patience_s=FLUSH_PATIENCE_S)
 
 
 def read_asked(warehouse: Warehouse, run: RunRow, export_id: str) -> list[Pick]:

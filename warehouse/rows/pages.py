@@ -59,25 +59,6 @@ def fetch_summary(warehouse: Warehouse, run: RunRow) -> RunSummary:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleScores:
-    """A row per sample and metric in the run's order, the causes by sample, and the scores of the other run."""
-
-    scores: Rows
-    causes: Mapping[str, str]
-    base_scores: Rows
-
-
-def fetch_sample_scores(warehouse: Warehouse, run: RunRow, base: RunRow | None) -> SampleScores:
-    """Return the scores and causes of a run's samples; of another run the scores of samples that are in both."""
-    run_id = run.run_id
-    return SampleScores(
-        scores=warehouse.fetch_rows("report/scores", run_id=run_id),
-        causes=dict(warehouse.fetch("report/causes", run_id=run_id).iter_rows()),
-        base_scores=warehouse.fetch_rows("report/base_scores", run_id=run_id, base=base.run_id) if base else [],
-    )
-
-
 SLICE_SAMPLES: Final = 1000
 """Samples whose rows are read together; thirty megabytes with the requests of a chat model."""
 _AHEAD: Final = 3

@@ -14,7 +14,7 @@ import polars as pl
 
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.samples import StoredSample, find_previous
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Batch, Warehouse, build_frame, enter_batch, insert_frame
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, build_frame, enter_batch, insert_frame
 
 Rows = list[dict[str, Any]]
 
@@ -76,12 +76,6 @@ def fetch_moved(warehouse: Warehouse, run_id: str) -> frozenset[tuple[str, str]]
         return None
     rows = warehouse.fetch_rows("reviews/moved", run_id=run_id, previous=previous)
     return frozenset((row["sample_id"], row["step"]) for row in rows)
-
-
-def write_picks(warehouse: Warehouse, run_id: str, export_id: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Store the items that an export asks about; rows as in `review_picks`."""
-    batch = Batch(key=f"review {export_id}", run_id=run_id, tables={"review_picks": build_frame("review_picks", rows)})
-    warehouse.append_now(batch, patience_s=FLUSH_PATIENCE_S)
 
 
 def add_reviews(warehouse: Warehouse, files: Mapping[str, Sequence[Review]]) -> list[Review]:

@@ -5,7 +5,7 @@ does not depend on how long the history is.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 import polars as pl
 
@@ -37,13 +37,9 @@ class RunPair:
         """Return a value that changes whenever a comparison of the runs would: by rescoring, or by other noise runs."""
         return (*self._ids.values(), self.base.status, self.candidate.status, *self.fetch("state").rows())
 
-    def fetch_estimates(self) -> list[dict[str, Any]]:
-        """Return the rows of `run_pairs/sampled.sql`, for runs of which one judged a part of its dataset."""
-        return self.warehouse.read(fill_in_sampled(read_query("run_pairs/sampled")), self._ids).to_dicts()
-
-    def fetch_estimate_terms(self) -> pl.DataFrame:
-        """Return the rows of `run_pairs/sampled_terms.sql`, for runs of which one judged a part of its dataset."""
-        return self.warehouse.read(fill_in_sampled(read_query("run_pairs/sampled_terms")), self._ids)
+    def fetch_sampled(self, query: Literal["sampled", "sampled_terms"]) -> pl.DataFrame:
+        """Return the rows of a query for runs of which one judged a part of its dataset."""
+        return self.warehouse.read(fill_in_sampled(read_query(f"run_pairs/{query}")), self._ids)
 
     def fetch_changed_inputs(self, metadata_names: Sequence[str]) -> pl.DataFrame:
         """Return one row per sample of both runs in which something may differ.

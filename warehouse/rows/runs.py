@@ -342,9 +342,3 @@ def fetch_components(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
     of_run = f"with repeated_runs as (select $run_id as run_id) from ({read_query('repeats/components')})"
     sql = f"select * exclude (run_id) from ({of_run}) order by metric"
     return warehouse.read(sql, {"run_id": run_id}).to_dicts()
-
-
-def list_replays(warehouse: Warehouse, *, base: str, candidate: str) -> list[RunRow]:
-    """Return the replays of two runs, the newest first."""
-    replays = list_runs(warehouse, kinds=("replay",))
-    return [run for run in replays if run.parent_run_id == candidate and run.replayed_base == base]
