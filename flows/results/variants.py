@@ -54,7 +54,7 @@ def write_variants_headline(comparison: VariantComparison) -> Headline:
     contenders = [comparison.names[place] for place in comparison.contenders]
     moved: dict[str, str] = {}
     for place, name in enumerate(others, start=1):
-        parts = []
+        parts: list[str] = []
         for verdict in FOUND:
             by_name = {metric.metric: metric for metric in comparison.list_found(place, verdict)}
             named = [_write_move(by_name[metric], place) for metric in metrics if metric in by_name]

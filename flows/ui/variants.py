@@ -131,9 +131,9 @@ def _describe_samples(
         by_sample = statements.partition_by("sample_id", as_dict=True)
         for sample_id in sample_ids:
             text = texts.get(sample_id)
-            answer = text and text["answer"]
+            answer: str | None = text["answer"] if text else None
             if number == 0:
-                questions[sample_id], firsts[sample_id] = text and text["question"], answer
+                questions[sample_id], firsts[sample_id] = text["question"] if text else None, answer
             rows = by_sample[(sample_id,)].to_dicts() if (sample_id,) in by_sample else []
             values = {metric: float(comparison.scores[metric][places[sample_id], number]) for metric in shown}
             sides[sample_id].append(

@@ -208,7 +208,7 @@ def test_what_else_the_runs_differ_in_is_a_warning_and_any_metric_sorts(store: W
 
 def test_runs_without_a_score_are_laid_side_by_side_all_the_same(store: Warehouse, ask: Ask) -> None:
     for name in ("alpha", "bravo", "carol"):
-        add_run(store, name, **dict.fromkeys(METRICS, "null"))
+        add_run(store, name, answer_correctness="null", faithfulness="null", hallucination="null")
     lines = ask("compare", "alpha", "bravo", "carol").lines
     assert (lines[0], lines[-1]) == ("No clear winner.", "No run has scores yet.")
     page = make_client(store.location.url).get("/compare?runs=alpha,bravo,carol").text
