@@ -91,10 +91,12 @@ def measure_throughput(postgres: PostgresServer, workers: list[int], n_samples: 
         folder = Path(name)
         os.environ["EVALHOUSE_STATE_DIR"] = str(folder / "state")
         url = f"ducklake:{postgres.make_database('lake')}?data={folder / 'files'}"
-        with open_pool_house(folder, url, endpoint, database=postgres.make_database("prefect")) as house:
+        database = postgres.make_database("prefect")
+        # Limits of an endpoint at a loopback address are not shared: each machine has another one there.
+        with open_pool_house(folder, url, endpoint, database=database, OPENAI_BASE_URL=endpoint.base_url) as house:
             for number, n_workers in enumerate(sorted(workers)):
                 while len(house.workers) < n_workers:
-                    start_machine(house)
+                    house.start_worker()
                 house.wait_until(lambda n=n_workers: _count_started(house) >= n)  # type: ignore[misc]
                 pace = run_once(house, number, n_samples, n_workers)
                 first = first or pace
@@ -103,11 +105,6 @@ def measure_throughput(postgres: PostgresServer, workers: list[int], n_samples: 
                     f"{pace.whole:>15.2f} {pace.whole / first.whole:>6.2f} {pace.cpu_s / n_workers:>13.1f}",
                     flush=True,
                 )
-
-
-def start_machine(house: PoolHouse) -> None:
-    """Start a worker that shares no limits, like one on a separate machine with a separate endpoint."""
-    house.start_worker()
 
 
 def _count_started(house: PoolHouse) -> int:
@@ -149,8 +146,8 @@ def take_pictures(postgres: PostgresServer, n_samples: int) -> None:
         with open_pool_house(folder, url, endpoint, has_pages=True, database=database) as house:
             write_samples(folder / "handbook.jsonl", n_samples)
             finish(house.place.start("run", "handbook.jsonl", *options), timeout_s=1200)
-            start_machine(house)
-            start_machine(house)
+            house.start_worker()
+            house.start_worker()
             house.wait_until(lambda: _count_started(house) == 2)
             write_samples(folder / "handbook.jsonl", n_samples, first=n_samples)
             process = house.place.start("run", "handbook.jsonl", *options, "--pool", POOL)

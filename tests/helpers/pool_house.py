@@ -77,7 +77,7 @@ class PoolHouse:
                 "EVALHOUSE_WAREHOUSE": self.url,
                 "EVALHOUSE_STATE_DIR": str(self.folder / "state"),
                 "OPENAI_API_KEY": "sk-test",
-                # Not a loopback address: each machine has another server there, so that limits for it are not shared.
+                # Limits of an endpoint are shared, but not at a loopback address: each machine has another one there.
                 "OPENAI_BASE_URL": self.endpoint.base_url.replace("127.0.0.1", "0.0.0.0"),
                 **self.more,
             },
