@@ -53,7 +53,7 @@ from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.server.api import TAG, tag_run
 from evalhouse.flows.server.environment import LOOPBACK, find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
-from evalhouse.flows.shards import count_turns, create_child_task, judge_shard, take_turns
+from evalhouse.flows.shards import count_turns, create_child_task, judge_shard, take_turns, wait_while_paused
 from evalhouse.tasks.asking.embeddings import repeat_embeddings
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.protocol import FatalJudgeError, RepeatedJudge, RunCancelled
@@ -295,6 +295,7 @@ class _PoolRun:
         self._waiting = [replace(part, attempt=attempt) for part in parts]
         answered_at = time.monotonic()
         while self._waiting or self._out:
+            await wait_while_paused(live_run)
             try:
                 if time.monotonic() - self._workers_at > _WORKERS_S:
                     await self.look_at_workers()
@@ -611,6 +612,7 @@ def _open_live_run(
         tools = replace(tools, judges=tools.judges.change(lambda judge: RepeatedJudge(judge, run.run_id)))
     live_run = tools.make_live_run(run.run_id, warehouse)
     live_run.resumed = True  # verdicts of an earlier worker are replaced
+    live_run.across_machines = True
     live_run.progress.n_samples = run.n_samples or 0
     if run.kind == "noise":
         repeat_embeddings(live_run.embedder, run.run_id)

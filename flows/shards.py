@@ -16,9 +16,9 @@ from prefect import Flow, Task
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import RunInput, State, TaskRunResult
-from prefect.exceptions import PrefectException
+from prefect.exceptions import Pause, PrefectException
 from prefect.logging import get_run_logger
-from prefect.states import Pending
+from prefect.states import Cancelled, Pending
 from prefect.task_engine import run_task_async
 
 from evalhouse.tasks.load import collect
@@ -26,6 +26,7 @@ from evalhouse.tasks.pipeline.live_run import LiveRun, SampleStep, SampleWork, S
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
 from evalhouse.warehouse.steps import find_step, list_earlier_tasks, list_tasks
 
+_SUSPENDED: Final = "suspended in Prefect; resumed there, or by `evalhouse resume`, it continues"
 _PAUSED_LOOK_S: Final = 2.0
 
 
@@ -98,18 +99,24 @@ async def create_child_task(
 
 
 async def wait_while_paused(live_run: LiveRun) -> None:
-    """Wait while a flow run of the run, which has its name, is Paused; Prefect itself sees to one that is Suspended.
+    """Wait while a flow run of the run, which has its name, is Paused; Pause ends the process of one that is Suspended.
 
     A server of our own for one run has no person who could pause anything, and one that is away pauses nothing.
     """
     if not live_run.across_machines:
         return
     names = [live_run.run_id, f"{live_run.settings.suite_name} {live_run.run_id}"]
-    paused = FlowRunFilter.model_validate({"name": {"any_": names}, "state": {"name": {"any_": ["Paused"]}}})
-    is_reported = False
+    states = {"name": {"any_": ["Paused", "Suspended"]}}
+    paused, is_reported = FlowRunFilter.model_validate({"name": {"any_": names}, "state": states}), False
     with suppress(httpx.HTTPError, PrefectException):
         async with get_client() as client:
-            while await client.read_flow_runs(flow_run_filter=paused, limit=1):
+            while rows := await client.read_flow_runs(flow_run_filter=paused, limit=1):
+                state, own = rows[0].state, live_run.flow_run_id
+                # A part of a run has none: it waits until the run's process has cancelled it.
+                if state is not None and state.name == "Suspended" and own is not None:
+                    if own != str(rows[0].id):  # of a suite, whose resumption has another child flow run
+                        await client.set_flow_run_state(UUID(own), Cancelled(message=_SUSPENDED), force=True)
+                    raise Pause(_SUSPENDED, state=state)
                 if not is_reported:
                     get_run_logger().info("Paused: no further shard begins before the flow run is resumed.")
                 is_reported = True

@@ -32,7 +32,6 @@ from evalhouse.warehouse.store import Warehouse
 if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun
 
-_SUSPENDED = "suspended in Prefect; resumed there, or by `evalhouse resume`, it continues"
 # How long requests in flight may still take after Ctrl-C.
 _DRAIN_S = 3.0
 
@@ -218,7 +217,7 @@ class OpenRun:
             problem = RunCancelled(f"stopped by {self.interrupts.taken}")
         except BaseException as error:  # on any end the journal is emptied and the end is written
             is_suspended = type(error).__name__ == "Pause"
-            self._write_end(live_run, run, RunCancelled(_SUSPENDED) if is_suspended else error)
+            self._write_end(live_run, run, RunCancelled(str(error)) if is_suspended else error)
             raise
         return self._write_end(live_run, run, problem)
 

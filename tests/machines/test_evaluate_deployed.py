@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,33 @@ def test_paused_flow_run_begins_no_further_shard_until_it_is_resumed(deployed: D
     assert counts.total() > n_before
     (run,) = deployed.query("from runs where label = 'paused'")
     assert (run["status"], run["n_samples"]) == ("completed", 16)
+
+
+def test_suspended_flow_run_ends_at_the_next_shard_and_resumes_its_run(deployed: Deployed) -> None:
+    flow_run_id = deployed.queue(
+        judge="openai:gpt-4.1-mini", metrics=["factual_f1"], limit=16, concurrency=1, label="suspended"
+    )
+    deployed.endpoint.reset()
+    deployed.endpoint.configure(latency=0.2)
+    counts = deployed.endpoint.stats.requests
+    with ThreadPoolExecutor() as threads:
+        working = threads.submit(deployed.work, flow_run_id)
+        _wait_until(lambda: counts.total() > 2)
+        until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        details = {"pause_timeout": until, "pause_reschedule": True, "pause_key": "by hand"}
+        deployed.set_state(flow_run_id, type="PAUSED", name="Suspended", state_details=details)
+        assert working.result()["state_name"] == "Suspended"
+    deployed.endpoint.configure(latency=0.0)
+    (run,) = deployed.query("from runs where label = 'suspended'")
+    assert (run["status"], run["problem"][:20]) == ("cancelled", "suspended in Prefect")
+    n_before = counts.total()
+    assert deployed.api.post(f"/flow_runs/{flow_run_id}/resume", {})["status"] == "ACCEPT"
+    ended = deployed.work(flow_run_id)
+    assert ended["state_type"] == "COMPLETED", ended["state"]
+    (again,) = deployed.query("from runs where label = 'suspended'")
+    assert (again["run_id"], again["status"], again["n_samples"]) == (run["run_id"], "completed", 16)
+    (asked,) = deployed.query(f"select count(*) as n from llm_calls where run_id = '{run['run_id']}' and status = 'ok'")
+    assert n_before < counts.total() == asked["n"]  # no request was sent twice
 
 
 def _wait_until(is_reached: Callable[[], bool]) -> None:
