@@ -295,9 +295,9 @@ class _PoolRun:
         self._waiting = [replace(part, attempt=attempt) for part in parts]
         answered_at = time.monotonic()
         while self._waiting or self._out:
-            await wait_while_paused(live_run)
             try:
                 if time.monotonic() - self._workers_at > _WORKERS_S:
+                    await wait_while_paused(live_run)
                     await self.look_at_workers()
                 # Parts at once: the pool's own limit and a few more if it has one, else a few for each worker.
                 room = _AHEAD + (self._limit if self._limit is not None else _AHEAD * len(self._workers))
