@@ -124,8 +124,8 @@ def evaluate_suite(
 def recover_suite(lost: str) -> "State[Any]":
     """Resume what has crashed of a suite in a work pool, of which `lost` is a flow run that crashed or fell silent.
 
-    `lost` is an id, or the resource of an event, `prefect.flow-run.ID`. A recovery that is lost itself stands for what
-    it was to recover. A suite of `evalhouse serve` is left to that.
+    `lost` is an id, or the resource of an event, `prefect.flow-run.ID`. A recovery that was lost itself is
+    repeated. A suite of `evalhouse serve` is left to that.
     """
     try:
         api, row = find_api("a suite is recovered", patience_s=_OUTAGE_S), {"parameters": {"lost": lost}}
@@ -199,7 +199,7 @@ def _work(job: _Job, trigger: TriggerKind, resume: str | None, event: str | None
 
 
 def _supersede(job: _Job) -> bool:
-    """Return whether a later time of the schedule has passed as well; end those that wait for nothing.
+    """Return whether a later time of the schedule has passed as well; end the flow runs of all earlier times.
 
     Of the times missed, while no process served the suite or while its slot was held, only the last is made up. The
     others end here, because each would need a turn and a process only to find that out.
