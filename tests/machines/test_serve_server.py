@@ -46,14 +46,13 @@ def stopped(house: ServeHouse) -> ServeHouse:
 def miss_schedule(house: ServeHouse) -> None:
     """Flow runs of one suite that were due in the last minutes, while no process served."""
     flow_id = house.post("/flows/", {"name": "evaluate-suite"})["id"]
-    schedule = {"schedule": {"cron": "* * * * *", "timezone": "UTC"}}
     parameters = {"suite": str(house.folder / f"{MISSED}.toml")}
-    body = {"name": MISSED, "flow_id": flow_id, "schedules": [schedule], "parameters": parameters}
-    deployment = house.post("/deployments/", body)
-    end = datetime.now(UTC).replace(second=0, microsecond=0)
-    start = end - timedelta(minutes=N_MISSED, seconds=-1)
-    times = {"start_time": start.isoformat(), "end_time": end.isoformat(), "min_runs": 1, "max_runs": N_MISSED}
-    house.post(f"/deployments/{deployment['id']}/schedule", times)
+    deployment = house.post("/deployments/", {"name": MISSED, "flow_id": flow_id, "parameters": parameters})
+    for minutes in range(N_MISSED):
+        due = datetime.now(UTC) - timedelta(minutes=minutes + 1)
+        state = {"type": "SCHEDULED", "state_details": {"scheduled_time": due.isoformat()}}
+        body = {"tags": ["auto-scheduled"], "parameters": parameters, "state": state}
+        house.post(f"/deployments/{deployment['id']}/create_flow_run", body)
 
 
 @pytest.fixture(scope="module")
