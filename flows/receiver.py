@@ -18,15 +18,18 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import orjson
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from evalhouse.flows.preparing.suites import Problem, explain_error, load_suite_text
 from evalhouse.flows.server.connections import find_token, listen, make_server, write_address
 from evalhouse.tasks.datasets.otel import (
     Logged,
@@ -41,7 +44,7 @@ from evalhouse.tasks.datasets.otel import (
 from evalhouse.tasks.datasets.received import Redactor, is_named, is_picked
 from evalhouse.tasks.datasets.spans import Blame, Tree
 from evalhouse.tasks.datasets.traces import to_row
-from evalhouse.tasks.settings.suite import ReceiverSettings, find_cutoff
+from evalhouse.tasks.settings.suite import ReceiverSettings, Redaction, Sampling, TraceRetention, find_cutoff
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.messages import note_secret
 from evalhouse.warehouse.mover import Journal, Mover, Segment, find_journal, find_orphans, take_in_orphans
@@ -59,6 +62,23 @@ _WAITING: Final = "waiting"  # the folder of the journal of spans that wait for 
 _KEPT_FOR: Final = 10  # times the wait that a trace is remembered as kept
 _FORGET_S: Final = 3600.0
 _MIN_TICK_S: Final = 0.05
+
+
+def load_receiver(path: Path | None) -> ReceiverSettings:
+    """Load and check a receiver's file; raises SettingsError with every problem, its line and its key."""
+    if path is None:
+        return ReceiverSettings()
+    text = load_suite_text(path)
+    try:
+        return ReceiverSettings.model_validate_json(orjson.dumps(text.values))
+    except ValidationError as error:
+        tables: dict[str | int, type[BaseModel]] = {"sampling": Sampling, "redaction": Redaction}
+        problems = []
+        for problem in error.errors():
+            path_of = tuple(part for part in problem["loc"] if part != "[key]")
+            of_table = tables.get(path_of[0], TraceRetention) if len(path_of) > 1 else ReceiverSettings
+            problems.append(Problem(path=path_of, text=explain_error(problem, path_of, of_table)))
+        raise text.refuse(problems) from None
 
 
 @dataclass(kw_only=True)

@@ -118,8 +118,7 @@ def receive(*, settings: str | None, host: str, port: int | None, warehouse: "Wa
     removed from their texts before anything is stored ([redaction]), and for how long ([retention]). Every application
     that sends needs the token that is printed, or that EVALHOUSE_RECEIVE_TOKEN sets.
     """
-    from evalhouse.flows.preparing.suites import load_receiver  # noqa: PLC0415  # brings pydantic
-    from evalhouse.flows.receiver import serve_receiver  # noqa: PLC0415  # uvicorn, which few commands need
+    from evalhouse.flows.receiver import load_receiver, serve_receiver  # noqa: PLC0415  # uvicorn, which few commands need
 
     read = load_receiver(Path(settings) if settings else None)
     serve_receiver(warehouse, read, host=host, port=port, report=print_line)

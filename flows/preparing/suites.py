@@ -16,7 +16,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, time
+from datetime import date, time
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -33,13 +33,9 @@ from evalhouse.tasks.settings.suite import (
     NAMED,
     TRACES,
     Notify,
-    ReceiverSettings,
-    Redaction,
     Retention,
-    Sampling,
     SuiteGate,
     TargetSettings,
-    TraceRetention,
     TraceWindow,
     name_scores,
 )
@@ -58,6 +54,7 @@ _MAX_KEY = 512
 _KB_NAME = re.compile(r"[\w./:@+-]+(?: [\w./:@+-]+)*")
 # The form that Prefect requires of a deployment's name, without the colon of `latest:SUITE` and shell characters.
 _NAME = re.compile(r"\w[\w.-]{0,99}")
+_ALLOWED = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
 KB_RESOURCE: Final = "knowledge-base."
 _CRONITER = "evalhouse_prefect_croniter"
 _EXAMPLE = "five fields: minute, hour, day of month, month, day of week, such as '0 3 * * *' for each night at three"
@@ -190,16 +187,6 @@ def explain_bad_timezone(timezone: str) -> str | None:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return "unknown time zone; allowed are names such as UTC, Europe/Berlin, Asia/Shanghai"
     return None
-
-
-async def list_fires(cron: str, timezone: str, *, n: int, after: datetime) -> list[datetime]:
-    """Return the next times at which Prefect fires a schedule, in its time zone; `after` has a zone."""
-    # Prefect may be imported only when the server's address is known.
-    from prefect.server.schemas.schedules import CronSchedule  # noqa: PLC0415
-
-    zone = ZoneInfo(timezone)
-    dates = await CronSchedule(cron=cron, timezone=timezone).get_dates(n, after)
-    return [date.astimezone(zone) for date in dates]
 
 
 @cache
@@ -487,9 +474,8 @@ def load_suite(path: str | Path) -> Suite:
         problem = f'the dataset is {quote_value(reading.flat["dataset"])}; write dataset = "{TRACES}"'
         reading.refuse(("traces",), problem)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        allowed = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
         origin = "" if "name" in text.values else " from the name of its file, as `name` is missing"
-        reading.refuse(("name",), f"got {quote_value(name)}{origin}; {allowed}")
+        reading.refuse(("name",), f"got {quote_value(name)}{origin}; {_ALLOWED}")
     own_scores = [name_scores(str(name)), *(name_scores(f"{name}/{variant}") for variant in variants)]
     if trigger is not None and trigger.asset in own_scores:
         problem = "these are the scores of this suite, so that each run would start another"
@@ -518,23 +504,6 @@ def load_suite(path: str | Path) -> Suite:
         retention=retention,
         suite_hash=digest,
     )
-
-
-def load_receiver(path: Path | None) -> ReceiverSettings:
-    """Load and check a receiver's file; raises SettingsError with every problem, its line and its key."""
-    if path is None:
-        return ReceiverSettings()
-    text = load_suite_text(path)
-    try:
-        return ReceiverSettings.model_validate_json(json.dumps(text.values, ensure_ascii=False))
-    except ValidationError as error:
-        tables: dict[str | int, type[BaseModel]] = {"sampling": Sampling, "redaction": Redaction}
-        problems = []
-        for problem in error.errors():
-            path_of = tuple(part for part in problem["loc"] if part != "[key]")
-            of_table = tables.get(path_of[0], TraceRetention) if len(path_of) > 1 else ReceiverSettings
-            problems.append(Problem(path=path_of, text=_explain(problem, path_of, of_table)))
-        raise text.refuse(problems) from None
 
 
 class _Reading:
@@ -630,8 +599,7 @@ class _Reading:
         for name, given in tables.items() if isinstance(tables, dict) else ():
             place: KeyPath = ("variants", name)
             if not _NAME.fullmatch(name):
-                allowed = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
-                self.refuse(place, f"got {quote_value(name)}; {allowed}")
+                self.refuse(place, f"got {quote_value(name)}; {_ALLOWED}")
             elif name == suite:
                 self.refuse(
                     place, "this is the name of the suite itself, which is asked first; give the variant another"
@@ -676,7 +644,7 @@ class _Reading:
                     name, *rest = problem["loc"]
                     below = (part for part in rest if part != "[key]")
                     path = (*places.get(str(name), (*within, name)), *below)
-                self.refuse(path, _explain(problem, path, model))
+                self.refuse(path, explain_error(problem, path, model))
             return None
 
 
@@ -696,7 +664,7 @@ def _lay_over(whole: object, given: object) -> object:
     return {**whole, **{key: _lay_over(whole.get(key), value) for key, value in given.items()}}
 
 
-def _explain(problem: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> str:
+def explain_error(problem: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> str:
     """Return the message for an error of pydantic, with the value unless it is a table or a secret address."""
     match problem["type"]:
         case "extra_forbidden":

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
+from zoneinfo import ZoneInfo
 
 from evalhouse.flows.preparing.request import Update
 from evalhouse.flows.preparing.suites import KB_RESOURCE, UpdateSource, make_kb_source
@@ -74,6 +75,16 @@ def fetch_served_suite(api: PrefectApi, deployment_id: str, suite: "Suite", *, w
         warehouse_url=warehouse_url,
         notify=suite.notify,
     )
+
+
+async def list_fires(cron: str, timezone: str, *, n: int, after: datetime) -> list[datetime]:
+    """Return the next times at which Prefect fires a schedule, in its time zone; `after` has a zone."""
+    # Prefect may be imported only when the server's address is known.
+    from prefect.server.schemas.schedules import CronSchedule  # noqa: PLC0415
+
+    zone = ZoneInfo(timezone)
+    dates = await CronSchedule(cron=cron, timezone=timezone).get_dates(n, after)
+    return [date.astimezone(zone) for date in dates]
 
 
 def name_flow_run(suite: str, run_id: str) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.flows.errors import BAD_INPUT, SettingsError
 from evalhouse.flows.preparing.request import resolve_suite
-from evalhouse.flows.preparing.suites import Suite, list_fires, load_suite
+from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.results.output import write_count
 from evalhouse.flows.server.api import KEYLESS, PrefectApi, PrefectApiError, check_prefect_server, find_api, is_keyless
 from evalhouse.flows.server.environment import (
@@ -41,7 +41,7 @@ from evalhouse.flows.server.interrupts import StopOrders
 from evalhouse.flows.server.local import SERVE_LOG, LocalServer
 from evalhouse.flows.serving.backlog import catch_up, is_gate_due, is_marked, is_served, queue_resume, sweep_crashed
 from evalhouse.flows.serving.deployments import Registered, register, retire_unserved
-from evalhouse.flows.serving.flow_runs import HEARTBEAT_S, HistoryLimit, ServedSuite, fetch_served_suite
+from evalhouse.flows.serving.flow_runs import HEARTBEAT_S, HistoryLimit, ServedSuite, fetch_served_suite, list_fires
 from evalhouse.flows.serving.notify import describe_failures, describe_trigger
 from evalhouse.tasks.settings.suite import Retention
 from evalhouse.warehouse.engine.locks import hold_file, is_file_held

@@ -24,8 +24,9 @@ from evalhouse.flows.preparing.live_run import (
     try_own_metrics,
 )
 from evalhouse.flows.preparing.request import CheckResult, count_limits, make_finding, show_target
-from evalhouse.flows.preparing.suites import LivingSet, Suite, list_fires
+from evalhouse.flows.preparing.suites import LivingSet, Suite
 from evalhouse.flows.results.output import print_notice, write_count, write_dollars
+from evalhouse.flows.serving.flow_runs import list_fires
 from evalhouse.flows.serving.notify import find_webhook
 from evalhouse.flows.testsets.refresh import RefreshPlan, estimate_refresh, plan_refresh
 from evalhouse.prompts import PromptError

@@ -13,7 +13,8 @@ import pytest
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import is_suite, resolve_settings
-from evalhouse.flows.preparing.suites import Suite, explain_bad_cron, list_fires, load_suite
+from evalhouse.flows.preparing.suites import Suite, explain_bad_cron, load_suite
+from evalhouse.flows.serving.flow_runs import list_fires
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import SuiteGate
 

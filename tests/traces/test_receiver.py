@@ -22,8 +22,8 @@ from receiving import HEADERS, TOKEN, make_settings, receiving
 from trace_files import ANSWER, NOON_NS, QUESTION, make_bot_trace, make_request, make_span, number_trace
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.suites import load_receiver, load_suite
-from evalhouse.flows.receiver import TOKEN_VARIABLE, SpanKeeper
+from evalhouse.flows.preparing.suites import load_suite
+from evalhouse.flows.receiver import TOKEN_VARIABLE, SpanKeeper, load_receiver
 from evalhouse.tasks.datasets.otel import read_otlp
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.datasets.values import DatasetError
