@@ -150,7 +150,8 @@ def describe_variants(
 ) -> dict[str, Any]:
     """Return the document of `evalhouse compare A B C --json`.
 
-    `samples` are the ones that differ most, over all metrics or in `sort`; with `differ` only those that differ at all.
+    `samples` are the ones that differ most, over all metrics or in `sort`; `differ` leaves out samples with equal
+    scores.
     """
     headline = write_variants_headline(comparison)
     order = sort_first([metric.metric for metric in comparison.metrics])

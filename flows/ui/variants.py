@@ -124,7 +124,7 @@ def _describe_samples(
     for number, (run, name) in enumerate(zip(comparison.runs, comparison.names, strict=True)):
         alone = RunPair(warehouse, run, run)  # all rows of this run, once
         texts = {row["sample_id"]: row for row in alone.fetch("texts", {"sample_id": sample_ids}).to_dicts()}
-        # The statements of the answer, and those of the ground truth that it left out.
+        # The statements of the answer, and the statements of the ground truth that it left out.
         is_shown = (pl.col("source") == "answer") | (pl.col("label") == "FN")
         statements = alone.fetch_statements(sample_ids).filter(is_shown)
         statements = statements.unique(["sample_id", "statement_id"], maintain_order=True)

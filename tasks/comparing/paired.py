@@ -178,7 +178,7 @@ def _flip_signs(
     sums: GroupSums, family: NDArray[np.bool_], *, seed: int, resamples: int
 ) -> tuple[list[tuple[float | None, float | None, bool]], float]:
     """Return of each metric the p of a two-sided sign-flip test, p adjusted over the family, and whether p is exact.
-    Also return the share that each interval may leave out so that those of all the family hold at once.
+    Also return the share that each interval may leave out so that all intervals of the family hold at once.
 
     p is the share of sign patterns that move the mean at least as far. Clusters without a difference play no part,
     with either sign. Of random patterns the one found counts as one of those drawn, so that p is never 0 (Phipson and

@@ -60,10 +60,10 @@ class VariantDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantMetric:
-    """One metric in all runs, in their order; `differences` are those of the second run and all after it.
+    """One metric in all runs, in their order; `differences` begin with the second run.
 
-    Means are over all samples that a run scored of those of the first run. `slice` is a value of the column, None over
-    all samples.
+    Means are over the samples of the first run that a run scored. `slice` is a value of the column, None over all
+    samples.
     """
 
     metric: str

@@ -122,20 +122,9 @@ def list_charts() -> dict[str, Chart]:
     many = history(*[0.5 + n / 400 for n in range(N_DAYS)], other_from=30)
     marks = [Mark(place=3, text="judge: a → b", is_break=True), Mark(place=1, text="another suite", is_break=False)]
     days = [datetime(2026, 1, 1) + timedelta(days=n) for n in range(30)]
-    over_time = {
-        "day": days,
-        "cost": [n / 7 for n in range(30)],
-        "samples": [3000 - n for n in range(30)],
-    }
-    by_name = {
-        "day": days[:10] * 2,
-        "metric": ["a"] * 10 + ["b"] * 10,
-        "mean": [n / 20 for n in range(20)],
-    }
-    texts = {
-        "metric": [f"a metric with quite a long name {n}" for n in range(12)],
-        "mean": [*range(-2, 10)],
-    }
+    over_time = {"day": days, "cost": [n / 7 for n in range(30)], "samples": [3000 - n for n in range(30)]}
+    by_name = {"day": days[:10] * 2, "metric": ["a"] * 10 + ["b"] * 10, "mean": [n / 20 for n in range(20)]}
+    texts = {"metric": [f"a metric with quite a long name {n}" for n in range(12)], "mean": [*range(-2, 10)]}
     return {
         "trend-few": draw_trend(few, "faithfulness", marks=marks, is_zoomed=True, link="#run/"),
         "trend-many": draw_trend(many, "mrr", marks=marks, is_zoomed=True),
