@@ -171,6 +171,7 @@ _WIDE_CHARACTER = re.compile(f"[{_WIDE}]")
 _MARKS = re.compile(rf"(?:[^\w\s{_WIDE}]|_)+")
 _OTHER_LETTER = re.compile(rf"[^\W\d_{_LATIN}{_WIDE}]")
 
+_MAX_KEPT = 50_000
 _PER_WORD = 1.0
 _PER_FURTHER_LETTER = 0.12  # of a word of more than `_SHORT_WORD` letters
 _SHORT_WORD = 6
@@ -232,9 +233,13 @@ class Usage:
         return {name: getattr(self, name) for name in names}
 
 
-@lru_cache(maxsize=256)  # the instructions and worked examples in front of every request
 def count_tokens(text: str) -> float:
     """Return about how many tokens a text has by itself."""
+    return (_count_again if len(text) <= _MAX_KEPT else _count_again.__wrapped__)(text)
+
+
+@lru_cache(maxsize=256)  # the instructions and worked examples in front of every request, and no long material
+def _count_again(text: str) -> float:
     words = _WORD.findall(text)
     further = sum(len(word) - _SHORT_WORD for word in words if len(word) > _SHORT_WORD)
     return (

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalhouse.prompts import Item
+from evalhouse.tasks.asking import usage
 from evalhouse.tasks.asking.splitting import split_by_tokens
 from evalhouse.tasks.asking.usage import (
     Price,
@@ -339,3 +340,12 @@ def test_a_file_of_bytes_is_named(tmp_path: Path) -> None:
     own.write_bytes(b"gpt: [\xff, 2]")
     with pytest.raises(FatalJudgeError, match=r"cannot read the price file .*own\.yaml: it is not UTF-8"):
         load_prices(str(own))
+
+
+def test_counting_keeps_the_instructions_and_no_long_material() -> None:
+    before = usage._count_again.cache_info().currsize
+    numbers = [count_tokens(f"{number} " + "The ferry leaves at noon. " * 3_000) for number in range(300)]
+    assert min(numbers) > 10_000
+    assert usage._count_again.cache_info().currsize == before
+    assert count_tokens("The ferry leaves at noon.") == count_tokens("The ferry leaves at noon.")
+    assert usage._count_again.cache_info().currsize <= before + 1
