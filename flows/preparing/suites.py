@@ -625,7 +625,7 @@ class _Reading:
                 places = {_VARIED[key]: (*place, key) for key in given}
                 settings = self._validate(RunSettings, {"dataset": self.flat["dataset"], **flat}, places)
                 if settings is not None:
-                    variants[name] = settings.model_dump(mode="json", include=flat.keys())
+                    variants[name] = settings.model_dump(mode="json", include=set(flat))
         if variants and self.flat.get("sample_budget") is not None:
             problem = "a budget of samples picks them by their answers, so that each variant would be judged on others"
             self.refuse(("limits", "sample_budget"), f"{problem}; write `limit`")

@@ -338,14 +338,14 @@ def print_estimates(settings: RunSettings, *, as_json: bool) -> None:
         of_night = {"budget_usd": settings.budget_usd, "variants": variants} if variants else {}
         print_json({**first, **of_night})
     elif others:
-        costs = [document.get("cost_usd") for document in documents]
-        n_requests = [document["requests"] for document in documents]
-        if None in n_requests:
+        if any(document["requests"] is None for document in documents):
             print_line(f"The whole night has {len(night)} runs; what judging them costs is not known yet.")
             return
-        cost_usd = None if None in costs else sum(costs)
+        n_requests = sum(int(document["requests"]) for document in documents)
+        is_priced = all(document["cost_usd"] is not None for document in documents)
+        cost_usd = sum(float(document["cost_usd"]) for document in documents) if is_priced else None
         print_line(
-            f"The whole night has {len(night)} runs: {write_count(sum(n_requests), 'request')} to send, cost "
+            f"The whole night has {len(night)} runs: {write_count(n_requests, 'request')} to send, cost "
             f"{write_dollars(cost_usd)}. What all answers have in common is asked once."
         )
         if settings.budget_usd is not None and (cost_usd or 0.0) > settings.budget_usd:

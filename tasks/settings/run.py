@@ -428,7 +428,14 @@ def list_night(settings: RunSettings, night: str | None = None) -> list[RunSetti
 
     A gate, a notification and a label belong to the suite itself.
     """
-    left_out = {"variants": {}, "night": night, "gate": None, "notify": None, "label": None, "href": None}
+    left_out: dict[str, Any] = {
+        "variants": {},
+        "night": night,
+        "gate": None,
+        "notify": None,
+        "label": None,
+        "href": None,
+    }
     whole = {**settings.model_dump(mode="json"), **left_out}
     return [read_settings({**whole, **changes, "variant": name}) for name, changes in settings.variants.items()]
 
