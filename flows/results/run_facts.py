@@ -20,7 +20,7 @@ from evalhouse.tasks.judge.protocol import COPIED, LATE, LEXICAL, NOT_IN_TEXT, N
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.runs import RunRow, find_run
-from evalhouse.warehouse.rows.samples import FAILURE_REASONS, fetch_derived, fetch_samples_between
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS, fetch_derived
 from evalhouse.warehouse.steps import PLANS
 from evalhouse.warehouse.store import Warehouse
 
@@ -280,7 +280,8 @@ def list_notes(warehouse: Warehouse, run: RunRow) -> list[str]:
     if run.judge not in (LEXICAL, NO_JUDGE):
         from evalhouse.tasks.datasets.read import MAX_LOOKED_AT, describe_language  # noqa: PLC0415  # reads datasets
 
-        notes += describe_language(fetch_samples_between(warehouse, run.run_id, 1, MAX_LOOKED_AT), run.judge)
+        texts = warehouse.fetch("runs/first_texts", run_id=run.run_id, n=MAX_LOOKED_AT)["text"]
+        notes += describe_language(texts, run.judge)
     return [note for note in notes if note]
 
 

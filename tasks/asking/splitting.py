@@ -169,7 +169,8 @@ def _cut_characters(text: str) -> list[str]:
     """Return what a reader sees as one character each: a letter with its marks, an emoji with its modifiers, a flag."""
     import regex  # noqa: PLC0415  # few texts have a word that is longer than a request
 
-    return regex.findall(r"\X", text)
+    characters: list[str] = regex.findall(r"\X", text)
+    return characters
 
 
 # From the largest units to the smallest: blocks, paragraphs, sentences, clauses, words, characters, and code points

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 import polars as pl
@@ -46,9 +46,6 @@ from evalhouse.warehouse.rows.samples import PART_BYTES, Staging, dump_turns
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
 from evalhouse.warehouse.store import Warehouse, measure_bytes
 
-if TYPE_CHECKING:
-    from evalhouse.warehouse.rows.samples import StoredSample
-
 __all__ = ["DatasetError", "SampleRow", "read_samples"]
 
 Source = str | Path | pl.DataFrame | DatasetSource
@@ -73,9 +70,10 @@ class StagedDataset:
     n_continued: int = 0
     notes: tuple[str, ...] = ()
 
-    def read_first(self) -> "Iterator[StoredSample]":
-        """Yield the first samples, as many as tell the language of the dataset."""
-        return islice((sample for part in self.staging.read_parts() for sample in part), MAX_LOOKED_AT)
+    def read_first(self) -> Iterator[str]:
+        """Yield the texts of the first samples but for contexts, as many as show the language of the dataset."""
+        for sample in islice((sample for part in self.staging.read_parts() for sample in part), MAX_LOOKED_AT):
+            yield "\n".join([sample.question, sample.answer or "", *sample.accepted_answers])
 
 
 def stage_of(settings: RunSettings, source: "str | pl.DataFrame | DatasetSource | None" = None) -> StagedDataset:
@@ -142,22 +140,18 @@ def settle_language(
     return settings.model_copy(update={"language": language}), (note,)
 
 
-def count_languages(samples: "Iterable[StoredSample]") -> Counter[str]:
-    """Return the number of samples by language, by script and function words; those of no certain one are English."""
+def count_languages(texts: Iterable[str]) -> Counter[str]:
+    """Return the number of texts by language, by script and function words; English are also the uncertain ones."""
     from evalhouse.tasks.lexical.split import find_other_language, is_chinese  # noqa: PLC0415  # few runs count them
 
-    languages: Counter[str] = Counter()
-    for sample in samples:
-        text = "\n".join([sample.question, sample.answer or "", *sample.accepted_answers])
-        languages[find_other_language(text) or ("Chinese" if is_chinese(text) else "English")] += 1
-    return languages
+    return Counter(find_other_language(text) or ("Chinese" if is_chinese(text) else "English") for text in texts)
 
 
-def describe_language(samples: "Iterable[StoredSample]", judge: str) -> Iterator[str]:
+def describe_language(texts: Iterable[str], judge: str) -> Iterator[str]:
     """Yield a note where a model judges samples that are mostly in one language other than English and Chinese."""
     if judge == LEXICAL:
         return  # it gives no verdicts there, which the run reports
-    languages = count_languages(samples)
+    languages = count_languages(texts)
     language, n_samples = max(languages.items(), key=lambda entry: entry[1], default=("", 0))
     if language in ("", "English", "Chinese") or 2 * n_samples <= languages.total():
         return

@@ -176,6 +176,8 @@ def test_the_same_text_is_kept_and_the_texts_kept_stay_bounded() -> None:
     assert analyse_text("a small text") is first
     for number in range(20):
         analyse_text(f"text number {number}, {'and more ' * (MAX_CHARACTERS // 100)}")
-    assert sum(len(text.text) for text in analyse_text.cache.values()) <= MAX_CHARACTERS
+    kept = analyse_text.cache
+    assert kept is not None
+    assert sum(len(text.text) for text in kept.values()) <= MAX_CHARACTERS
     assert analyse_text("a small text") is not first
     assert analyse_text("x" * 2 * MAX_CHARACTERS).text, "one that is longer than all is analysed and not kept"
