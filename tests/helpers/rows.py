@@ -371,4 +371,4 @@ def put_run(
     )
     con.unregister("given")
     fill(con, "runs", {"run_id": run_id})
-    derive(con, [run_id])
+    derive(con, [run_id], ["scores"])
