@@ -10,7 +10,7 @@ import base64
 import math
 import time
 from array import array
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -39,8 +39,7 @@ _PARTS = 4  # of a request that is refused: with few levels, for a run stops aft
 _LOOK_S = 0.03
 _MAX_WAIT_S = 2.0
 _NGRAM_SIZES = (2, 3, 4)
-_PAIRS_EVERY_S = 0.02
-_MAX_AT_A_TIME_S = 0.5
+_WAITS = 4  # times as long as a comparison of spellings took until the next one
 
 
 def pack_embedding(embedding: object) -> str:
@@ -221,27 +220,27 @@ class AskedEmbedder:
 class HashingEmbedder:
     """Counted character n-grams: offline, deterministic, no fitting, so that a value never depends on other samples.
 
-    Comparing is work for this process while requests are what it should be busy with. So pairs are put aside and
-    compared some at a time, in between and for a fifth of the time; not in a thread, which would take the
-    interpreter from the event loop at every request.
+    Comparing is work for this process while requests are what it should be busy with. So pairs are compared one after
+    the other, for a fifth of the time; not in a thread, which would take the interpreter from the event loop at every
+    request.
     """
 
     name = "hashing"
     asker: Asker | None = None
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[str, str, asyncio.Future[float]]] = deque()  # two texts and their similarity
-        self._worked_at = 0.0
+        self._turn = asyncio.Lock()
 
     async def compare(self, sample_id: str, text: str, other: str) -> float:
         """Return the cosine of the two texts' counts; 0 when one of the texts has no n-gram."""
-        loop = asyncio.get_running_loop()
-        similarity: asyncio.Future[float] = loop.create_future()
-        self._waiting.append((text, other, similarity))
-        if len(self._waiting) == 1:
-            self._worked_at = time.monotonic()
-            loop.call_later(_PAIRS_EVERY_S, self._compare_waiting)
-        return await similarity
+        async with self._turn:
+            began = time.monotonic()
+            try:
+                return compare_spelling(text, other)
+            except MemoryError as error:
+                raise JudgeFailed(f"the texts could not be compared: {error}") from None
+            finally:
+                await asyncio.sleep(_WAITS * (time.monotonic() - began))
 
     async def embed(self, sample_id: str, text: str) -> "array[float] | None":
         """Return None: only counts of n-grams are compared."""
@@ -249,21 +248,6 @@ class HashingEmbedder:
 
     async def close(self) -> None:
         """Do nothing: no connection is open."""
-
-    def _compare_waiting(self) -> None:
-        started = time.monotonic()
-        until = started + min(_MAX_AT_A_TIME_S, max(_PAIRS_EVERY_S, started - self._worked_at) / 4)
-        while self._waiting and time.monotonic() < until:
-            text, other, similarity = self._waiting.popleft()
-            if similarity.done():  # the caller who waited was cancelled
-                continue
-            try:
-                similarity.set_result(compare_spelling(text, other))
-            except MemoryError as error:  # the caller must not wait for ever
-                similarity.set_exception(JudgeFailed(f"the texts could not be compared: {error}"))
-        self._worked_at = time.monotonic()
-        if self._waiting:
-            asyncio.get_running_loop().call_later(_PAIRS_EVERY_S, self._compare_waiting)
 
 
 def compare_spelling(text: str, other: str) -> float:
