@@ -79,6 +79,8 @@ def _repair_reply(text: str, question: Question) -> _Found | None:
     """Return the object that was asked for; None where the reply takes no repair, or more than one reading."""
     if question.prompt is None or not text.strip() or ends_in_thoughts(text):
         return None
+    if not question.prompt.reply_schema:  # of a judge that reads no prompt
+        return None
     plain = text.rpartition(THOUGHT)[2].strip()
     fence = _FENCE.match(plain)
     if fence is not None and plain.endswith(fence[1]):

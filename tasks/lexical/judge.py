@@ -217,6 +217,7 @@ _DIGITS = re.compile(r"(?<![^\W_])\d[\d.,:]*+(?![A-Za-z])")
 _CODE = re.compile(r"^```.*?(?:^```|\Z)", re.DOTALL | re.MULTILINE)
 _RECOGNISED = 0.5  # share of a sentence's words that a changed version of it still has
 _MIN_WORDS = 3
+_MIN_SHARED = 3  # words of content that two sentences about one subject have in common
 _MAX_STEPS = 6
 _TOPICS = {
     "en": ("the complaints procedure", "the emergency contact", "the insurance", "the founding year"),
@@ -316,10 +317,15 @@ def write_questions(kind: str, sources: Sequence[Source]) -> Iterator[dict[str, 
                     yield make(source.write("steps", heading), source.join(steps), source.quote(*steps))
             case "several" | "comparison":
                 other = following
-                if other and sentences and other.sentences and heading and other.heading not in ("", heading):
+                if other is None or not heading or other.heading in ("", heading):
+                    continue
+                # The two sentences with most words in common; sections without such a pair have different subjects.
+                pairs = [(one, second) for one in sentences for second in other.sentences]
+                shared = [len(analyse_text(one).keys & analyse_text(second).keys) for one, second in pairs]
+                if max(shared, default=0) >= _MIN_SHARED:
+                    one, second = pairs[shared.index(max(shared))]
                     asked = source.write("both" if kind == "several" else "differ", heading, other.heading)
-                    truth = source.join((sentences[0], other.sentences[0]))
-                    yield make(asked, truth, [*source.quote(sentences[0]), *other.quote(other.sentences[0])])
+                    yield make(asked, source.join((one, second)), [*source.quote(one), *other.quote(second)])
             case "unanswerable":
                 for topic in _TOPICS[source.language] if heading else ():
                     yield make(source.write("topic", heading, topic), "", [])
@@ -356,6 +362,8 @@ def answer_question(question: str, sources: Sequence[Source]) -> dict[str, Any]:
     if {source.heading for source in named} != set(quoted):
         return make("not all sections it names are there")
     text = named[0].join([sentence for source in named for sentence in source.sentences])
+    if not text:
+        return make("the sections it names have no sentence")
     if any(topic in question and topic not in text for topics in _TOPICS.values() for topic in topics):
         return make("the sections it names do not mention its topic")
     return make("the sections it names are there", text, [source.id for source in named])

@@ -17,6 +17,7 @@ from port_answers import Quote, Stated, Written, ask, ask_for, join_sentences, l
 from port_base import list_facts, write_base
 from port_handbook import draw, find_claims, find_entity, find_language, find_steps
 
+from evalhouse.tasks.lexical.judge import judge_lexically
 from evalhouse.tasks.testsets.documents import load_documents
 from evalhouse.tasks.testsets.questions import load_set
 from evalhouse.warehouse.store import Warehouse
@@ -80,6 +81,32 @@ def test_set_is_made_written_and_recorded(house: House) -> None:
     assert repeated["set_hash"] == made["set_hash"]
     n_reused = made["calls"]["requests"] + made["calls"]["reused"]
     assert repeated["calls"] == made["calls"] | {"requests": 0, "reused": n_reused}
+
+
+@pytest.mark.parametrize("kind", ["several", "comparison"])
+def test_lexical_judge_pairs_sections_only_where_two_sentences_share_a_subject(kind: str) -> None:
+    fares = "A day ticket for the ferry costs nine crowns. Bicycles need their own place on deck."
+    nights = "Dogs stay on a lead. A night ticket for the ferry costs fourteen crowns."
+    scans = "Every uploaded file is searched for viruses. The search takes a minute."
+
+    def ask(*texts: str) -> list[dict[str, Any]]:
+        contexts = [{"id": f"C{n}", "text": f"Section {n}\n{text}"} for n, text in enumerate(texts, start=1)]
+        data = {"question_kind": kind, "count": "1", "contexts": contexts}
+        return list(judge_lexically("write_question", data)["questions"])
+
+    (question,) = ask(fares, nights)
+    tickets = ["A day ticket for the ferry costs nine crowns.", "A night ticket for the ferry costs fourteen crowns."]
+    assert [quote["quote"] for quote in question["quotes"]] == tickets
+    assert ask(fares, scans) == []
+
+
+def test_unusable_reply_of_a_judge_without_prompts_is_turned_down(house: House) -> None:
+    for path in house.docs.rglob("*.*"):
+        path.unlink()
+    # The question names a section that has a list and no sentence.
+    (house.docs / "codes.md").write_text("# Codes\n\n## Berths\n\nA1 | B2\n\n## Piers\n\nC3 | D4\n", encoding="utf-8")
+    made = house.make(2, *LEXICAL, "--kinds", "unanswerable=1,fact=1")
+    assert made.status == 3, made.stderr
 
 
 def test_judge_without_a_usable_reply_makes_no_set(house: House) -> None:
