@@ -38,8 +38,6 @@ from evalhouse.tasks.datasets.otel import (
     describe_unplaced,
     read_otlp,
     read_otlp_logs,
-    read_protobuf,
-    read_protobuf_logs,
 )
 from evalhouse.tasks.datasets.received import Redactor, is_named, is_picked
 from evalhouse.tasks.datasets.spans import Blame, Tree
@@ -381,19 +379,19 @@ class Receiver:
                 raise Refused(400, f"not an {signal.message} in JSON: {error}") from None
         else:
             # An extra, and only what the signal needs.
-            from google.protobuf.message import DecodeError  # noqa: PLC0415
+            from google.protobuf.json_format import MessageToDict  # noqa: PLC0415
+            from google.protobuf.message import DecodeError, Message  # noqa: PLC0415
 
             try:
                 if signal is _TRACES:
                     from opentelemetry.proto.collector.trace.v1 import trace_service_pb2  # noqa: PLC0415
 
-                    spans = trace_service_pb2.ExportTraceServiceRequest.FromString(body)
-                    items = list(read_protobuf(spans, problems.append))
+                    message: Message = trace_service_pb2.ExportTraceServiceRequest.FromString(body)
                 else:
                     from opentelemetry.proto.collector.logs.v1 import logs_service_pb2  # noqa: PLC0415
 
-                    records = logs_service_pb2.ExportLogsServiceRequest.FromString(body)
-                    items = list(read_protobuf_logs(records, problems.append))
+                    message = logs_service_pb2.ExportLogsServiceRequest.FromString(body)
+                items = list(signal.read_json(MessageToDict(message), problems.append))
             except DecodeError as error:
                 raise Refused(400, f"not an {signal.message} in protobuf: {error}") from None
         try:

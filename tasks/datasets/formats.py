@@ -150,8 +150,9 @@ def find_encoding(lines: Iterable[bytes]) -> str | None:
     return _WESTERN if len(texts) == 1 and not _WITHIN_WORD.search(texts.pop()) else None
 
 
-def show_readings(line: bytes) -> str:
-    """Return how a line reads in the encodings it may be in, for the user to choose from."""
+def show_readings(lines: Iterable[bytes]) -> str:
+    """Return how the first line that is not UTF-8 reads in the encodings it may be in, for the user to choose from."""
+    number, line = next((number, line) for number, line in enumerate(lines, start=1) if not is_utf8(line))
     readings: dict[str, str] = {}
     for name in _PROPOSED:
         try:
@@ -160,7 +161,8 @@ def show_readings(line: bytes) -> str:
             continue
         place = next((at for at, letter in enumerate(text) if letter > "\x7f"), 0)
         readings.setdefault(text[max(0, place - 12) : place + 12].strip(), name)
-    return ", ".join(f"{reading!r} with {name_setting('encoding', name)}" for reading, name in readings.items())
+    shown = ", ".join(f"{reading!r} with {name_setting('encoding', name)}" for reading, name in readings.items())
+    return f"line {number:,} reads {shown}" if shown else ""
 
 
 class Utf8Bytes(io.RawIOBase):
@@ -341,7 +343,10 @@ def _is_inside(event: JsonEvent) -> bool:
 
 
 def _build_value(event: str, value: object, events: Iterator[JsonEvent]) -> object:
-    """Return the value that begins with this event; reads on to its end."""
+    """Return the value that begins with this event; reads on to its end.
+
+    ijson's builder takes memory in the square of the depth, and refuses long whole numbers if it makes floats.
+    """
     if event == "start_map":
         return {str(key): _build_value(*next(events), events) for _, key in takewhile(_is_inside, events)}
     if event == "start_array":

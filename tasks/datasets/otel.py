@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from evalhouse.tasks.datasets.spans import (
     LANGFUSE_KINDS,
@@ -36,10 +36,6 @@ from evalhouse.tasks.datasets.spans import (
     refine_kind,
 )
 from evalhouse.tasks.datasets.values import is_absent, open_cell, open_text, open_value
-
-if TYPE_CHECKING:
-    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 ERROR: Final = "error"
 _LANGFUSE: Final = "langfuse.observation.type"
@@ -378,7 +374,8 @@ _UNREADABLE: Final = (ValueError, AttributeError, TypeError, KeyError)
 
 
 def read_otlp(message: Tree, blame: Blame) -> Iterator[Recorded]:
-    """Yield the spans of an ExportTraceServiceRequest in JSON, as exporters and the collector's file exporter write it.
+    """Yield the spans of an ExportTraceServiceRequest in JSON, as exporters and the collector's file exporter write it;
+    one in protobuf becomes that by `MessageToDict`.
 
     Raises TypeError, AttributeError or KeyError for any other object; a single bad span is reported to `blame`.
     """
@@ -477,20 +474,6 @@ def _read_any(value: object) -> Any:  # noqa: ANN401  # any value of an attribut
         case "bytesValue":
             return None  # bytes are neither judged nor redacted
     return inner
-
-
-def read_protobuf(message: "ExportTraceServiceRequest", blame: Blame) -> Iterator[Recorded]:
-    """Yield the spans of a request in protobuf, in the same way."""
-    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415  # an extra
-
-    yield from read_otlp(MessageToDict(message), blame)
-
-
-def read_protobuf_logs(message: "ExportLogsServiceRequest", blame: Blame) -> Iterator[Logged | Unplaced]:
-    """Yield the events of GenAI in a request in protobuf, in the same way."""
-    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415  # an extra
-
-    yield from read_otlp_logs(MessageToDict(message), blame)
 
 
 # --- rows of SDKs and of Phoenix

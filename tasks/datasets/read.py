@@ -18,7 +18,7 @@ from typing import Final
 import orjson
 import polars as pl
 
-from evalhouse.tasks.datasets.formats import DatasetSource, find_encoding, is_utf8, open_source, show_readings
+from evalhouse.tasks.datasets.formats import DatasetSource, find_encoding, open_source, show_readings
 from evalhouse.tasks.datasets.rows import (
     Columns,
     ColumnUse,
@@ -30,7 +30,6 @@ from evalhouse.tasks.datasets.rows import (
     suggest_columns,
 )
 from evalhouse.tasks.datasets.values import (
-    Complain,
     DatasetError,
     Problems,
     ReadingStopped,
@@ -180,61 +179,59 @@ def stage_dataset(
     """
     if isinstance(source, str) and is_sample(source):
         source = str(SAMPLE_PATH)
-    read = partial(
-        read_samples,
-        source,
-        mapping=mapping,
-        limit=limit,
-        turns=turns,
-        judge_thoughts=judge_thoughts,
-        open_as=open_as,
-    )
+
+    def read(encoding: str | None) -> StagedDataset:
+        staging = Staging()
+        digest, n_answered, n_continued, use = hashlib.sha256(), 0, 0, ColumnUse()
+        use.was_named = was_named
+        try:
+            for rows in read_samples(
+                source,
+                mapping=mapping,
+                limit=limit,
+                encoding=encoding,
+                use=use,
+                turns=turns,
+                judge_thoughts=judge_thoughts,
+                open_as=open_as,
+            ):
+                staged = []
+                for row in rows:
+                    metadata = orjson.dumps(row.metadata).decode() if row.metadata else None
+                    values = vars(row) | {"metadata": metadata, "conversation": dump_turns(row.conversation)}
+                    del values["row"]
+                    staged.append(values)
+                    n_answered += row.answer is not None or row.contexts is not None
+                    n_continued += row.conversation is not None
+                    digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
+                staging.add(staged)
+        except BaseException:  # also on Ctrl-C the staged file goes
+            staging.discard()
+            raise
+        return StagedDataset(
+            staging=staging,
+            n_samples=staging.n_rows,
+            content_hash=digest.hexdigest()[:32],
+            use=use,
+            n_answered=n_answered,
+            n_continued=n_continued,
+        )
+
+    was_named = encoding is not None
     try:
-        return _stage(read, encoding)
+        return read(encoding)
     except DatasetError as error:
         file = open_source(source).file if any(problem.kind == "not_utf8" for problem in error.problems) else None
-        if encoding is not None or file is None or file.encoding is not None:
+        if was_named or file is None or file.encoding is not None:
             raise
-        with file.open() as opened:
-            found = find_encoding(opened)
+        with file.open() as lines:
+            found = find_encoding(lines)
         if found is None:
-            with file.open() as opened:
-                number, line = next((number, line) for number, line in enumerate(opened, start=1) if not is_utf8(line))
-            readings = show_readings(line)
-            hint = f"\nthe file may be in another encoding; line {number:,} reads {readings}" if readings else ""
+            with file.open() as lines:
+                readings = show_readings(lines)
+            hint = f"\nthe file may be in another encoding; {readings}" if readings else ""
             raise DatasetError(f"{error}{hint}", problems=error.problems, n_problems=error.n_problems) from None
-    staged = _stage(read, found)
-    staged.use.was_named = False
-    return staged
-
-
-def _stage(read: Callable[..., Iterator[list[SampleRow]]], encoding: str | None) -> StagedDataset:
-    staging = Staging()
-    digest, n_answered, n_continued, use = hashlib.sha256(), 0, 0, ColumnUse()
-    use.was_named = encoding is not None
-    try:
-        for rows in read(encoding=encoding, use=use):
-            staged = []
-            for row in rows:
-                metadata = orjson.dumps(row.metadata).decode() if row.metadata else None
-                values = vars(row) | {"metadata": metadata, "conversation": dump_turns(row.conversation)}
-                del values["row"]
-                staged.append(values)
-                n_answered += row.answer is not None or row.contexts is not None
-                n_continued += row.conversation is not None
-                digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
-            staging.add(staged)
-    except BaseException:  # also on Ctrl-C the staged file goes
-        staging.discard()
-        raise
-    return StagedDataset(
-        staging=staging,
-        n_samples=staging.n_rows,
-        content_hash=digest.hexdigest()[:32],
-        use=use,
-        n_answered=n_answered,
-        n_continued=n_continued,
-    )
+    return read(found)
 
 
 def read_samples(
@@ -261,58 +258,64 @@ def read_samples(
         raise ValueError(f"batch_size={batch_size} and limit={limit} must be at least 1")
     opened, columns = open_as(source, encoding), Columns(mapping, use)
     columns.use.encoding = opened.file.encoding if opened.file else None
-    reading = _Reading(source=opened, columns=columns, limit=limit, turns=turns, judge_thoughts=judge_thoughts)
-    return reading.read(batch_size)
+    problems = Problems(opened.name, opened.place)
+    seen: dict[str, object] = {}  # the columns of the first batch, each with a value
 
+    def read_rows() -> Iterator[RawRow]:
+        """Yield the rows, of a conversation one for each turn."""
+        for row in islice(opened.read(problems.add), limit):
+            path = columns.locate(row.values).get("question")
+            question = None if path is None else path.find(row.values)
+            if isinstance(question, str) and question.lstrip()[:1] not in ("[", "{", '"'):
+                yield row
+                continue
+            # Only for rows that may hold a list of messages.
+            from evalhouse.tasks.datasets.chat import cut_row  # noqa: PLC0415
 
-class _Reading:
-    """One pass over a dataset, and its problems so far."""
+            yield from cut_row(row, columns, turns, complain=problems.add, use=columns.use)
 
-    def __init__(
-        self, *, source: DatasetSource, columns: Columns, limit: int | None, turns: Turns, judge_thoughts: bool
-    ) -> None:
-        self._turns: Turns = turns
-        self._judge_thoughts = judge_thoughts
-        self._source = source
-        self._columns = columns
-        self._limit = limit
-        self._problems = Problems(source.name, source.place)
-        self._seen: dict[str, object] = {}  # the columns of the first batch, each with a value
+    def check_mapped(missing: list[str]) -> None:
+        if missing:
+            mapped = ", ".join([name_setting("mapping", missing[0]), *missing[1:]])
+            text = f"no column for {mapped}; columns: {list_names(list(seen))}"
+            raise ReadingStopped(None, "columns", text)
 
-    def read(self, batch_size: int) -> Iterator[list[SampleRow]]:
-        """Yield the samples in batches; raises DatasetError at the end if there was any problem."""
-        problems, columns, n_rows = self._problems, self._columns, 0
+    def check_columns(raw_rows: list[RawRow]) -> None:
+        """Stop at the first rows where no later one can help: for a mapped column that a table does not have, or
+        without a question."""
+        for raw in raw_rows:
+            for name, value in raw.values.items():
+                if is_absent(seen.get(name)):
+                    seen[name] = value
+        if opened.tabular:
+            check_mapped(columns.list_awaited(raw_rows[0].values))
+        if not any("question" in columns.locate(raw.values) for raw in raw_rows):
+            from evalhouse.tasks.datasets.traces import guess_format  # noqa: PLC0415  # only for this message
+
+            names = list_names(columns.names["question"])
+            text = f"no question column; columns: {list_names(list(seen))}; read as the question: {names}"
+            form = guess_format(seen)
+            traces = [f"are these traces? {name_setting('format', form)} reads them"] if form else []
+            text = "; ".join([text, *traces, *suggest_columns(["question"], seen)])
+            raise ReadingStopped(None, "columns", text)
+
+    def read() -> Iterator[list[SampleRow]]:
+        n_rows = 0
         first_rows: dict[str, int] = {}  # of each id: the one thing whose memory grows with the file
         try:
-            for raw_rows in _batch(self._read_rows(problems.add, columns.use), batch_size):
-                if not self._seen:
-                    for raw in raw_rows:
-                        for name, value in raw.values.items():
-                            if is_absent(self._seen.get(name)):
-                                self._seen[name] = value
-                    # Stop at once where no later row can help: for a mapped column that a table does not have, or
-                    # without a question.
-                    if self._source.tabular:
-                        self._check_mapped(columns.list_awaited(raw_rows[0].values))
-                    if not any("question" in columns.locate(raw.values) for raw in raw_rows):
-                        from evalhouse.tasks.datasets.traces import guess_format  # noqa: PLC0415  # only for this message
-
-                        seen, names = list(self._seen), list_names(columns.names["question"])
-                        text = f"no question column; columns: {list_names(seen)}; read as the question: {names}"
-                        form = guess_format(seen)
-                        traces = [f"are these traces? {name_setting('format', form)} reads them"] if form else []
-                        text = "; ".join([text, *traces, *suggest_columns(["question"], self._seen)])
-                        raise ReadingStopped(None, "columns", text)
+            for raw_rows in _batch(read_rows(), batch_size):
+                if not seen:
+                    check_columns(raw_rows)
                 samples = []
                 for raw in raw_rows:
                     n_rows += 1
                     sample = normalise_row(
-                        raw, ordinal=n_rows, columns=columns, complain=problems.add, judge_thoughts=self._judge_thoughts
+                        raw, ordinal=n_rows, columns=columns, complain=problems.add, judge_thoughts=judge_thoughts
                     )
                     samples += [sample] if sample is not None else []
                     given_id = sample.given_id if sample else read_given_id(raw, columns)
                     if given_id in first_rows:
-                        place = name_row(self._source.place, first_rows[given_id])
+                        place = name_row(opened.place, first_rows[given_id])
                         problems.add(raw.row, "duplicate_id", f"id {given_id!r} is that of {place} already")
                     elif given_id is not None:
                         first_rows[given_id] = raw.row
@@ -320,32 +323,14 @@ class _Reading:
                     yield samples
             if n_rows == 0 and not problems.n:
                 raise ReadingStopped(None, "no_rows", "no rows")
-            self._check_mapped(columns.list_awaited())
+            check_mapped(columns.list_awaited())
         except ReadingStopped as stopped:
             problem = stopped.problem
             problems.add(problem.row, problem.kind, problem.text)
         if problems.n:
             raise problems.make_error()
 
-    def _read_rows(self, complain: Complain, use: ColumnUse) -> Iterator[RawRow]:
-        """Yield the rows, of a conversation one for each turn."""
-        columns = self._columns
-        for row in islice(self._source.read(complain), self._limit):
-            path = columns.locate(row.values).get("question")
-            question = None if path is None else path.find(row.values)
-            if isinstance(question, str) and question.lstrip()[:1] not in ("[", "{", '"'):
-                yield row
-                continue
-            # Only for rows that may hold a list of messages.
-            from evalhouse.tasks.datasets.conversations import cut_row  # noqa: PLC0415
-
-            yield from cut_row(row, columns, self._turns, complain=complain, use=use)
-
-    def _check_mapped(self, missing: list[str]) -> None:
-        if missing:
-            mapped = ", ".join([name_setting("mapping", missing[0]), *missing[1:]])
-            text = f"no column for {mapped}; columns: {list_names(list(self._seen))}"
-            raise ReadingStopped(None, "columns", text)
+    return read()
 
 
 def _batch(rows: Iterable[RawRow], size: int) -> Iterator[list[RawRow]]:

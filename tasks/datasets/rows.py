@@ -568,19 +568,17 @@ def normalise_row(
     contexts = read_contexts(row.take("contexts"), row.say, is_exact=row.names_exactly("contexts"))
     columns.use.n_one_text += contexts.is_one_text
     context_ids, reference_ids = row.take_ids("context_ids"), row.take_ids("reference_context_ids")
-    turns, n_system = None, 0
+    turns = None
     if not is_empty(given := row.take("conversation")):
         from evalhouse.tasks.datasets.chat import read_conversation  # noqa: PLC0415  # few datasets have any
 
-        read = read_conversation(given, row.say)
-        turns, n_system = read.turns, read.n_system
+        turns = read_conversation(given, columns.use, row.say)
     if context_ids is None:
         context_ids = contexts.ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
     values = (question, answer, ground_truth, contexts.texts)
     columns.use.add(row.located, row.rest, [COUNTED[place] for place, value in enumerate(values) if value is not None])
-    columns.use.n_system += n_system
     metadata = read_metadata(row.rest, contexts.rest, row.say)
     if thoughts is not None:
         metadata = {**metadata, ANSWER_THOUGHTS: thoughts}

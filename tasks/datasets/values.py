@@ -122,21 +122,31 @@ def refuse_dataset(came: str, *, allowed: str, to_do: str) -> DatasetError:
 
 
 class Problems:
-    """All problems of one dataset: `n` counts them, and the first `LISTED_PROBLEMS` are kept in file order."""
+    """All problems of one dataset: `n` counts them, and the first `LISTED_PROBLEMS` are kept in file order.
+
+    `kinds` are the keys of a dictionary, in the order in which they came.
+    """
 
     def __init__(self, name: str, place: Place) -> None:
         self._name = name
         self._place = place
         self._listed: list[Problem] = []
-        self._kinds: dict[ProblemKind, None] = {}
+        self.kinds: dict[ProblemKind, None] = {}
         self.n = 0
 
     def add(self, row: int | None, kind: ProblemKind, text: str) -> None:
         """Count a problem, and list it if it is among the first."""
         self.n += 1
-        self._kinds[kind] = None
+        self.kinds[kind] = None
         insort(self._listed, Problem(row=row, kind=kind, text=text), key=lambda problem: problem.row or 0)
         del self._listed[LISTED_PROBLEMS:]
+
+    def list_lines(self) -> list[str]:
+        """Return the listed problems, each with its place."""
+        return [
+            problem.text if problem.row is None else f"{name_row(self._place, problem.row)}: {problem.text}"
+            for problem in self._listed
+        ]
 
     def make_error(self) -> DatasetError:
         """Return the error for all of them: a single line where there is one problem with the whole file."""
@@ -144,12 +154,10 @@ class Problems:
             only = self._listed[0]
             return DatasetError(f"{self._name}: {only.text}; {advise(only.kind)}", problems=[only])
         lines = [f"{self._name}: {self.n:,} problem{'' if self.n == 1 else 's'}; nothing was loaded"]
-        for problem in self._listed:
-            place = "" if problem.row is None else f"{name_row(self._place, problem.row)}: "
-            lines.append(f"  {place}{problem.text}")
+        lines += [f"  {line}" for line in self.list_lines()]
         if self.n > len(self._listed):
             lines.append(f"  and {self.n - len(self._listed):,} more")
-        lines += [f"to do: {advise(kind)}" for kind in self._kinds]
+        lines += [f"to do: {advise(kind)}" for kind in self.kinds]
         return DatasetError("\n".join(lines), problems=self._listed, n_problems=self.n)
 
 

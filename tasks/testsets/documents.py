@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +27,18 @@ from evalhouse.tasks.datasets.formats import (
 )
 from evalhouse.tasks.datasets.limited import FileTooLarge, LimitedReader
 from evalhouse.tasks.datasets.rows import ColumnPath
-from evalhouse.tasks.datasets.values import MISSING, ProblemKind, ReadingStopped, advise, is_empty, read_id, read_text
+from evalhouse.tasks.datasets.values import (
+    LISTED_PROBLEMS,
+    MISSING,
+    ProblemKind,
+    Problems,
+    ReadingStopped,
+    advise,
+    is_empty,
+    name_row,
+    read_id,
+    read_text,
+)
 from evalhouse.tasks.testsets import TestsetError, UnreadableFile, refuse
 from evalhouse.tasks.testsets.passages import Document, Language, Passage, cut_markdown, cut_plain, find_language
 from evalhouse.warehouse.messages import list_names
@@ -56,7 +67,6 @@ _ALLOWED: Final = (
 _DECLARED: Final = re.compile(rb"<meta[^<>]{0,200}charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
 _DECLARED_WITHIN: Final = 4096
 _SAVE: Final = "save it as UTF-8, or name its encoding with --encoding"
-_MAX_LISTED: Final = 20
 _MAX_FILE: Final = 2**26  # bytes of a document
 _SOFT_HYPHEN: Final = "\u00ad"  # where a word may be divided: not seen, and not in a quotation
 _READ: Final = "evalhouse.tasks.testsets.readers:read_document"
@@ -126,17 +136,24 @@ def load_documents(
     if kind is not None:
         return _load_files(str(source), [_File(path=path, document_id=path.name, kind=kind)], encoding, note)
     opened = open_source(source, encoding)
-    table = _read_table(opened)
-    if "not_utf8" in table.kinds and encoding is None and opened.file is not None and opened.file.encoding is None:
+    problems = Problems(opened.name, opened.place)
+    table = _read_table(opened, problems)
+    if "not_utf8" in problems.kinds and encoding is None and opened.file is not None and opened.file.encoding is None:
         with opened.file.open() as lines:
             found = find_encoding(lines)
         if found is not None:
-            table = _read_table(open_source(source, found))
-    if table.problems:
-        raise _refuse_all(table.name, table.problems, [_ADVICE.get(kind) or advise(kind) for kind in table.kinds])
+            problems = Problems(opened.name, opened.place)
+            table = _read_table(open_source(source, found), problems)
+    if problems.n:
+        raise _refuse_all(
+            opened.name,
+            problems.n,
+            problems.list_lines(),
+            [_ADVICE.get(kind) or advise(kind) for kind in problems.kinds],
+        )
     documents = []
     n_before = 0
-    for document_id, rows in table.rows.items():
+    for document_id, rows in table.items():
         start, passages = 0, []
         for ordinal, (passage_id, title, text) in enumerate(rows, start=n_before + 1):
             passages.append(
@@ -187,7 +204,7 @@ def _load_files(
         if not document.passages:
             empty.append(file.document_id)
     if problems:
-        raise _refuse_all(name, problems, list(advice))
+        raise _refuse_all(name, len(problems), problems[:LISTED_PROBLEMS], list(advice))
     if empty:
         note(f"without any text: {list_names(empty, 5)}")
     if not n_passages:
@@ -195,12 +212,11 @@ def _load_files(
     return [document for document in documents if document.passages]
 
 
-def _refuse_all(name: str, problems: Sequence[str], advice: Sequence[str]) -> TestsetError:
-    """Return the error for all problems of a source: each on a line, then what to do about them."""
-    lines = [f"{name}: {len(problems):,} problem{'' if len(problems) == 1 else 's'}; nothing was read"]
-    lines += [f"  {problem}" for problem in problems[:_MAX_LISTED]]
-    if len(problems) > _MAX_LISTED:
-        lines.append(f"  and {len(problems) - _MAX_LISTED:,} more")
+def _refuse_all(name: str, n: int, listed: Sequence[str], advice: Sequence[str]) -> TestsetError:
+    """Return the error for all `n` problems of a source: each on a line, then what to do about them."""
+    lines = [f"{name}: {n:,} problem{'' if n == 1 else 's'}; nothing was read", *(f"  {line}" for line in listed)]
+    if n > len(listed):
+        lines.append(f"  and {n - len(listed):,} more")
     return TestsetError("\n".join([*lines, *(f"to do: {text}" for text in advice)]))
 
 
@@ -242,8 +258,7 @@ def _load_text(path: Path, encoding: str | None) -> str:
         declared = match[1].decode() if match else ""
         found = declared if declared and check_known(declared) else find_encoding(lines)
         if found is None:
-            number, line = next((number, line) for number, line in enumerate(lines, start=1) if not is_utf8(line))
-            raise UnreadableFile(f"not UTF-8; line {number:,} reads {show_readings(line)}", _SAVE)
+            raise UnreadableFile(f"not UTF-8; {show_readings(lines)}", _SAVE)
     try:
         text = data.decode(found)
     except UnicodeDecodeError as error:
@@ -270,28 +285,14 @@ _ADVICE: Final[Mapping[ProblemKind, str]] = {
 _BETWEEN: Final = "\n\n"  # passages, in the text of their document
 
 
-@dataclass(kw_only=True)
-class _Table:
-    """A table of passages as far as it was read: its rows by document, and its problems."""
-
-    name: str
-    place: str
-    rows: dict[str, list[tuple[str, str | None, str]]] = field(default_factory=dict)  # ids, titles and texts
-    row_numbers: dict[str, int] = field(default_factory=dict)  # by id
-    problems: list[str] = field(default_factory=list)
-    kinds: dict[ProblemKind, None] = field(default_factory=dict)
-
-    def complain(self, row: int | None, kind: ProblemKind, text: str) -> None:
-        self.problems.append(text if row is None else f"{self.place} {row:,}: {text}")
-        self.kinds[kind] = None
-
-
-def _read_table(source: DatasetSource) -> _Table:
-    table = _Table(name=source.name, place=source.place)
+def _read_table(source: DatasetSource, problems: Problems) -> dict[str, list[tuple[str, str | None, str]]]:
+    """Return the ids, titles and texts of the passages in a table by document, and add its problems."""
+    documents: dict[str, list[tuple[str, str | None, str]]] = {}
+    first_rows: dict[str, int] = {}  # by id
     try:
-        for raw in source.read(table.complain):
-            n_before = len(table.problems)
-            complain = partial(table.complain, raw.row)
+        for raw in source.read(problems.add):
+            n_before = problems.n
+            complain = partial(problems.add, raw.row)
             values: dict[Column, object] = {}
             for column, paths in _PATHS.items():
                 found = (path.find(raw.values) for path in paths)
@@ -304,15 +305,15 @@ def _read_table(source: DatasetSource) -> _Table:
             passage_id, text = read_id(values["id"], "id", complain), read_text(values["text"], "text", complain)
             document_id = read_id(values["document"], "document", complain)
             title = read_text(values["title"], "title", complain)
-            if passage_id is None or text is None or len(table.problems) > n_before:
+            if passage_id is None or text is None or problems.n > n_before:
                 continue
-            first = table.row_numbers.setdefault(passage_id, raw.row)
+            first = first_rows.setdefault(passage_id, raw.row)
             if first != raw.row:
-                complain("duplicate_id", f"id {passage_id!r} is that of {table.place} {first:,} already")
+                complain("duplicate_id", f"id {passage_id!r} is that of {name_row(source.place, first)} already")
                 continue
-            table.rows.setdefault(document_id or passage_id, []).append((passage_id, title, text))
+            documents.setdefault(document_id or passage_id, []).append((passage_id, title, text))
     except ReadingStopped as stopped:
-        table.complain(stopped.problem.row, stopped.problem.kind, stopped.problem.text)
-    if not table.rows and not table.problems:
-        table.complain(None, "no_rows", "no rows")
-    return table
+        problems.add(stopped.problem.row, stopped.problem.kind, stopped.problem.text)
+    if not documents and not problems.n:
+        problems.add(None, "no_rows", "no rows")
+    return documents
