@@ -73,7 +73,7 @@ def refresh_living_set(suite: Suite, settings: RunSettings) -> RefreshedTestset 
     try:
         plan = plan_living_set(suite.testset, settings)
         if settings.budget_usd is not None:
-            expected_usd = estimate_refresh(plan.request).usage.cost_usd
+            expected_usd = estimate_refresh(plan).usage.cost_usd
             if expected_usd is not None and expected_usd >= settings.budget_usd:
                 raise _Unpayable(
                     f"the refresh of {settings.dataset} costs about {write_dollars(expected_usd)}, and the budget of "
@@ -96,7 +96,7 @@ def refresh_living_set(suite: Suite, settings: RunSettings) -> RefreshedTestset 
         refreshing, test_set = refreshed.refreshing, refreshed.test_set
         result = RefreshedTestset(
             set_hash=test_set.set_hash,
-            parent_hash=refreshing.request.test_set.set_hash,
+            parent_hash=refreshing.plan.test_set.set_hash,
             run_id=refreshing.run_id,
             n_questions=len(test_set.questions),
             changes={} if refreshing.problem else {word: n for word, n in refreshed.counts.items() if n},
@@ -150,12 +150,12 @@ def plan_living_set(testset: LivingSet, settings: RunSettings) -> RefreshPlan:
 def describe_estimate(testset: LivingSet, settings: RunSettings) -> str:
     """Return the requests and the cost of the refresh before the next run; nothing is asked."""
     plan = plan_living_set(testset, settings)
-    estimated = estimate_refresh(plan.request)
+    estimated = estimate_refresh(plan)
     usage = estimated.usage
     return (
-        f"test set: {write_count(len(plan.request.looks), 'question')}, about {estimated.n_asked:,} to be asked about "
-        f"after {len(plan.request.base.changed):,} new or changed passages: about {usage.requests:,} requests to "
-        f"{plan.request.settings.judge}, {usage.reused:,} replies on record, cost {write_dollars(usage.cost_usd)}"
+        f"test set: {write_count(len(plan.looks), 'question')}, about {estimated.n_asked:,} to be asked about "
+        f"after {len(plan.base.changed):,} new or changed passages: about {usage.requests:,} requests to "
+        f"{plan.settings.judge}, {usage.reused:,} replies on record, cost {write_dollars(usage.cost_usd)}"
     )
 
 
@@ -297,11 +297,11 @@ def _check_dataset(settings: RunSettings, staged: StagedDataset) -> CheckResult:
 
 def _check_testset(testset: LivingSet, settings: RunSettings) -> CheckResult:
     plan = plan_living_set(testset, settings)
-    judge, n_waiting = plan.request.settings.judge, len(plan.request.test_set.manifest.proposals)
+    judge, n_waiting = plan.settings.judge, len(plan.test_set.manifest.proposals)
     waiting = f"; {n_waiting} proposals for a person (`evalhouse review questions`)" if n_waiting else ""
     accepted = "accepted unseen" if testset.accept else "left for a person"
     return "ok", (
-        f"{len(plan.request.looks):,} questions; {len(plan.request.base.changed):,} of "
-        f"{len(plan.request.base.passages):,} passages are new or changed; before each run {judge} is asked about what "
+        f"{len(plan.looks):,} questions; {len(plan.base.changed):,} of "
+        f"{len(plan.base.passages):,} passages are new or changed; before each run {judge} is asked about what "
         f"they touch, and proposals are {accepted}{waiting}"
     )

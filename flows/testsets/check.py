@@ -54,9 +54,11 @@ from evalhouse.warehouse.messages import list_names, shorten
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckRequest:
-    """The questions of a set, and the documents that they are about; None without any. `command` is the command that
-    asks for the same again, `language` the language of the prompts if it was named."""
+class CheckPlan:
+    """A set that can be checked, and the documents that it is about; None without any.
+
+    `command` is the command that asks for the same again, `language` the language of the prompts if it was named.
+    """
 
     settings: RunSettings
     path: str
@@ -66,25 +68,56 @@ class CheckRequest:
     base: KnowledgeBase | None
     command: str
     language: str | None
+    notices: tuple[str, ...]
+
+    def print_estimate(self, *, as_json: bool) -> None:
+        """Print the cost of checking it at most; nothing is asked."""
+        usage, text = self._estimate()
+        if as_json:
+            print_json({"n_questions": len(self.questions), **usage.pick(*EXPECTED)})
+            return
+        print_line(f"{text}. Nothing was asked.")
+
+    def _estimate(self) -> tuple[Usage, str]:
+        usage = estimate_usage(self.settings, PLAN, partial(check_questions, plan=self))
+        against = f" against {write_count(len(self.base.documents), 'document')}" if self.base else ""
+        expected = describe_expected(self.settings.judge, usage)
+        return usage, f"{write_count(len(self.questions), 'question')}{against}: {expected}"
+
+    def check(self) -> "CheckedSet":
+        """Check the set; raises FatalJudgeError when the judge cannot be asked."""
+        settings = self.settings
+        if settings.judge != LEXICAL:
+            print_notice(self._estimate()[1])
+        run = begin_set_run(settings, n_samples=len(self.questions), source=self.path, command=self.command)
+        run = replace(run, dataset_hash=self.content_hash)
+        with show_run() as watch, open_session(settings, PLAN, run=run) as session:
+            checked, problem = session.carry_out(partial(check_questions, plan=self), watch)
+            session.has_failures = any(one.failure is not None for one in checked)
+            usage = session.usage
+            rows = list_check_rows(run.run_id, {one.question.id: one.checks for one in checked})
+            session.live_run.warehouse.append_rows(f"{run.run_id}/testset/check", run.run_id, {"testset_checks": rows})
+        problem = session.problem or problem
+        return CheckedSet(plan=self, run_id=run.run_id, checked=checked, usage=usage, problem=problem)
 
 
-async def check_questions(session: Session, request: CheckRequest) -> tuple[list[CheckedQuestion], str | None]:
+async def check_questions(session: Session, plan: CheckPlan) -> tuple[list[CheckedQuestion], str | None]:
     """Return all questions with their checks, and the problem that ended the requests early.
 
     A question may be left without a usable reply, and then has a `failure`.
     """
-    languages = (question.language for question in request.questions)
-    runs = await open_languages(session, ("answer_question",), languages, named=request.language)
-    base = request.base
+    languages = (question.language for question in plan.questions)
+    runs = await open_languages(session, ("answer_question",), languages, named=plan.language)
+    base = plan.base
     checked = [
         CheckedQuestion(question=question, documents=base.find_documents(question) if base is not None else set())
-        for question in request.questions
+        for question in plan.questions
     ]
     for one in checked:
         check_alone(one, base)
     session.expect(len(checked), "questions")
-    index = QuestionIndex(request.questions)
-    by_id = {question.id: question for question in request.questions}
+    index = QuestionIndex(plan.questions)
+    by_id = {question.id: question for question in plan.questions}
     problem: str | None = None
 
     async def finish(place: int, one: CheckedQuestion) -> None:
@@ -122,7 +155,7 @@ _SHORT: Final = 160
 class CheckedSet:
     """A set that was checked; `problem` is what ended the requests early."""
 
-    request: CheckRequest
+    plan: CheckPlan
     run_id: str
     checked: Sequence[CheckedQuestion]
     usage: Usage
@@ -162,9 +195,9 @@ class CheckedSet:
         """The number of questions of each kind, in each language, and about each document where there are any."""
         kinds = Counter(one.question.kind for one in self.checked)
         documents: dict[str, int] | None = None
-        if self.request.base is not None:
+        if self.plan.base is not None:
             about = Counter(name for one in self.checked for name in one.documents)
-            documents = dict.fromkeys(self.request.base.documents, 0) | about
+            documents = dict.fromkeys(self.plan.base.documents, 0) | about
         return {
             "kinds": {kind: kinds[kind] for kind in KINDS},
             "kinds_are_guessed": not all(one.question.given_kind for one in self.checked),
@@ -189,9 +222,9 @@ class CheckedSet:
         """Return the findings as JSON."""
         return {
             "run_id": self.run_id,
-            "set": self.request.path,
-            "documents": self.request.source,
-            "n_questions": len(self.request.questions),
+            "set": self.plan.path,
+            "documents": self.plan.source,
+            "n_questions": len(self.plan.questions),
             "n_with_findings": sum(bool(one.findings) for one in self.checked),
             "counts": self.counts,
             "findings": self.findings,
@@ -203,12 +236,12 @@ class CheckedSet:
 
     def print(self) -> None:
         """Print the findings for a person."""
-        request, findings, coverage = self.request, self.findings, self.coverage
+        plan, findings, coverage = self.plan, self.findings, self.coverage
         n_with = sum(bool(one.findings) for one in self.checked)
-        against = f" against {write_count(len(request.base.documents), 'document')}" if request.base else ""
+        against = f" against {write_count(len(plan.base.documents), 'document')}" if plan.base else ""
         print_line(
-            f"{request.path}: {write_count(len(request.questions), 'question')}{against}, judged by "
-            f"{request.settings.judge}; " + (f"something was found of {n_with:,}" if n_with else "nothing was found"),
+            f"{plan.path}: {write_count(len(plan.questions), 'question')}{against}, judged by "
+            f"{plan.settings.judge}; " + (f"something was found of {n_with:,}" if n_with else "nothing was found"),
             bold=True,
         )
         rows = []
@@ -246,45 +279,6 @@ class CheckedSet:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckPlan:
-    """A set that can be checked: its input is valid."""
-
-    request: CheckRequest
-    notices: tuple[str, ...]
-
-    def print_estimate(self, *, as_json: bool) -> None:
-        """Print the cost of checking it at most; nothing is asked."""
-        usage, text = self._estimate()
-        if as_json:
-            print_json({"n_questions": len(self.request.questions), **usage.pick(*EXPECTED)})
-            return
-        print_line(f"{text}. Nothing was asked.")
-
-    def _estimate(self) -> tuple[Usage, str]:
-        request = self.request
-        usage = estimate_usage(request.settings, PLAN, partial(check_questions, request=request))
-        against = f" against {write_count(len(request.base.documents), 'document')}" if request.base else ""
-        expected = describe_expected(request.settings.judge, usage)
-        return usage, f"{write_count(len(request.questions), 'question')}{against}: {expected}"
-
-    def check(self) -> CheckedSet:
-        """Check the set; raises FatalJudgeError when the judge cannot be asked."""
-        request, settings = self.request, self.request.settings
-        if settings.judge != LEXICAL:
-            print_notice(self._estimate()[1])
-        run = begin_set_run(settings, n_samples=len(request.questions), source=request.path, command=request.command)
-        run = replace(run, dataset_hash=request.content_hash)
-        with show_run() as watch, open_session(settings, PLAN, run=run) as session:
-            checked, problem = session.carry_out(partial(check_questions, request=request), watch)
-            session.has_failures = any(one.failure is not None for one in checked)
-            usage = session.usage
-            rows = list_check_rows(run.run_id, {one.question.id: one.checks for one in checked})
-            session.live_run.warehouse.append_rows(f"{run.run_id}/testset/check", run.run_id, {"testset_checks": rows})
-        problem = session.problem or problem
-        return CheckedSet(request=request, run_id=run.run_id, checked=checked, usage=usage, problem=problem)
-
-
 def plan_check(
     path: str,
     docs: str | None,
@@ -303,7 +297,7 @@ def plan_check(
     settings = resolve_in_language(flags, language, (question.language for question in questions))
     if settings.judge == LEXICAL and documents is not None:
         notices.append(STAND_IN)
-    request = CheckRequest(
+    return CheckPlan(
         settings=settings,
         path=path,
         content_hash=content_hash,
@@ -312,5 +306,5 @@ def plan_check(
         base=base,
         command=command,
         language=language,
+        notices=tuple(notices),
     )
-    return CheckPlan(request=request, notices=tuple(notices))

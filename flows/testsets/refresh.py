@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -109,11 +110,16 @@ def look_at(base: UpdatedBase, question: SetQuestion) -> Look:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefreshRequest:
-    """A set to be refreshed. `coverage` is the number of questions it should have, None for no new ones; `accept` takes
-    proposals without a person; `source` is the path of the documents, `command` the command that asks for the same
-    again, `language` the language of the prompts if it was named. `pending` are older proposals that still hold."""
+class RefreshPlan:
+    """A set that can be refreshed into the file `output`: its input is valid.
 
+    `coverage` is the number of questions it should have, None for no new ones; `accept` takes proposals without a
+    person; `source` is the path of the documents, `command` the command that asks for the same again, `language` the
+    language of the prompts if it was named. `pending` are older proposals that still hold.
+    """
+
+    path: Path
+    output: Path
     settings: RunSettings
     test_set: TestSet
     base: UpdatedBase
@@ -124,6 +130,7 @@ class RefreshRequest:
     language: str | None
     looks: tuple[Look, ...]
     pending: tuple[Change, ...]
+    notices: tuple[str, ...]
 
     @property
     def is_asking_about_present(self) -> bool:
@@ -159,6 +166,65 @@ class RefreshRequest:
             only=self.base.changed,
         )
 
+    def print_estimate(self, *, as_json: bool) -> None:
+        """Print the cost of a refresh; nothing is asked."""
+        estimated, quiet = estimate_refresh(self), refresh_quietly(self)
+        usage, n_asked = estimated.usage, estimated.n_asked
+        n_repointed = sum(change.change == "repointed" for change in quiet.changes)
+        if as_json:
+            plain = {"n_questions": len(self.looks), "n_asked_about": n_asked}
+            print_json(plain | {"repointed": n_repointed, "dead_references": quiet.dead, **usage.pick(*USED)})
+            return
+        print_line(
+            f"{len(self.base.changed):,} of {write_count(len(self.base.passages), 'passage')} are new or changed;"
+            f" of {write_count(len(self.looks), 'question')} {n_repointed:,} are pointed to the present place of "
+            f"their spans and about {n_asked:,} asked about: {describe_expected(self.settings.judge, usage)}. "
+            "Nothing was asked."
+        )
+
+    def refresh(self) -> "RefreshedSet":
+        """Refresh the set and write it; raises FatalJudgeError when the judge cannot be asked."""
+        before = self.test_set
+        run = begin_set_run(self.settings, n_samples=len(self.looks), source=self.source, command=self.command)
+        warehouse = Warehouse(self.settings.warehouse)
+        if self.is_asking:
+            with show_run() as watch, open_session(self.settings, PLAN, run=run) as session:
+                refreshing = session.carry_out(partial(refresh_questions, plan=self), watch)
+                session.has_failures = refreshing.has_failures or refreshing.problem is not None
+                refreshing.usage = session.usage
+            refreshing.run_id, refreshing.problem = run.run_id, session.problem or refreshing.problem
+            if refreshing.problem is not None:
+                return RefreshedSet(path=self.output, refreshing=refreshing, test_set=before)
+        else:
+            refreshing = refresh_quietly(self)
+            if refreshing.changes or (self.accept and self.pending):
+                # A run without requests, which needs neither a key nor a price.
+                warehouse.make_ready()
+                insert_run(warehouse, replace(run, judge=NO_JUDGE, status="completed", finished_at=now_utc()))
+                refreshing.run_id = run.run_id
+        asked, n = dict(before.manifest.asked), self.coverage
+        if n is not None and n != _find_coverage(before.manifest, self.base):
+            asked |= {"n": n, "n_passages": len(self.base.passages)}
+        # A passage that a question could not be asked by stays unknown, so that the next refresh asks by it.
+        known = [passage for passage in self.base.passages if passage.passage_id not in refreshing.unsettled]
+        manifest = replace(
+            before.manifest,
+            source=self.source,
+            passages={passage.passage_id: passage.passage_hash for passage in known},
+            asked=asked,
+            proposals=refreshing.proposals,
+        )
+        after = TestSet(questions=(*refreshing.kept, *refreshing.new), manifest=manifest)
+        if refreshing.run_id is not None and after.set_hash != before.set_hash:
+            changes = [change for change in refreshing.changes if self.accept or change.change not in PROPOSED]
+            if self.accept:
+                changes += [replace(change, change="accepted") for change in self.pending]
+            changes += [Change(id=question.id, change="new") for question in refreshing.new]
+            after = write_version(warehouse, refreshing.run_id, self.output, after, changes)
+        elif after != before or self.output != self.path:
+            write_set(self.output, after)
+        return RefreshedSet(path=self.output, refreshing=refreshing, test_set=after)
+
 
 @dataclass(kw_only=True)
 class Refreshing:
@@ -169,7 +235,7 @@ class Refreshing:
     `unsettled` the passages that they should have been asked by; `problem` is what ended the requests early.
     """
 
-    request: RefreshRequest
+    plan: RefreshPlan
     endings: dict[str, Ending]
     run_id: str | None = None
     usage: Usage = field(default_factory=Usage)
@@ -196,19 +262,19 @@ class Refreshing:
     @property
     def proposals(self) -> tuple[Change, ...]:
         """The changes that wait for a person afterwards."""
-        if self.request.accept:
+        if self.plan.accept:
             return ()
-        return (*self.request.pending, *(change for change in self.changes if change.change in PROPOSED))
+        return (*self.plan.pending, *(change for change in self.changes if change.change in PROPOSED))
 
     @property
     def kept(self) -> list[SetQuestion]:
         """The questions of the set afterwards without the new ones."""
         questions = [ending.question for ending in self.endings.values()]
-        if self.request.accept:
+        if self.plan.accept:
             for place, ending in enumerate(self.endings.values()):
                 if ending.change is not None and ending.change.change in PROPOSED:
                     questions[place] = ending.change.restore_question()
-            questions += [change.restore_question() for change in self.request.pending]
+            questions += [change.restore_question() for change in self.plan.pending]
         return [question for question in questions if question is not None]
 
     @property
@@ -225,42 +291,61 @@ class Refreshing:
     def dead(self) -> dict[str, list[str]]:
         """The questions that referred to a document or passage that is gone, by its id."""
         by_id: dict[str, list[str]] = {}
-        for question in (look.question for look in self.request.looks):
+        for question in (look.question for look in self.plan.looks):
             for reference in question.reference_context_ids:
-                if not self.request.base.has_id(reference):
+                if not self.plan.base.has_id(reference):
                     by_id.setdefault(reference, []).append(question.id)
         return by_id
 
+    @property
+    def translated(self) -> dict[str, str]:
+        """The documents in the place of which one in another language is now, with that one's id.
 
-def refresh_quietly(request: RefreshRequest) -> Refreshing:
+        All questions of the document became void, and the one in its place has its id, or a similar one and is new.
+        """
+        documents = {document.document_id: document for document in self.plan.base.documents}
+        changed = self.plan.base.changed
+        arrived = [name for name, one in documents.items() if changed.issuperset(p.passage_id for p in one.passages)]
+        void = {change.id for change in self.changes if change.change == "void"}
+        kept = {span.document_id for question in self.kept for span in question.spans}
+        translated: dict[str, str] = {}
+        for question in (look.question for look in self.plan.looks if look.question.id in void):
+            for name in {span.document_id for span in question.spans} - kept:
+                for other in [name] if name in documents else get_close_matches(name, arrived):
+                    if question.language not in {passage.language for passage in documents[other].passages}:
+                        translated.setdefault(name, other)
+        return translated
+
+
+def refresh_quietly(plan: RefreshPlan) -> Refreshing:
     """Return the results for the questions that the judge is not asked about."""
-    endings = {look.question.id: look.ending or Ending(question=look.question) for look in request.looks}
-    return Refreshing(request=request, endings=endings)
+    endings = {look.question.id: look.ending or Ending(question=look.question) for look in plan.looks}
+    return Refreshing(plan=plan, endings=endings)
 
 
-def estimate_refresh(request: RefreshRequest) -> Refreshing:
+def estimate_refresh(plan: RefreshPlan) -> Refreshing:
     """Return a refresh with its usage beyond the stored replies; nothing is asked."""
-    if not request.is_asking:
-        return refresh_quietly(request)
+    if not plan.is_asking:
+        return refresh_quietly(plan)
 
     async def ask(session: Session) -> Refreshing:
-        refreshing = await refresh_questions(session, request)
+        refreshing = await refresh_questions(session, plan)
         refreshing.usage = session.usage
         return refreshing
 
-    return rehearse(request.settings, PLAN, ask)
+    return rehearse(plan.settings, PLAN, ask)
 
 
-async def refresh_questions(session: Session, request: RefreshRequest) -> Refreshing:
+async def refresh_questions(session: Session, plan: RefreshPlan) -> Refreshing:
     """Ask about all questions that need the judge, then for new ones."""
-    refreshing = refresh_quietly(request)
-    if request.is_asking_about_present:
+    refreshing = refresh_quietly(plan)
+    if plan.is_asking_about_present:
         await _ask_about_present(session, refreshing)
     present = [*refreshing.kept, *(change.restore_question() for change in refreshing.proposals)]
-    new = request.ask_for_new(present)
+    new = plan.ask_for_new(present)
     if new is not None and refreshing.problem is None:
         refreshing.n_wanted = new.n
-        refreshing.making = await make_questions(session, new, kept=[*present, *request.test_set.dropped])
+        refreshing.making = await make_questions(session, new, kept=[*present, *plan.test_set.dropped])
         refreshing.problem = refreshing.making.problem
     return refreshing
 
@@ -268,12 +353,12 @@ async def refresh_questions(session: Session, request: RefreshRequest) -> Refres
 async def _ask_about_present(session: Session, refreshing: Refreshing) -> None:
     """Ask which new and changed passages answer a question of the set, then about each question that one answers, and
     each that lost a span. A question without a usable reply stays unchanged."""
-    request, base, live_run = refreshing.request, refreshing.request.base, session.live_run
-    looks = {look.question.id: look for look in request.looks}
+    plan, base, live_run = refreshing.plan, refreshing.plan.base, session.live_run
+    looks = {look.question.id: look for look in plan.looks}
     questions = {name: look.question for name, look in looks.items()}
     changed = [passage for passage in base.passages if passage.passage_id in base.changed]
     languages = [*(question.language for question in questions.values()), *(passage.language for passage in changed)]
-    runs = await open_languages(session, APART_PROMPTS, languages, named=request.language)
+    runs = await open_languages(session, APART_PROMPTS, languages, named=plan.language)
     own = {name: {place.passage.passage_id for place in look.places if place} for name, look in looks.items()}
     assert live_run.embedder is not None
     try:
@@ -283,7 +368,7 @@ async def _ask_about_present(session: Session, refreshing: Refreshing) -> None:
         return
     refreshing.pairs = pairs
     found = {name: question for name, question in questions.items() if looks[name].ending is not None}
-    matches = join_requests(pairs.by_passage, found, base.by_id, max_tokens=request.settings.request_tokens)
+    matches = join_requests(pairs.by_passage, found, base.by_id, max_tokens=plan.settings.request_tokens)
     session.expect(len(matches), "requests about new and changed passages")
 
     async def match(one: MatchRequest) -> list[tuple[str, Passage]]:
@@ -355,7 +440,7 @@ class RefreshedSet:
     def counts(self) -> dict[str, int]:
         """The number of questions with each change; `same` are the questions of the set without one."""
         counts = Counter(change.change for change in self.refreshing.changes)
-        counts |= {"same": len(self.refreshing.request.looks) - counts.total(), "new": len(self.refreshing.new)}
+        counts |= {"same": len(self.refreshing.plan.looks) - counts.total(), "new": len(self.refreshing.new)}
         return {word: counts[word] for word in _WORDS}
 
     def to_plain(self) -> dict[str, Any]:
@@ -372,7 +457,7 @@ class RefreshedSet:
             "path": str(self.path),
             "manifest": str(find_manifest(self.path)),
             "set_hash": self.test_set.set_hash,
-            "parent_hash": refreshing.request.test_set.set_hash,
+            "parent_hash": refreshing.plan.test_set.set_hash,
             "n_versions": len(manifest.versions),
             "n_questions": len(self.test_set.questions),
             "compared": refreshing.pairs.to_plain() if refreshing.pairs else None,
@@ -380,6 +465,7 @@ class RefreshedSet:
             "changes": self.counts,
             **listed,
             "dead_references": refreshing.dead,
+            "translated": refreshing.translated,
             "n_new_wanted": refreshing.n_wanted,
             "n_failed": len(refreshing.failed) + (refreshing.making.n_failed if refreshing.making else 0),
             "problem": refreshing.problem,
@@ -388,13 +474,13 @@ class RefreshedSet:
 
     def print(self) -> None:
         """Print the result for a person."""
-        refreshing, request = self.refreshing, self.refreshing.request
+        refreshing, plan = self.refreshing, self.refreshing.plan
         if refreshing.problem is not None:
             print_notice(
                 f"Stopped: {refreshing.problem}; {self.path} is unchanged, and the same command resumes from here."
             )
             return
-        before, after = request.test_set.set_hash, self.test_set.set_hash
+        before, after = plan.test_set.set_hash, self.test_set.set_hash
         version = f"version {after}, made from {before}" if after != before else f"version {after} as before"
         print_line(f"{self.path}: {write_count(len(self.test_set.questions), 'question')}, {version}", bold=True)
         print_line()
@@ -409,6 +495,12 @@ class RefreshedSet:
         if dead := refreshing.dead:
             print_line()
             print_line(f"No longer there, and taken out of the references: {list_names(list(dead), _MAX_LISTED)}")
+        if translated := refreshing.translated:
+            pairs = [name if name == other else f"{name} (now {other})" for name, other in translated.items()]
+            print_notice(
+                f"In another language now, as after a translation: {list_names(pairs, _MAX_LISTED)}; their questions "
+                "are void because no document in their language supports them."
+            )
         print_calls(refreshing.usage)
         if refreshing.pairs is not None and (compared := refreshing.pairs.to_plain())["possible_pairs"]:
             print_line(
@@ -417,11 +509,11 @@ class RefreshedSet:
                 f"at most {MAX_QUESTIONS} questions a passage ({compared['pairs']:,} of "
                 f"{compared['possible_pairs']:,} pairs)"
             )
-            if refreshing.pairs.model is None and request.settings.judge != LEXICAL:
+            if refreshing.pairs.model is None and plan.settings.judge != LEXICAL:
                 print_notice("Other wordings were found by shared words alone; --embeddings openai:MODEL finds more.")
             if refreshing.pairs.n_without_vector:
                 print_notice(
-                    f"{request.settings.embeddings} gave no usable vector for "
+                    f"{plan.settings.embeddings} gave no usable vector for "
                     f"{write_count(refreshing.pairs.n_without_vector, 'text')}; only words ranked them."
                 )
         if refreshing.failed:
@@ -442,86 +534,14 @@ class RefreshedSet:
                 f"{find_manifest(self.path)}; `evalhouse review questions {self.path}` asks people, --accept takes all "
                 "of them without a person."
             )
-        n_taken = sum(change.change in PROPOSED for change in refreshing.changes) + len(request.pending)
-        if request.accept and n_taken:
+        n_taken = sum(change.change in PROPOSED for change in refreshing.changes) + len(plan.pending)
+        if plan.accept and n_taken:
             print_notice(f"{write_count(n_taken, 'proposal')} taken without a person's review (--accept).")
         if refreshing.run_id is not None:
             print_line(
                 'next: evalhouse query "select change, question_id, detail, before, after from testset_changes where '
                 f"run_id = '{refreshing.run_id}'\""
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefreshPlan:
-    """A set that can be refreshed: its input is valid."""
-
-    path: Path
-    output: Path
-    request: RefreshRequest
-    notices: tuple[str, ...]
-
-    def print_estimate(self, *, as_json: bool) -> None:
-        """Print the cost of a refresh; nothing is asked."""
-        request = self.request
-        estimated, quiet = estimate_refresh(request), refresh_quietly(request)
-        usage, n_asked = estimated.usage, estimated.n_asked
-        n_repointed = sum(change.change == "repointed" for change in quiet.changes)
-        if as_json:
-            plain = {"n_questions": len(request.looks), "n_asked_about": n_asked}
-            print_json(plain | {"repointed": n_repointed, "dead_references": quiet.dead, **usage.pick(*USED)})
-            return
-        print_line(
-            f"{len(request.base.changed):,} of {write_count(len(request.base.passages), 'passage')} are new or changed;"
-            f" of {write_count(len(request.looks), 'question')} {n_repointed:,} are pointed to the present place of "
-            f"their spans and about {n_asked:,} asked about: {describe_expected(request.settings.judge, usage)}. "
-            "Nothing was asked."
-        )
-
-    def refresh(self) -> RefreshedSet:
-        """Refresh the set and write it; raises FatalJudgeError when the judge cannot be asked."""
-        request, before = self.request, self.request.test_set
-        run = begin_set_run(
-            request.settings, n_samples=len(request.looks), source=request.source, command=request.command
-        )
-        warehouse = Warehouse(request.settings.warehouse)
-        if request.is_asking:
-            with show_run() as watch, open_session(request.settings, PLAN, run=run) as session:
-                refreshing = session.carry_out(partial(refresh_questions, request=request), watch)
-                session.has_failures = refreshing.has_failures or refreshing.problem is not None
-                refreshing.usage = session.usage
-            refreshing.run_id, refreshing.problem = run.run_id, session.problem or refreshing.problem
-            if refreshing.problem is not None:
-                return RefreshedSet(path=self.output, refreshing=refreshing, test_set=before)
-        else:
-            refreshing = refresh_quietly(request)
-            if refreshing.changes or (request.accept and request.pending):
-                # A run without requests, which needs neither a key nor a price.
-                warehouse.make_ready()
-                insert_run(warehouse, replace(run, judge=NO_JUDGE, status="completed", finished_at=now_utc()))
-                refreshing.run_id = run.run_id
-        asked, n = dict(before.manifest.asked), request.coverage
-        if n is not None and n != _find_coverage(before.manifest, request.base):
-            asked |= {"n": n, "n_passages": len(request.base.passages)}
-        # A passage that a question could not be asked by stays unknown, so that the next refresh asks by it.
-        known = [passage for passage in request.base.passages if passage.passage_id not in refreshing.unsettled]
-        manifest = replace(
-            before.manifest,
-            source=request.source,
-            passages={passage.passage_id: passage.passage_hash for passage in known},
-            asked=asked,
-            proposals=refreshing.proposals,
-        )
-        after = TestSet(questions=(*refreshing.kept, *refreshing.new), manifest=manifest)
-        if refreshing.run_id is not None and after.set_hash != before.set_hash:
-            changes = [change for change in refreshing.changes if request.accept or change.change not in PROPOSED]
-            if request.accept:
-                changes += [replace(change, change="accepted") for change in request.pending]
-            changes += [Change(id=question.id, change="new") for question in refreshing.new]
-            after = write_version(warehouse, refreshing.run_id, self.output, after, changes)
-        elif after != before or self.output != self.path:
-            write_set(self.output, after)
-        return RefreshedSet(path=self.output, refreshing=refreshing, test_set=after)
 
 
 def plan_refresh(
@@ -561,7 +581,9 @@ def plan_refresh(
             pending.append(change)
         else:
             reopened.append(parse_question(change.before))
-    request = RefreshRequest(
+    return RefreshPlan(
+        path=path,
+        output=output,
         settings=settings,
         test_set=test_set,
         base=base,
@@ -572,8 +594,8 @@ def plan_refresh(
         language=language,
         looks=tuple(look_at(base, question) for question in (*test_set.questions, *reopened)),
         pending=tuple(pending),
+        notices=tuple(notices),
     )
-    return RefreshPlan(path=path, output=output, request=request, notices=tuple(notices))
 
 
 def _find_coverage(manifest: Manifest, base: UpdatedBase) -> int:

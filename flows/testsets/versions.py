@@ -26,7 +26,7 @@ from evalhouse.tasks.reviews.labels import LabelFile, ReviewError
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets import TestsetError, refuse
 from evalhouse.tasks.testsets.checks import STEPS, Check
-from evalhouse.tasks.testsets.decisions import AppliedDecisions, StoredDecision, apply_decisions, parse_decisions
+from evalhouse.tasks.testsets.decisions import AppliedDecisions, apply_decisions, parse_decisions
 from evalhouse.tasks.testsets.questions import (
     Change,
     GivenQuestion,
@@ -290,8 +290,8 @@ def import_decisions(
         test_set = load_set(path)
         warehouse.make_ready()
         stored = [
-            StoredDecision(
-                question_id=row["question_id"],
+            Change(
+                id=row["question_id"],
                 change=row["change"],
                 before=orjson.loads(row["before"] or "{}"),
                 after=orjson.loads(row["after"]),

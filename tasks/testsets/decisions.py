@@ -150,16 +150,6 @@ class LineDecision:
     note: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoredDecision:
-    """A decision that was imported before; `before` and `after` as in `testset_changes`."""
-
-    question_id: str
-    change: str
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-
-
 @dataclass(kw_only=True)
 class AppliedDecisions:
     """A set after people's decisions. `outdated` are decisions on content that is not in it any more; `n_known` were
@@ -225,17 +215,18 @@ def _get_text(line: Line, name: str) -> str | None:
     return text[1:] if text and text[0] == "'" and text[1:2] in tuple("=+-@") else text
 
 
-def apply_decisions(
-    test_set: TestSet, decisions: Sequence[LineDecision], stored: Sequence[StoredDecision]
-) -> AppliedDecisions:
-    """Return the set after the decisions, oldest first. Raises ReviewError for invalid ones; nothing changes then."""
+def apply_decisions(test_set: TestSet, decisions: Sequence[LineDecision], stored: Sequence[Change]) -> AppliedDecisions:
+    """Return the set after the decisions, oldest first; `stored` are the ones that were imported before.
+
+    Raises ReviewError for invalid ones; nothing changes then.
+    """
     applied = AppliedDecisions(test_set=test_set)
     subjects = {subject.question.id: subject for subject in list_subjects(test_set)}
     present = {subject.question.id for subject in subjects.values() if subject.proposal is None}
-    latest = {one.question_id: one for one in sorted(stored, key=lambda one: str(one.after["reviewed_at"]))}
+    latest = {one.id: one for one in sorted(stored, key=lambda one: str(one.after["reviewed_at"]))}
     for earlier in latest.values():
         if earlier.change == "dropped":  # a person can take it back
-            subjects.setdefault(earlier.question_id, Subject(question=parse_question(earlier.before)))
+            subjects.setdefault(earlier.id, Subject(question=parse_question(earlier.before)))
     problems = []
     for decision in decisions:
         question_id = decision.question_id
@@ -278,14 +269,12 @@ def apply_decisions(
     return applied
 
 
-def _is_stored(
-    decision: LineDecision, subject: Subject | None, stored: Sequence[StoredDecision], *, is_present: bool
-) -> bool:
+def _is_stored(decision: LineDecision, subject: Subject | None, stored: Sequence[Change], *, is_present: bool) -> bool:
     """Return whether a decision was imported before: by its time, or without one by its reviewer's last decision."""
     own = [
         earlier
         for earlier in stored
-        if earlier.question_id == decision.question_id and earlier.after["reviewer"] == decision.reviewer
+        if earlier.id == decision.question_id and earlier.after["reviewer"] == decision.reviewer
     ]
     if decision.is_timed:
         return any(one.change == decision.change and one.after["reviewed_at"] == decision.time for one in own)

@@ -362,3 +362,25 @@ def test_question_that_a_person_dropped_is_not_made_again(kit: Kit, change: str,
     write_set(kit.path, left.add_version(run_id=None, made_at="2026-01-02", changes=[gone]))
     kit.refresh({"ferry.md": FERRY, "crane.md": f"{crane}It is painted green.\n"}, "--coverage", "2")
     assert (new.question in {question.question for question in load_set(kit.path).questions}) is comes_again
+
+
+FERRY_IN_CHINESE = "# 奎隆渡轮\n\n## 船票\n\n奎隆渡轮的夜间船票为十四克朗。船票在北码头出售。\n"
+
+
+@pytest.mark.parametrize(
+    ("docs", "translated"),
+    [
+        ({"ferry.md": FERRY_IN_CHINESE, "lisk.md": LISK}, {"ferry.md": "ferry.md"}),
+        ({"ferry.zh.md": FERRY_IN_CHINESE, "lisk.md": LISK}, {"ferry.md": "ferry.zh.md"}),
+        ({"lisk.md": LISK}, {}),
+        ({"ferry.md": LISK, "lisk.md": LISK}, {}),
+        ({"ferry.md": FERRY, "ferry.zh.md": FERRY_IN_CHINESE, "lisk.md": LISK}, {}),
+    ],
+    ids=["in its place", "under a similar name", "gone", "another text", "beside it"],
+)
+def test_translation_in_the_place_of_a_document_is_reported(kit: Kit, docs: Docs, translated: dict[str, str]) -> None:
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
+    shown = kit.refresh(docs, "--no-new").stderr
+    assert ("In another language now" in shown) == bool(translated), shown
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
+    assert kit.refresh_to(docs)["translated"] == translated
