@@ -45,7 +45,9 @@ from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.flows.testsets.versions import ImportedDecisions
+    from collections.abc import Sequence
+
+    from evalhouse.tasks.testsets.decisions import AppliedDecisions
 _SET = click.argument("path", metavar="SET", type=click.Path(path_type=Path))
 
 
@@ -146,31 +148,30 @@ def questions(
         print_line(f"write keep, fix or drop into the column label, then `evalhouse review import {written}`")
 
 
-def report_import(imported: "ImportedDecisions", *, as_json: bool) -> None:
-    """Print the result of an import of decisions."""
+def report_import(sets: "Sequence[AppliedDecisions]", n_undecided: int, *, as_json: bool) -> None:
+    """Print the sets after an import of decisions; `n_undecided` lines had none."""
+    counts = [Counter(change.change for change in taken.changes) for taken in sets]
     if as_json:
-        sets = [
+        plain = [
             {
-                "set": str(decided.path),
-                "set_hash": decided.set_hash,
-                "run_id": decided.run_id,
-                **{word: decided.counts[word] for word in ("accepted", "fixed", "dropped")},
-                "known": decided.taken.n_known,
-                "superseded": decided.taken.n_superseded,
-                "outdated": [decision.question_id for decision in decided.taken.outdated],
-                "n_questions": len(decided.taken.test_set.questions),
-                "n_proposals": len(decided.taken.test_set.manifest.proposals),
+                "set": str(taken.path),
+                "set_hash": taken.test_set.set_hash,
+                "run_id": taken.run_id,
+                **{word: counted[word] for word in ("accepted", "fixed", "dropped")},
+                "known": taken.n_known,
+                "superseded": taken.n_superseded,
+                "outdated": [decision.question_id for decision in taken.outdated],
+                "n_questions": len(taken.test_set.questions),
+                "n_proposals": len(taken.test_set.manifest.proposals),
             }
-            for decided in imported.sets
+            for taken, counted in zip(sets, counts, strict=True)
         ]
-        print_json({"undecided": imported.n_undecided, "sets": sets})
+        print_json({"undecided": n_undecided, "sets": plain})
         return
-    for decided in imported.sets:
-        counts, taken = decided.counts, decided.taken
-        new = ", ".join(f"{counts[word]} {word}" for word in ("accepted", "fixed", "dropped"))
+    for taken, counted in zip(sets, counts, strict=True):
+        new = ", ".join(f"{counted[word]} {word}" for word in ("accepted", "fixed", "dropped"))
         print_line(
-            f"{decided.path}: {new}; {taken.n_known} stored before, "
-            f"{write_count(imported.n_undecided, 'line')} without a decision"
+            f"{taken.path}: {new}; {taken.n_known} stored before, {write_count(n_undecided, 'line')} without a decision"
         )
         if taken.n_superseded:
             print_line(f"{taken.n_superseded} do not count: a later decision differs")
@@ -179,12 +180,12 @@ def report_import(imported: "ImportedDecisions", *, as_json: bool) -> None:
             print_notice(
                 f"{write_count(len(taken.outdated), 'decision')} left out, since the question has changed after it "
                 f"was shown ({ids}{', …' if len(taken.outdated) > 5 else ''}); "
-                f"`evalhouse review questions {decided.path}` asks about the open ones"
+                f"`evalhouse review questions {taken.path}` asks about the open ones"
             )
-        if decided.run_id is not None:
+        if taken.run_id is not None:
             print_line(
-                f"version {decided.set_hash}: {write_count(len(taken.test_set.questions), 'question')}, accepted ones "
-                f"first; {write_count(len(taken.test_set.manifest.proposals), 'proposal')} left"
+                f"version {taken.test_set.set_hash}: {write_count(len(taken.test_set.questions), 'question')}, "
+                f"accepted ones first; {write_count(len(taken.test_set.manifest.proposals), 'proposal')} left"
             )
 
 
@@ -380,7 +381,8 @@ def import_labels(
 
     read, name = [read_label_file(path) for path in files], (reviewer or "").strip() or None
     if holds_decisions(read):
-        report_import(import_decisions(warehouse, read, name, set_path), as_json=as_json)
+        n_undecided = sum(not line.get("label") for file in read for line in file.lines)
+        report_import(import_decisions(warehouse, read, name, set_path), n_undecided, as_json=as_json)
         return
     if set_path is not None:
         raise SettingsError("--set is for decisions on questions; these are labels of verdicts")

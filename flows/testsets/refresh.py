@@ -47,26 +47,24 @@ from evalhouse.tasks.judge.protocol import LEXICAL, BudgetExhausted, JudgeFailed
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.candidates import share_out
 from evalhouse.tasks.testsets.changes import (
+    MAX_QUESTIONS,
+    NEAREST,
     PROPOSED,
     Ending,
+    MatchRequest,
+    Pairs,
     Place,
     UpdatedBase,
     ask_by,
     join_endings,
+    join_requests,
     judge_again,
     list_groups,
+    match_questions,
+    pair_up,
     stay_pointed,
 )
 from evalhouse.tasks.testsets.documents import load_documents
-from evalhouse.tasks.testsets.matching import (
-    MAX_QUESTIONS,
-    NEAREST,
-    MatchRequest,
-    Pairs,
-    join_requests,
-    match_questions,
-    pair_up,
-)
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import (
     KINDS,
@@ -156,7 +154,7 @@ class RefreshPlan:
         lacking = {kind: max(0, n - kinds[kind]) for kind, n in share_out(self.coverage, shares).items()}
         return MakeRequest(
             settings=self.settings,
-            documents=self.base.documents,
+            documents=tuple(self.base.documents.values()),
             near=self.base.near,
             n=self.coverage - len(present),
             shares={kind: float(n) for kind, n in lacking.items()},
@@ -206,11 +204,14 @@ class RefreshPlan:
         if n is not None and n != _find_coverage(before.manifest, self.base):
             asked |= {"n": n, "n_passages": len(self.base.passages)}
         # A passage that a question could not be asked by stays unknown, so that the next refresh asks by it.
-        known = [passage for passage in self.base.passages if passage.passage_id not in refreshing.unsettled]
         manifest = replace(
             before.manifest,
             source=self.source,
-            passages={passage.passage_id: passage.passage_hash for passage in known},
+            passages={
+                name: passage.passage_hash
+                for name, passage in self.base.passages.items()
+                if name not in refreshing.unsettled
+            },
             asked=asked,
             proposals=refreshing.proposals,
         )
@@ -303,7 +304,7 @@ class Refreshing:
 
         All questions of the document became void, and the one in its place has its id, or a similar one and is new.
         """
-        documents = {document.document_id: document for document in self.plan.base.documents}
+        documents = self.plan.base.documents
         changed = self.plan.base.changed
         arrived = [name for name, one in documents.items() if changed.issuperset(p.passage_id for p in one.passages)]
         void = {change.id for change in self.changes if change.change == "void"}
@@ -356,7 +357,7 @@ async def _ask_about_present(session: Session, refreshing: Refreshing) -> None:
     plan, base, live_run = refreshing.plan, refreshing.plan.base, session.live_run
     looks = {look.question.id: look for look in plan.looks}
     questions = {name: look.question for name, look in looks.items()}
-    changed = [passage for passage in base.passages if passage.passage_id in base.changed]
+    changed = [passage for name, passage in base.passages.items() if name in base.changed]
     languages = [*(question.language for question in questions.values()), *(passage.language for passage in changed)]
     runs = await open_languages(session, APART_PROMPTS, languages, named=plan.language)
     own = {name: {place.passage.passage_id for place in look.places if place} for name, look in looks.items()}
@@ -368,7 +369,7 @@ async def _ask_about_present(session: Session, refreshing: Refreshing) -> None:
         return
     refreshing.pairs = pairs
     found = {name: question for name, question in questions.items() if looks[name].ending is not None}
-    matches = join_requests(pairs.by_passage, found, base.by_id, max_tokens=plan.settings.request_tokens)
+    matches = join_requests(pairs.by_passage, found, base.passages, max_tokens=plan.settings.request_tokens)
     session.expect(len(matches), "requests about new and changed passages")
 
     async def match(one: MatchRequest) -> list[tuple[str, Passage]]:
@@ -568,7 +569,7 @@ def plan_refresh(
     base = UpdatedBase(documents, manifest.passages, by_document=manifest.asked.get("references") == "documents")
     # The judge that made the set, unless another one is named.
     judge = flags.get("judge") or (None if os.environ.get(find_variable("judge") or "") else manifest.judge)
-    spoken = (passage.language for passage in base.passages)
+    spoken = (passage.language for passage in base.passages.values())
     settings = resolve_in_language({**flags, "judge": judge}, language, spoken)
     # A proposal whose spans are gone is dropped, and the question before it looked at again.
     pending, reopened = [], []

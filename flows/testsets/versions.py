@@ -237,29 +237,6 @@ def note_resumed(warehouse: Warehouse, run: RunRow) -> None:
         update_run(warehouse, run.run_id, status="cancelled", finished_at=now_utc(), problem=problem)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecidedSet:
-    """A set after an import: `taken` has the decisions; `run_id` is None if none of them was new."""
-
-    path: Path
-    taken: AppliedDecisions
-    run_id: str | None
-    set_hash: str
-
-    @property
-    def counts(self) -> Counter[str]:
-        """New decisions by their change."""
-        return Counter(change.change for change in self.taken.changes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportedDecisions:
-    """The result of an import; `n_undecided` is the number of lines without a decision."""
-
-    sets: tuple[DecidedSet, ...]
-    n_undecided: int
-
-
 def holds_decisions(files: Sequence[LabelFile]) -> bool:
     """Return whether the files are about questions of sets; raises ReviewError if only some of them are."""
     about = {bool(line.get("question_id") and line.get("set")) for file in files for line in file.lines}
@@ -270,8 +247,8 @@ def holds_decisions(files: Sequence[LabelFile]) -> bool:
 
 def import_decisions(
     warehouse: Warehouse, files: Sequence[LabelFile], reviewer: str | None, set_path: Path | None
-) -> ImportedDecisions:
-    """Import decisions of people; `set_path` is the place of the set if it is not the one in the lines.
+) -> list[AppliedDecisions]:
+    """Import decisions of people, and return the sets; `set_path` is a set's place if it is not the one in the lines.
 
     The import is recorded as a run without requests. Raises ReviewError with every problem, and TestsetError for a set
     that cannot be read: nothing is written then.
@@ -285,7 +262,7 @@ def import_decisions(
     missing = [str(path) for path in paths.values() if not path.is_file()]
     if missing:
         raise ReviewError(f"the set {', '.join(missing)} is not there; name its place with --set FILE")
-    applied: dict[Path, AppliedDecisions] = {}
+    applied: list[AppliedDecisions] = []
     for name, path in paths.items():
         test_set = load_set(path)
         warehouse.make_ready()
@@ -301,19 +278,15 @@ def import_decisions(
             )
         ]
         own = [decision for decision in decisions if decision.set_name == name]
-        applied[path] = apply_decisions(test_set, own, stored)
-    sets: list[DecidedSet] = []
-    for path, taken in applied.items():
-        run_id, test_set = None, taken.test_set
+        applied.append(apply_decisions(path, test_set, own, stored))
+    for taken in applied:
         if taken.changes:
             settings = resolve_settings({"warehouse": warehouse.location.url}).settings
             run = begin_run("testset", settings, n_samples=len(taken.changes))
             insert_run(warehouse, replace(run, judge=NO_JUDGE, status="completed", finished_at=now_utc()))
-            run_id = run.run_id
-            test_set = write_version(warehouse, run_id, path, test_set, taken.changes)
-        sets.append(DecidedSet(path=path, taken=taken, run_id=run_id, set_hash=test_set.set_hash))
-    n_undecided = sum(not line.get("label") for file in files for line in file.lines)
-    return ImportedDecisions(sets=tuple(sets), n_undecided=n_undecided)
+            taken.run_id = run.run_id
+            taken.test_set = write_version(warehouse, run.run_id, taken.path, taken.test_set, taken.changes)
+    return applied
 
 
 @dataclass(frozen=True, kw_only=True)

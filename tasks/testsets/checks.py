@@ -5,7 +5,7 @@ the warehouse when it first asks for them.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Final, Literal
@@ -152,6 +152,14 @@ async def compare(live_run: LiveRun, question: PlainQuestion, statements: Extrac
     )
 
 
+def read_texts(reply: Mapping[str, object], *names: str) -> dict[str, str]:
+    """Return members of a reply, each in one line; raises UnusableReply if one is not a text."""
+    texts = [reply.get(name) for name in names]
+    if not all(isinstance(text, str) for text in texts):
+        raise UnusableReply(f"the reply lacks {', '.join(names[:-1])} or {names[-1]} as a text")
+    return {name: " ".join(str(text).split()) for name, text in zip(names, texts, strict=True)}
+
+
 async def answer(live_run: LiveRun, question: PlainQuestion, contexts: Sequence[str], *, step: str) -> Answered:
     """Return the judge's answer from these contexts; `step` names the call in the warehouse. Raises JudgeFailed."""
     items = [Item(id=f"C{place}", text=text) for place, text in enumerate(contexts, start=1)]
@@ -159,10 +167,7 @@ async def answer(live_run: LiveRun, question: PlainQuestion, contexts: Sequence[
 
     def parse(text: str) -> dict[str, Any]:
         reply = parse_object(text, "basis")
-        fields: dict[str, Any] = {name: reply.get(name) for name in ("reason", "basis", "answer")}
-        if not all(isinstance(value, str) for value in fields.values()):
-            raise UnusableReply("the reply lacks reason, basis or answer as a text")
-        fields = {name: " ".join(value.split()) for name, value in fields.items()}
+        fields: dict[str, Any] = {**read_texts(reply, "reason", "basis", "answer")}
         if fields["basis"] not in ("contexts", "knowledge", "none"):
             raise UnusableReply(f"basis is {fields['basis']!r:.40}, allowed: contexts, knowledge, none")
         if fields["basis"] != "none" and not fields["answer"]:

@@ -152,10 +152,15 @@ class LineDecision:
 
 @dataclass(kw_only=True)
 class AppliedDecisions:
-    """A set after people's decisions. `outdated` are decisions on content that is not in it any more; `n_known` were
-    imported before; `n_superseded` of the changes do not count, as a later decision was imported before."""
+    """A set in the file `path` after people's decisions; `run_id` is their import's, None if none of them was new.
 
+    `outdated` are decisions on content that is not in it any more; `n_known` were imported before; `n_superseded` of
+    the changes do not count, as a later decision was imported before.
+    """
+
+    path: Path
     test_set: TestSet
+    run_id: str | None = None
     changes: list[Change] = field(default_factory=list)
     outdated: list[LineDecision] = field(default_factory=list)
     n_known: int = 0
@@ -215,12 +220,14 @@ def _get_text(line: Line, name: str) -> str | None:
     return text[1:] if text and text[0] == "'" and text[1:2] in tuple("=+-@") else text
 
 
-def apply_decisions(test_set: TestSet, decisions: Sequence[LineDecision], stored: Sequence[Change]) -> AppliedDecisions:
+def apply_decisions(
+    path: Path, test_set: TestSet, decisions: Sequence[LineDecision], stored: Sequence[Change]
+) -> AppliedDecisions:
     """Return the set after the decisions, oldest first; `stored` are the ones that were imported before.
 
     Raises ReviewError for invalid ones; nothing changes then.
     """
-    applied = AppliedDecisions(test_set=test_set)
+    applied = AppliedDecisions(path=path, test_set=test_set)
     subjects = {subject.question.id: subject for subject in list_subjects(test_set)}
     present = {subject.question.id for subject in subjects.values() if subject.proposal is None}
     latest = {one.id: one for one in sorted(stored, key=lambda one: str(one.after["reviewed_at"]))}

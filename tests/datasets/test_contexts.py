@@ -78,11 +78,8 @@ def test_rows_of_one_text_are_counted(tmp_path: Path) -> None:
 HITS: Row = {
     "question": "q",
     "turns": [{"out": {"text": "a"}}],
-    "hits": [
-        {"body": {"text": "one"}, "url": "u1", "rank": 1},
-        {"body": {"text": "two"}, "url": "u2", "rank": 2},
-    ],
-}
+    "hits": [{"body": {"text": "one"}, "url": "u1", "rank": 1}, {"body": {"text": "two"}, "url": "u2", "rank": 2}],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -64,25 +64,19 @@ OPENAI = {
         tell("developer", RULES),
         tell("user", [{"type": "text", "text": TIDE}, {"type": "image_url", "image_url": {"url": "data:"}}]),
         tell("assistant", None, tool_calls=[{"id": "t1", "type": "function", "function": {"name": "look_up"}}]),
-        tell("tool", json.dumps([CHART]), tool_call_id="t1"),
-        tell("assistant", SIX),
-        tell("user", LOW),
-        tell("assistant", NOON),
-    ],
-}
+        tell("tool", json.dumps([CHART]), tool_call_id="t1"), tell("assistant", SIX), tell("user", LOW),
+        tell("assistant", NOON)],
+}  # fmt: skip
 RAGAS = {
     "user_input": [
         {"content": TIDE, "type": "human"},
         {"content": "", "type": "ai", "tool_calls": [{"name": "look_up", "args": {"what": "tide"}}]},
-        {"content": "six", "type": "tool"},
-        {"content": SIX, "metadata": None, "type": "ai"},
-        {"content": LOW, "type": "human"},
-        {"content": NOON, "type": "ai"},
-    ],
+        {"content": "six", "type": "tool"}, {"content": SIX, "metadata": None, "type": "ai"},
+        {"content": LOW, "type": "human"}, {"content": NOON, "type": "ai"}],
     "reference": "Low tide is at noon.",
     "reference_topics": ["tides"],
     "reference_tool_calls": [{"name": "look_up", "args": {"what": "tide"}}],
-}
+}  # fmt: skip
 TURNS = {
     "id": 7,
     "turns": [
@@ -288,28 +282,19 @@ def test_single_turns_stay_as_they_are(tmp_path: Path, row: Row) -> None:
         (
             {"messages": [tell("user", TIDE), tell("critic", SIX)]},
             "message 2: it has no role that is known (user, human, assistant, ai, agent, bot, model, gpt, chatgpt, "
-            "tool, function, observation, system, developer) and no question: role 'critic', content",
-        ),
+            "tool, function, observation, system, developer) and no question: role 'critic', content"),
         (
             {**OPENAI, "response": "At one."},
-            "it ends with an answer, and 'response' holds another; leave one of the two out",
-        ),
+            "it ends with an answer, and 'response' holds another; leave one of the two out"),
         (
             {**OPENAI, "reference": ["Six."]},
-            "'reference' is a list of 1 for 2 turns; write one for each turn, null for a turn without one, or a single "
-            "one for the last",
-        ),
-        (
-            {"messages": [tell("assistant", SIX)]},
-            "no message is the user's",
-        ),
-        (
-            {"messages": [tell("user", 7)]},
-            "message 1: its text is a number, not text: 7",
-        ),
+            "'reference' is a list of 1 for 2 turns; write one for each turn, null for a turn without one, or a "
+            "single one for the last"),
+        ({"messages": [tell("assistant", SIX)]}, "no message is the user's"),
+        ({"messages": [tell("user", 7)]}, "message 1: its text is a number, not text: 7"),
         ({"messages": [tell("user", [{"type": "image_url"}])]}, "the question is empty"),
     ],
-)
+)  # fmt: skip
 def test_ambiguous_conversation_is_refused_with_its_place(tmp_path: Path, row: Row, message: str) -> None:
     with pytest.raises(DatasetError) as caught:
         read_rows(tmp_path, row)

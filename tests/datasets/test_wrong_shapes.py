@@ -99,359 +99,227 @@ OF_LANGSMITH = {"dataset_id": "d", "created_at": "2026-11-01", "modified_at": "2
 CASES = {
     # --- Langfuse
     "langfuse dataset items": Case(
-        name="items.jsonl",
-        write=write_rows(
+        "items.jsonl",
+        write_rows(
             {
-                "id": "1",
-                "input": {"messages": [tell("system", "Be brief."), tell("user", TIDE)]},
-                "expectedOutput": tell("assistant", SIX),
-                "metadata": {"lang": "en"},
-            },
-            {"id": "2", "input": {"question": KEEPER}, "expectedOutput": MAUD, "metadata": None},
-        ),
-        samples=QA,
-        columns="columns: question = input, ground_truth = expectedOutput, id; not found: answer, contexts",
-    ),
+                "id": "1", "input": {"messages": [tell("system", "Be brief."), tell("user", TIDE)]},
+                "expectedOutput": tell("assistant", SIX), "metadata": {"lang": "en"}},
+            {"id": "2", "input": {"question": KEEPER}, "expectedOutput": MAUD, "metadata": None}),
+        QA, "columns: question = input, ground_truth = expectedOutput, id; not found: answer, contexts"),
     "langfuse csv": Case(
-        name="items.csv",
-        write=write_csv(
-            id=["1", "2"],
-            input=[json.dumps({"messages": [tell("user", TIDE)]}), KEEPER],
-            expectedOutput=[json.dumps({"answer": SIX}), MAUD],
-            sourceTraceId=["t1", "t2"],
-        ),
-        samples=QA,
-        columns="columns: question = input, ground_truth = expectedOutput, id; not found: answer, contexts; kept as "
-        "metadata: sourceTraceId",
-    ),
+        "items.csv",
+        write_csv(
+            id=["1", "2"], input=[json.dumps({"messages": [tell("user", TIDE)]}), KEEPER],
+            expectedOutput=[json.dumps({"answer": SIX}), MAUD], sourceTraceId=["t1", "t2"]),
+        QA,
+        "columns: question = input, ground_truth = expectedOutput, id; not found: answer, contexts; kept as "
+        "metadata: sourceTraceId"),
     "langfuse items with their JSON as text": Case(
-        name="items.jsonl",
-        write=write_rows(
+        "items.jsonl",
+        write_rows(
             {"input": json.dumps({"messages": [tell("user", TIDE)]}), "expectedOutput": json.dumps({"answer": SIX})},
-            {"input": KEEPER, "expectedOutput": json.dumps([tell("user", KEEPER), tell("assistant", MAUD)])},
-        ),
-        samples=QA,
-        columns="columns: question = input, ground_truth = expectedOutput; not found: answer, contexts",
-    ),
+            {"input": KEEPER, "expectedOutput": json.dumps([tell("user", KEEPER), tell("assistant", MAUD)])}),
+        QA, "columns: question = input, ground_truth = expectedOutput; not found: answer, contexts"),
     "an answer in brackets": Case(
-        name="texts.jsonl",
-        write=write_rows({"input": "[1] or [2]?", "output": "[1, 2]", "expected": "[]"}),
-        samples=[{"question": "[1] or [2]?", "answer": "[1, 2]", "ground_truth": "[]"}],
-        columns="columns: question = input, answer = output, ground_truth = expected; not found: contexts",
-    ),
+        "texts.jsonl", write_rows({"input": "[1] or [2]?", "output": "[1, 2]", "expected": "[]"}),
+        [{"question": "[1] or [2]?", "answer": "[1, 2]", "ground_truth": "[]"}],
+        "columns: question = input, answer = output, ground_truth = expected; not found: contexts"),
     "langfuse traces": Case(
-        name="traces.json",
-        write=write_json(
+        "traces.json",
+        write_json(
             [
                 {"id": "1", "input": [tell("user", TIDE)], "output": tell("assistant", SIX)},
                 {
-                    "id": "2",
-                    "input": [tell("user", [{"type": "text", "text": KEEPER}])],
-                    "output": {"messages": [tell("user", KEEPER), tell("assistant", "…"), tell("ai", MAUD)]},
-                },
-            ]
-        ),
-        samples=ANSWERED,
-        columns="columns: question = input, answer = output, id; not found: ground_truth, contexts",
-    ),
+                    "id": "2", "input": [tell("user", [{"type": "text", "text": KEEPER}])],
+                    "output": {"messages": [tell("user", KEEPER), tell("assistant", "…"), tell("ai", MAUD)]}}]),
+        ANSWERED, "columns: question = input, answer = output, id; not found: ground_truth, contexts"),
     "a conversation with two questions": Case(
-        name="turns.jsonl",
-        write=write_rows({"input": [tell("user", TIDE), tell("assistant", SIX), tell("user", KEEPER)]}),
-        samples=[{"question": TIDE, "answer": SIX}, {"question": KEEPER}],
-        columns="2 samples from the turns of 1 conversation in 'input'; columns: question, answer (in 1 of 2 rows), "
-        "conversation; not found: ground_truth, contexts; kept as metadata: conversation_id, turn",
-    ),
+        "turns.jsonl", write_rows({"input": [tell("user", TIDE), tell("assistant", SIX), tell("user", KEEPER)]}),
+        [{"question": TIDE, "answer": SIX}, {"question": KEEPER}],
+        "2 samples from the turns of 1 conversation in 'input'; columns: question, answer (in 1 of 2 rows), "
+        "conversation; not found: ground_truth, contexts; kept as metadata: conversation_id, turn"),
     "its last question by name": Case(
-        name="turns.jsonl",
-        write=write_rows({"input": [tell("user", TIDE), tell("assistant", SIX), tell("user", KEEPER)]}),
-        mapping={"question": "input[-1].content"},
-        samples=[{"question": KEEPER}],
-        columns="columns: question = input[-1].content; not found: answer, ground_truth, contexts",
-    ),
+        "turns.jsonl", write_rows({"input": [tell("user", TIDE), tell("assistant", SIX), tell("user", KEEPER)]}),
+        [{"question": KEEPER}], "columns: question = input[-1].content; not found: answer, ground_truth, contexts",
+        mapping={"question": "input[-1].content"}),
     "an object with two texts": Case(
-        name="objects.csv",
-        write=write_csv(input=[json.dumps({"topic": "tides", "town": "Brankmouth"})], output=[SIX]),
+        "objects.csv", write_csv(input=[json.dumps({"topic": "tides", "town": "Brankmouth"})], output=[SIX]),
         message="question is an object in 'input', not one text: {'topic': 'tides', 'town': 'Brankmouth'}; which "
-        "text is it? --map question=input.topic, --map question=input.town, …",
-    ),
+        "text is it? --map question=input.topic, --map question=input.town, …"),
     "a bot that answers in JSON, by name": Case(
-        name="objects.csv",
-        write=write_csv(question=[TIDE], output=['{"hour": 6, "place": "Brankmouth"}']),
-        mapping={"answer": "output"},
-        samples=[{"question": TIDE, "answer": '{"hour": 6, "place": "Brankmouth"}'}],
-        columns="columns: question, answer = output; not found: ground_truth, contexts",
-    ),
+        "objects.csv", write_csv(question=[TIDE], output=['{"hour": 6, "place": "Brankmouth"}']),
+        [{"question": TIDE, "answer": '{"hour": 6, "place": "Brankmouth"}'}],
+        "columns: question, answer = output; not found: ground_truth, contexts", mapping={"answer": "output"}),
     # --- LangSmith
     "langsmith dataset csv": Case(
-        name="dataset.csv",
-        write=write_csv(
+        "dataset.csv",
+        write_csv(
             inputs=[json.dumps({"question": TIDE}), json.dumps({"question": KEEPER})],
-            outputs=[json.dumps({"answer": SIX}), json.dumps({"answer": MAUD})],
-            split=["base", "base"],
-        ),
-        samples=QA,
-        columns="columns: question = inputs.question, ground_truth = outputs.answer; not found: answer, contexts; kept "
-        "as metadata: split",
-    ),
+            outputs=[json.dumps({"answer": SIX}), json.dumps({"answer": MAUD})], split=["base", "base"]),
+        QA,
+        "columns: question = inputs.question, ground_truth = outputs.answer; not found: answer, contexts; kept as "
+        "metadata: split"),
     "langsmith examples of a chat": Case(
-        name="dataset.jsonl",
-        write=write_rows(
+        "dataset.jsonl",
+        write_rows(
             *(
                 {"id": str(n), "inputs": {"messages": [tell("user", q)]}, "outputs": tell("ai", a), **OF_LANGSMITH}
                 for n, (q, a) in enumerate(PAIRS)
-            )
-        ),
-        samples=QA,
-        columns="columns: question = inputs, ground_truth = outputs, id; not found: answer, contexts; kept as "
-        "metadata: dataset_id, created_at, modified_at",
-    ),
+            )),
+        QA,
+        "columns: question = inputs, ground_truth = outputs, id; not found: answer, contexts; kept as metadata: "
+        "dataset_id, created_at, modified_at"),
     "langsmith runs": Case(
-        name="runs.jsonl",
-        write=write_rows(
-            *({"inputs": {"input": q}, "outputs": {"output": a}, "run_type": "chain"} for q, a in PAIRS),
-        ),
-        samples=ANSWERED,
-        columns="columns: question = inputs, answer = outputs; not found: ground_truth, contexts; kept as metadata: "
-        "run_type",
-    ),
+        "runs.jsonl",
+        write_rows(*({"inputs": {"input": q}, "outputs": {"output": a}, "run_type": "chain"} for q, a in PAIRS)),
+        ANSWERED,
+        "columns: question = inputs, answer = outputs; not found: ground_truth, contexts; kept as metadata: run_type"),
     "langsmith experiment": Case(
-        name="experiment.jsonl",
-        write=write_rows(
+        "experiment.jsonl",
+        write_rows(
             {
                 "inputs": {"question": TIDE},
                 "outputs": {"answer": SIX, "documents": [{"page_content": "At six.", "metadata": {"id": "d"}}]},
-                "reference_outputs": {"answer": MAUD},
-            }
-        ),
-        samples=[
-            {"question": TIDE, "answer": SIX, "ground_truth": MAUD, "contexts": ["At six."], "context_ids": ["d"]}
-        ],
-        columns="columns: question = inputs.question, answer = outputs.answer, ground_truth = reference_outputs.answer"
-        ", contexts = outputs.documents",
-    ),
+                "reference_outputs": {"answer": MAUD}}),
+        [{"question": TIDE, "answer": SIX, "ground_truth": MAUD, "contexts": ["At six."], "context_ids": ["d"]}],
+        "columns: question = inputs.question, answer = outputs.answer, ground_truth = reference_outputs.answer, "
+        "contexts = outputs.documents"),
     "inputs and outputs and no word more": Case(
-        name="dataset.csv",
-        write=write_csv(inputs=[json.dumps({"question": TIDE})], outputs=[json.dumps({"answer": SIX})]),
-        message=AMBIGUOUS.replace("{place}", "outputs.answer"),
-    ),
+        "dataset.csv", write_csv(inputs=[json.dumps({"question": TIDE})], outputs=[json.dumps({"answer": SIX})]),
+        message=AMBIGUOUS.replace("{place}", "outputs.answer")),
     "inputs and outputs, with the reference named": Case(
-        name="dataset.csv",
-        write=write_csv(inputs=[json.dumps({"question": TIDE})], outputs=[json.dumps({"answer": SIX})]),
-        mapping={"ground_truth": "outputs.answer"},
-        samples=QA[:1],
-        columns="columns: question = inputs.question, ground_truth = outputs.answer; not found: answer, contexts",
-    ),
+        "dataset.csv", write_csv(inputs=[json.dumps({"question": TIDE})], outputs=[json.dumps({"answer": SIX})]),
+        QA[:1], "columns: question = inputs.question, ground_truth = outputs.answer; not found: answer, contexts",
+        mapping={"ground_truth": "outputs.answer"}),
     # --- names that are near
     "the same words in another case": Case(
-        name="cases.csv",
-        write=write_csv(
-            Question=[TIDE], generatedAnswer=[SIX], **{"Ground Truth": [MAUD], "Retrieval-Context": ['["c"]']}
-        ),
-        samples=[{"question": TIDE, "answer": SIX, "ground_truth": MAUD, "contexts": ["c"]}],
-        columns="columns: question = Question, answer = generatedAnswer, ground_truth = Ground Truth, contexts = "
-        "Retrieval-Context",
-    ),
+        "cases.csv",
+        write_csv(Question=[TIDE], generatedAnswer=[SIX], **{"Ground Truth": [MAUD], "Retrieval-Context": ['["c"]']}),
+        [{"question": TIDE, "answer": SIX, "ground_truth": MAUD, "contexts": ["c"]}],
+        "columns: question = Question, answer = generatedAnswer, ground_truth = Ground Truth, contexts = "
+        "Retrieval-Context"),
     "what is spelled exactly wins": Case(
-        name="both.jsonl",
-        write=write_rows({"question": TIDE, "expectedOutput": "no", "expected_output": SIX}),
-        samples=[{"question": TIDE, "ground_truth": SIX, "metadata": {"expectedOutput": "no"}}],
-        columns="columns: question, ground_truth = expected_output; not found: answer, contexts; kept as metadata: "
-        "expectedOutput",
-    ),
+        "both.jsonl", write_rows({"question": TIDE, "expectedOutput": "no", "expected_output": SIX}),
+        [{"question": TIDE, "ground_truth": SIX, "metadata": {"expectedOutput": "no"}}],
+        "columns: question, ground_truth = expected_output; not found: answer, contexts; kept as metadata: "
+        "expectedOutput"),
     "expected": Case(
-        name="braintrust.jsonl",
-        write=write_rows({"input": TIDE, "expected": SIX}),
-        samples=QA[:1],
-        columns="columns: question = input, ground_truth = expected; not found: answer, contexts",
-    ),
+        "braintrust.jsonl", write_rows({"input": TIDE, "expected": SIX}), QA[:1],
+        "columns: question = input, ground_truth = expected; not found: answer, contexts"),
     "ideal": Case(
-        name="evals.jsonl",
-        write=write_rows({"input": [tell("system", "Be brief."), tell("user", TIDE)], "ideal": SIX}),
-        samples=QA[:1],
-        columns="columns: question = input, ground_truth = ideal; not found: answer, contexts",
-    ),
+        "evals.jsonl", write_rows({"input": [tell("system", "Be brief."), tell("user", TIDE)], "ideal": SIX}), QA[:1],
+        "columns: question = input, ground_truth = ideal; not found: answer, contexts"),
     # --- ragas and pandas
     "ragas to_csv": Case(
-        name="ragas.csv",
-        write=write_csv(
-            user_input=[TIDE, KEEPER],
-            retrieved_contexts=[str(QUOTED), "[]"],
-            response=[SIX, MAUD],
-            reference=[SIX, MAUD],
-        ),
-        samples=[
-            {
-                "question": TIDE,
-                "answer": SIX,
-                "ground_truth": SIX,
-                "contexts": ["It's at six.", 'The "pier"\n灯塔 \\ é'],
-            },
-            {"question": KEEPER, "answer": MAUD, "ground_truth": MAUD, "contexts": []},
-        ],
-        columns="columns: question = user_input, answer = response, ground_truth = reference, contexts = "
-        "retrieved_contexts",
-    ),
+        "ragas.csv",
+        write_csv(
+            user_input=[TIDE, KEEPER], retrieved_contexts=[str(QUOTED), "[]"], response=[SIX, MAUD],
+            reference=[SIX, MAUD]),
+        [
+            {"question": TIDE, "answer": SIX, "ground_truth": SIX, "contexts": QUOTED},
+            {"question": KEEPER, "answer": MAUD, "ground_truth": MAUD, "contexts": []}],
+        "columns: question = user_input, answer = response, ground_truth = reference, contexts = retrieved_contexts"),
     "a list of numpy's": Case(
-        name="numpy.csv",
-        write=write_csv(question=[TIDE], contexts=["['one' 'two']"]),
-        message="line 2: contexts are not a list but text that is a list neither in JSON nor in Python: "
-        "\"['one' 'two']\"",
-    ),
+        "numpy.csv", write_csv(question=[TIDE], contexts=["['one' 'two']"]),
+        message="line 2: contexts are not a list but text that is a list neither in JSON nor in Python: \"['one' "
+        "'two']\""),
     "a list that is code": Case(
-        name="code.csv",
-        write=write_csv(question=[TIDE], contexts=["[__import__('os').getcwd()]"]),
-        message="contexts are not a list but text that is a list neither in JSON nor in Python",
-    ),
+        "code.csv", write_csv(question=[TIDE], contexts=["[__import__('os').getcwd()]"]),
+        message="contexts are not a list but text that is a list neither in JSON nor in Python"),
     "ragas by columns": Case(
-        name="ragas.json",
-        write=write_json(
+        "ragas.json",
+        write_json(
             {
-                "question": [TIDE, KEEPER],
-                "answer": [SIX, MAUD],
-                "contexts": [["a", "b"], []],
-                "ground_truths": [[SIX, "six"], [MAUD]],
-            }
-        ),
-        samples=[
+                "question": [TIDE, KEEPER], "answer": [SIX, MAUD], "contexts": [["a", "b"], []],
+                "ground_truths": [[SIX, "six"], [MAUD]]}),
+        [
             {"question": TIDE, "answer": SIX, "ground_truth": SIX, "contexts": ["a", "b"]},
-            {"question": KEEPER, "answer": MAUD, "ground_truth": MAUD, "contexts": []},
-        ],
-        columns="columns: question, answer, ground_truth = ground_truths[0], ground_truths, contexts",
-    ),
+            {"question": KEEPER, "answer": MAUD, "ground_truth": MAUD, "contexts": []}],
+        "columns: question, answer, ground_truth = ground_truths[0], ground_truths, contexts"),
     "pandas to_json": Case(
-        name="pandas.json",
-        write=write_json({"question": {"0": TIDE, "1": KEEPER}, "answer": {"0": SIX, "1": MAUD}}),
-        samples=ANSWERED,
-        columns="columns: question, answer; not found: ground_truth, contexts",
-    ),
+        "pandas.json", write_json({"question": {"0": TIDE, "1": KEEPER}, "answer": {"0": SIX, "1": MAUD}}), ANSWERED,
+        "columns: question, answer; not found: ground_truth, contexts"),
     "columns of different lengths": Case(
-        name="torn.json",
-        write=write_json({"question": [TIDE, KEEPER], "answer": [SIX]}),
+        "torn.json", write_json({"question": [TIDE, KEEPER], "answer": [SIX]}),
         message="{path}: columns of different lengths: question 2, answer 1; each column has a different name, each "
-        "record a cell for each column, and a quote inside a quoted cell is doubled",
-    ),
+        "record a cell for each column, and a quote inside a quoted cell is doubled"),
     # --- Excel
     "excel": Case(
-        name="qa.xlsx",
-        write=write_sheets(
+        "qa.xlsx",
+        write_sheets(
             QA=[
-                ["id", "question", "answer", "contexts", "note"],
-                [7, TIDE, 6, '["a"]', ""],
-                [],
-                [8, KEEPER, MAUD, "", 2.5],
-            ],
-            Empty=[],
-        ),
-        samples=[
+                ["id", "question", "answer", "contexts", "note"], [7, TIDE, 6, '["a"]', ""], [],
+                [8, KEEPER, MAUD, "", 2.5]],
+            Empty=[]),
+        [
             {"sample_id": "7", "question": TIDE, "answer": "6", "contexts": ["a"], "metadata": {"note": None}},
-            {"sample_id": "8", "question": KEEPER, "answer": MAUD, "metadata": {"note": 2.5}},
-        ],
-        columns="columns: question, answer, contexts (in 1 of 2 rows), id; not found: ground_truth; kept as metadata: "
-        "note",
-    ),
+            {"sample_id": "8", "question": KEEPER, "answer": MAUD, "metadata": {"note": 2.5}}],
+        "columns: question, answer, contexts (in 1 of 2 rows), id; not found: ground_truth; kept as metadata: note"),
     "excel of two sheets": Case(
-        name="two.xlsx",
-        write=write_sheets(One=[["question"], [TIDE]], Two=[["question"], [KEEPER]]),
-        message="{path} has several sheets: which one?; allowed: its sheets: One, Two; write {path}#SHEET",
-    ),
+        "two.xlsx", write_sheets(One=[["question"], [TIDE]], Two=[["question"], [KEEPER]]),
+        message="{path} has several sheets: which one?; allowed: its sheets: One, Two; write {path}#SHEET"),
     "the second sheet": Case(
-        name="two.xlsx#Two",
-        write=write_sheets(One=[["question"], [TIDE]], Two=[["question"], [KEEPER]]),
-        samples=[{"question": KEEPER}],
-        columns="columns: question; not found: answer, ground_truth, contexts",
-    ),
+        "two.xlsx#Two", write_sheets(One=[["question"], [TIDE]], Two=[["question"], [KEEPER]]), [{"question": KEEPER}],
+        "columns: question; not found: answer, ground_truth, contexts"),
     "a sheet that is not there": Case(
-        name="two.xlsx#Three",
-        write=write_sheets(One=[["question"], [TIDE]]),
-        message="has no sheet 'Three'; allowed: its sheets: One; write ",
-    ),
+        "two.xlsx#Three", write_sheets(One=[["question"], [TIDE]]),
+        message="has no sheet 'Three'; allowed: its sheets: One; write "),
     "an invalid excel file": Case(
-        name="qa.xlsx",
-        write=write_text("question\n", "utf-8"),
-        message="{path}: cannot be read as .xlsx: invalid Zip archive: Could not find EOCD; the file must be readable "
-        "to its end; write or download it again",
-    ),
+        "qa.xlsx", write_text("question\n", "utf-8"),
+        message="{path}: cannot be read as .xlsx: invalid Zip archive: Could not find EOCD; the file must be "
+        "readable to its end; write or download it again"),
     "excel with a note in the last corner": Case(
-        name="qa.xlsx",
-        write=write_far_note,
+        "qa.xlsx", write_far_note,
         message="{path}: cannot be read as .xlsx: it takes more than 1,000 MB of memory to read: delete what is far "
-        "outside the table, or save the sheet as .csv",
-    ),
+        "outside the table, or save the sheet as .csv"),
     "excel without rows": Case(
-        name="qa.xlsx",
-        write=write_sheets(One=[["question", "answer"]]),
-        message="{path}: no rows; a dataset has at least one row; was it written to the end?",
-    ),
+        "qa.xlsx", write_sheets(One=[["question", "answer"]]),
+        message="{path}: no rows; a dataset has at least one row; was it written to the end?"),
     # --- encodings
     "excel's unicode text": Case(
-        name="qa.tsv",
-        write=write_text(f"question\tanswer\r\n{GERMAN}\t{CHINESE}\r\n", "utf-16"),
-        samples=[{"question": GERMAN, "answer": CHINESE}],
-        columns="read as utf-16, found by its bytes (--encoding names another); columns: question, answer; not found: "
-        "ground_truth, contexts",
-    ),
+        "qa.tsv", write_text(f"question\tanswer\r\n{GERMAN}\t{CHINESE}\r\n", "utf-16"),
+        [{"question": GERMAN, "answer": CHINESE}],
+        "read as utf-16, found by its bytes (--encoding names another); columns: question, answer; not found: "
+        "ground_truth, contexts"),
     "excel's csv in German": Case(
-        name="qa.csv",
-        write=write_text(f"question;answer\r\n{GERMAN};„Fünf Meter“ – für 5 €\r\n", "cp1252"),
-        samples=[{"question": GERMAN, "answer": "„Fünf Meter“ – für 5 €"}],
-        columns="read as cp1252, found by its bytes (--encoding names another); columns: question, answer; not found: "
-        "ground_truth, contexts",
-    ),
+        "qa.csv", write_text(f"question;answer\r\n{GERMAN};„Fünf Meter“ – für 5 €\r\n", "cp1252"),
+        [{"question": GERMAN, "answer": "„Fünf Meter“ – für 5 €"}],
+        "read as cp1252, found by its bytes (--encoding names another); columns: question, answer; not found: "
+        "ground_truth, contexts"),
     "excel's csv in Chinese": Case(
-        name="qa.csv",
-        write=write_text(f"question,answer\r\n{CHINESE},灯塔高四十二米。\r\n", "gb18030"),
-        samples=[{"question": CHINESE, "answer": "灯塔高四十二米。"}],
-        columns="read as gb18030, found by its bytes (--encoding names another); columns: question, answer; not found: "
-        "ground_truth, contexts",
-    ),
+        "qa.csv", write_text(f"question,answer\r\n{CHINESE},灯塔高四十二米。\r\n", "gb18030"),
+        [{"question": CHINESE, "answer": "灯塔高四十二米。"}],
+        "read as gb18030, found by its bytes (--encoding names another); columns: question, answer; not found: "
+        "ground_truth, contexts"),
     "json lines in GBK": Case(
-        name="qa.jsonl",
-        write=write_text(json.dumps({"question": CHINESE}, ensure_ascii=False) + "\n", "gbk"),
-        samples=[{"question": CHINESE}],
-        columns="read as gb18030, found by its bytes (--encoding names another); columns: question; not found: answer, "
-        "ground_truth, contexts",
-    ),
+        "qa.jsonl", write_text(json.dumps({"question": CHINESE}, ensure_ascii=False) + "\n", "gbk"),
+        [{"question": CHINESE}],
+        "read as gb18030, found by its bytes (--encoding names another); columns: question; not found: answer, "
+        "ground_truth, contexts"),
     "json in cp1252": Case(
-        name="qa.json",
-        write=write_text(json.dumps([{"question": GERMAN}], ensure_ascii=False), "cp1252"),
-        samples=[{"question": GERMAN}],
-        columns="read as cp1252, found by its bytes (--encoding names another); columns: question; not found: answer, "
-        "ground_truth, contexts",
-    ),
+        "qa.json", write_text(json.dumps([{"question": GERMAN}], ensure_ascii=False), "cp1252"), [{"question": GERMAN}],
+        "read as cp1252, found by its bytes (--encoding names another); columns: question; not found: answer, "
+        "ground_truth, contexts"),
     "French, in which the code pages differ": Case(
-        name="qa.csv",
-        write=write_text("question\nOù est la très belle fenêtre ?\n", "cp1252"),
-        message="the file may be in another encoding; line 2 reads 'Où est la trè' with --encoding cp1252, 'Oů est la "
-        "trč' with --encoding cp1250, 'Oщ est la trи' with --encoding cp1251",
-    ),
+        "qa.csv", write_text("question\nOù est la très belle fenêtre ?\n", "cp1252"),
+        message="the file may be in another encoding; line 2 reads 'Où est la trè' with --encoding cp1252, 'Oů est "
+        "la trč' with --encoding cp1250, 'Oщ est la trи' with --encoding cp1251"),
     "French, by name": Case(
-        name="qa.csv",
-        write=write_text("question\nOù est la très belle fenêtre ?\n", "cp1252"),
-        encoding="cp1252",
-        samples=[{"question": "Où est la très belle fenêtre ?"}],
-        columns="read as cp1252; columns: question; not found: answer, ground_truth, contexts",
-    ),
+        "qa.csv", write_text("question\nOù est la très belle fenêtre ?\n", "cp1252"),
+        [{"question": "Où est la très belle fenêtre ?"}],
+        "read as cp1252; columns: question; not found: answer, ground_truth, contexts", encoding="cp1252"),
     "the wrong encoding by name": Case(
-        name="qa.csv",
-        write=write_text(f"question\n{CHINESE}\n", "gb18030"),
-        encoding="ascii",
-        message="{path}: the file is not ascii: ordinal not in range(128) (0xb5); text files are read as UTF-8",
-    ),
+        "qa.csv", write_text(f"question\n{CHINESE}\n", "gb18030"), encoding="ascii",
+        message="{path}: the file is not ascii: ordinal not in range(128) (0xb5); text files are read as UTF-8"),
     "an unknown encoding": Case(
-        name="qa.csv",
-        write=write_text("question\nq\n", "utf-8"),
-        encoding="utf-88",
-        message="--encoding utf-88 is not known; allowed: utf-8, utf-16, cp1252, gb18030, latin-1 and the others that "
-        "Python knows; name the one that the file was saved in",
-    ),
+        "qa.csv", write_text("question\nq\n", "utf-8"), encoding="utf-88",
+        message="--encoding utf-88 is not known; allowed: utf-8, utf-16, cp1252, gb18030, latin-1 and the others "
+        "that Python knows; name the one that the file was saved in"),
     "an encoding for a spreadsheet": Case(
-        name="qa.xlsx",
-        write=write_sheets(One=[["question"], [TIDE]]),
-        encoding="cp1252",
-        message="--encoding cp1252 for {path}; allowed: text files; leave it out: this one states itself how its texts "
-        "are written",
-    ),
-}
+        "qa.xlsx", write_sheets(One=[["question"], [TIDE]]), encoding="cp1252",
+        message="--encoding cp1252 for {path}; allowed: text files; leave it out: this one states itself how its "
+        "texts are written"),
+}  # fmt: skip
 
 
 def stage(folder: Path, case: Case) -> StagedDataset:

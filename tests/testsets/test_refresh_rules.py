@@ -232,7 +232,7 @@ def test_of_a_question_that_rests_on_two_passages_each_is_replaced_by_itself(kit
     documents = load_documents(write_docs(kit.docs, docs | {"news.md": news}))
     base = UpdatedBase(documents, load_set(kit.path).manifest.passages, by_document=True)
     places = [place for span in both.spans if (place := base.find_verbatim(span))]
-    arrived = [passage for passage in base.passages if passage.document_id == "news.md"]
+    arrived = [passage for passage in base.passages.values() if passage.document_id == "news.md"]
     groups = [{passage.passage_id for passage in group} for group in list_groups(base, both, places, arrived)]
     tickets, dogs = "ferry.md#quillon-ferry/tickets", "ferry.md#quillon-ferry/dogs"
     assert sorted(map(sorted, groups)) == [[dogs, "news.md#news/tickets"], [tickets, "news.md#news/dogs"]]

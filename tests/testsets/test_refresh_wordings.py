@@ -17,16 +17,16 @@ from rewordings import FACTS, OPEN, Fact, embed, rewordings_endpoint, write_docu
 
 from evalhouse.tasks.asking.embeddings import Embedder, HashingEmbedder
 from evalhouse.tasks.judge.protocol import JudgeFailed
-from evalhouse.tasks.testsets.changes import UpdatedBase
-from evalhouse.tasks.testsets.documents import load_documents
-from evalhouse.tasks.testsets.matching import (
+from evalhouse.tasks.testsets.changes import (
     MAX_QUESTIONS,
     NEAREST,
     Pairs,
+    UpdatedBase,
     fuse_ranks,
     join_requests,
     pair_up,
 )
+from evalhouse.tasks.testsets.documents import load_documents
 from evalhouse.tasks.testsets.questions import SetQuestion, TestSet, find_manifest, load_set
 
 Capture = pytest.CaptureFixture[str]
@@ -65,9 +65,9 @@ def pair_large(large: tuple[Path, TestSet], facts: list[Fact], wording: str, emb
     base = UpdatedBase(load_documents(str(folder / wording)), test_set.manifest.passages, by_document=True)
     questions = {question.id: question for question in test_set.questions}
     own = {question.id: {span.passage_id for span in question.spans} for question in test_set.questions}
-    changed = [passage for passage in base.passages if passage.passage_id in base.changed]
+    changed = [base.passages[name] for name in base.passages if name in base.changed]
     pairs = asyncio.run(pair_up(questions, own, changed, base.near, embedder))
-    return pairs, join_requests(pairs.by_passage, questions, base.by_id, max_tokens=6000)
+    return pairs, join_requests(pairs.by_passage, questions, base.passages, max_tokens=6000)
 
 
 @pytest.mark.parametrize(

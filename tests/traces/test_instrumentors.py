@@ -8,11 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from receiving import TOKEN, serving
+from receiving import TOKEN, read_stored, serving
 from test_recorded_spans import CASES, check_samples
-
-from evalhouse.tasks.datasets.read import stage_of
-from evalhouse.tasks.settings.run import RunSettings
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "record_spans.py"
 MODULES = {
@@ -43,8 +40,6 @@ def test_what_instrumentors_send_becomes_samples(tmp_path: Path, bot: str) -> No
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
     assert house.reports[0].endswith("0 not sampled"), done.stderr
-    staged = stage_of(RunSettings(dataset="traces", warehouse=str(warehouse)))
-    samples = staged.staging.read_between(1, staged.n_samples)
-    staged.staging.discard()
+    samples, _ = read_stored(warehouse, None)
     expected = CASES["openinference_langchain" if bot == "langfuse" else bot]
     check_samples(sorted(samples, key=lambda sample: "conversation_id" in sample.metadata), expected)

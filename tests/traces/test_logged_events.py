@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
-from receiving import TOKEN, Receiving, make_settings, receiving, serving
+from receiving import TOKEN, WAITING, Receiving, keep_and_kill, make_settings, read_stored, receiving, serving
 from trace_files import (
     ANSWER,
     QUESTION,
@@ -29,16 +27,13 @@ from trace_files import (
 )
 
 from evalhouse.flows.receiver import Counts, SpanKeeper
-from evalhouse.tasks.datasets.read import stage_of
+from evalhouse.tasks.datasets.otel import read_otlp
 from evalhouse.tasks.datasets.values import DatasetError
-from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep.forget import Rule, forget
 
-ALWAYS = TraceWindow(last="9999w", until="2100-01-01T00:00:00")
 DETAILS = "gen_ai.client.inference.operation.details"
 LOGS = "/v1/logs"
 TIMETABLE = {"type": "function", "id": "c1", "function": {"name": "timetable", "arguments": '{"pier": 4}'}}
@@ -96,13 +91,6 @@ def _check(sample: StoredSample) -> None:
     assert sample.metadata["n_spans"] == 1
 
 
-def _read_stored(path: Path) -> StoredSample:
-    staged = stage_of(RunSettings(dataset="traces", traces=ALWAYS, warehouse=str(path)))
-    (sample,) = staged.staging.read_between(1, 1)
-    staged.staging.discard()
-    return sample
-
-
 @pytest.mark.parametrize("logs", [_make_messages(), _make_details()], ids=["messages", "details"])
 @pytest.mark.parametrize("are_logs_first", [True, False])
 def test_events_are_joined_to_their_spans_in_any_order(
@@ -113,7 +101,7 @@ def test_events_are_joined_to_their_spans_in_any_order(
         for path, body in reversed(sent) if are_logs_first else sent:
             for _ in range(2):  # an exporter that got no answer sends again
                 assert house.post(body, path=path).json() == {}
-    _check(_read_stored(tmp_path / "w.duckdb"))
+    _check(*read_stored(tmp_path / "w.duckdb")[0])
     lines = [body for _, body in (reversed(sent) if are_logs_first else sent)]
     _check(read_one(write_lines(tmp_path / "t.jsonl", lines), "otel"))
 
@@ -125,7 +113,7 @@ def test_events_of_one_moment_stay_in_the_order_in_which_they_came(tmp_path: Pat
         house.post(make_request([_make_call()]))
         for _ in range(2):
             house.post(make_logs_request(logs), path=LOGS)
-    _check(_read_stored(tmp_path / "w.duckdb"))
+    _check(*read_stored(tmp_path / "w.duckdb")[0])
 
 
 def test_a_file_of_one_request_and_lines_of_an_sdk_are_read(tmp_path: Path) -> None:
@@ -268,29 +256,14 @@ def test_events_are_kept_and_dropped_with_their_trace(tmp_path: Path) -> None:
 
 def test_what_a_killed_receiver_acknowledged_is_in_the_warehouse_of_the_next(tmp_path: Path) -> None:
     """Stored events, and events that waited for their trace."""
-    script = (
-        "import sys, os, signal, orjson; sys.path[:0] = [sys.argv[4]]; from receiving import make_settings\n"
-        "from evalhouse.flows.receiver import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
-        "from evalhouse.tasks.datasets.otel import read_otlp, read_otlp_logs\n"
-        "keeper = SpanKeeper(Warehouse(sys.argv[1]), make_settings(sampling={'share': 0.0, 'wait_s': 60}))\n"
-        "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print), print)\n"
-        "keeper.keep(read_otlp_logs(orjson.loads(sys.argv[3]), print), print); os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
     warehouse = Warehouse(str(tmp_path / "w.duckdb"))
     warehouse.make_ready()
     failed = make_request([_make_call(number_trace(1), error="no")])
     logs = make_logs_request([*_make_details(number_trace(1)), *_make_details(number_trace(2))])
-    killed = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "w.duckdb"), orjson.dumps(failed).decode(),
-         orjson.dumps(logs).decode(), str(Path(__file__).parents[1] / "helpers")],
-        check=False,
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL
+    keep_and_kill(tmp_path / "w.duckdb", failed, logs)
     assert take_in_orphans(warehouse) == 2
-    keeper = SpanKeeper(warehouse, make_settings(sampling={"share": 0.0, "wait_s": 60}))
+    keeper = SpanKeeper(warehouse, make_settings(**WAITING))
     assert keeper.n_on_disk == 1
-    from evalhouse.tasks.datasets.otel import read_otlp  # noqa: PLC0415
-
     keeper.keep(read_otlp(make_request([_make_call(number_trace(2), error="no")]), print), print)
     keeper.close()
     rows = warehouse.read_rows("select trace_id from span_events order by trace_id")
@@ -327,8 +300,6 @@ def test_the_sdks_own_log_exporter_is_understood(tmp_path: Path) -> None:
     assert house.reports == [
         "2 spans and 4 events about them received, 6 kept, 0 not sampled; 1 event that names no span left out"
     ]
-    staged = stage_of(RunSettings(dataset="traces", warehouse=str(tmp_path / "w.duckdb")))
-    samples = staged.staging.read_between(1, 2)
-    staged.staging.discard()
+    samples, _ = read_stored(tmp_path / "w.duckdb", None)
     assert [(sample.question, sample.answer) for sample in samples] == [(QUESTION, ANSWER)] * 2
     assert {str(sample.metadata["service"]) for sample in samples} == {"ferry-bot"}

@@ -8,8 +8,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -18,23 +16,19 @@ import httpx
 import orjson
 import pytest
 from cli_process import Place
-from receiving import HEADERS, TOKEN, make_settings, receiving
+from receiving import HEADERS, TOKEN, WAITING, keep_and_kill, make_settings, read_stored, receiving
 from trace_files import ANSWER, NOON_NS, QUESTION, make_bot_trace, make_request, make_span, number_trace
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.receiver import TOKEN_VARIABLE, SpanKeeper, load_receiver
 from evalhouse.tasks.datasets.otel import read_otlp
-from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.datasets.values import DatasetError
-from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.engine.connection import open_reader
 from evalhouse.warehouse.mover import find_journal, take_in_orphans
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep.forget import Rule, forget
-
-ALWAYS = TraceWindow(last="9999w", until="2100-01-01T00:00:00")
 
 
 def _ids(number: int, **beside: str) -> list[dict[str, object]]:
@@ -50,13 +44,10 @@ def test_what_is_received_is_judged_as_what_is_read(tmp_path: Path) -> None:
     assert {row["session_id"] for row in rows} == {None, "s-7"}
     (trace,) = house.warehouse.read_rows("from traces")
     assert (trace["name"], trace["n_spans"], trace["duration_ms"], trace["status"]) == ("step 1", 3, 1000, "ok")
-    settings = RunSettings(dataset="traces", traces=ALWAYS, warehouse=str(tmp_path / "w.duckdb"))
-    staged = stage_of(settings)
-    (sample,) = staged.staging.read_between(1, 1)
-    staged.staging.discard()
+    (sample,), staged = read_stored(tmp_path / "w.duckdb")
     assert (sample.question, sample.answer, sample.context_ids) == (QUESTION, ANSWER, ["d1", "d2"])
     assert staged.notes == ("traces: 1 of 3 spans, 1 became samples",)
-    assert stage_of(settings).content_hash == staged.content_hash
+    assert read_stored(tmp_path / "w.duckdb")[1].content_hash == staged.content_hash
 
 
 def _as_basic(user: str, password: str) -> str:
@@ -73,10 +64,7 @@ def test_the_address_and_keys_of_langfuses_sdks_are_taken(tmp_path: Path) -> Non
         assert house.post(make_request([answered]), headers=headers, path=path).status_code == 200
     (row,) = house.read()
     assert row["session_id"] == "s-7"
-    settings = RunSettings(dataset="traces", traces=ALWAYS, warehouse=str(tmp_path / "w.duckdb"))
-    staged = stage_of(settings)
-    (sample,) = staged.staging.read_between(1, 1)
-    staged.staging.discard()
+    (sample,), _ = read_stored(tmp_path / "w.duckdb")
     assert (sample.question, sample.answer) == (QUESTION, ANSWER)
 
 
@@ -185,11 +173,8 @@ def test_odd_span_or_event_does_not_keep_the_others_from_being_read(tmp_path: Pa
             records = [{**ids, "eventName": "gen_ai.x", **odd}]
             logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}
             assert house.post(pack_odd(logs), path="/v1/logs").status_code == 200, odd
-    settings = RunSettings(dataset="traces", traces=ALWAYS, warehouse=str(tmp_path / "w.duckdb"))
-    staged = stage_of(settings)
-    questions = {sample.question for sample in staged.staging.read_between(1, 10)}
-    staged.staging.discard()
-    assert QUESTION in questions
+    samples, _ = read_stored(tmp_path / "w.duckdb")
+    assert QUESTION in {sample.question for sample in samples}
 
 
 def test_an_odd_resource_or_scope_never_fails_the_receiver(tmp_path: Path) -> None:
@@ -291,21 +276,8 @@ def test_a_trace_is_kept_whole_for_one_of_its_spans(tmp_path: Path) -> None:
 def test_what_waited_in_a_killed_receiver_waits_in_the_next(tmp_path: Path) -> None:
     warehouse = Warehouse(str(tmp_path / "w.duckdb"))
     warehouse.make_ready()
-    settings = make_settings(sampling={"share": 0.0, "wait_s": 60})
-    script = (
-        "import sys, os, signal, orjson; sys.path[:0] = sys.argv[3:]; from receiving import make_settings\n"
-        "from evalhouse.flows.receiver import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
-        "from evalhouse.tasks.datasets.otel import read_otlp\n"
-        "keeper = SpanKeeper(Warehouse(sys.argv[1]), make_settings(sampling={'share': 0.0, 'wait_s': 60}))\n"
-        "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print), print); os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    killed = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "w.duckdb"), orjson.dumps(make_request(_ids(1)[:2])).decode(),
-         str(Path(__file__).parents[1] / "helpers")],
-        check=False,
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL
-    keeper = SpanKeeper(warehouse, settings)
+    keep_and_kill(tmp_path / "w.duckdb", make_request(_ids(1)[:2]))
+    keeper = SpanKeeper(warehouse, make_settings(**WAITING))
     keeper.keep(read_otlp(make_request([make_span(1, {}, trace=number_trace(1), error="no")]), print), print)
     keeper.close()
     assert len(warehouse.read_rows("from spans")) == 3
@@ -382,8 +354,7 @@ def test_reading_deleted_traces_reports_the_deletion(tmp_path: Path, prefect_hom
     traces = {"n_traces": 1, "first_began_at": "2026-03-14T12:01:00", "last_began_at": "2026-03-14T12:01:00"}
     assert (forgotten.document["traces"], forgotten.document["rows"]) == (traces, {"spans": 3})
     forget(house.warehouse, Rule(words="--older-than 9d", before=_minute(3)))
-    settings = RunSettings(dataset="traces", traces=ALWAYS, warehouse=str(tmp_path / "w.duckdb"))
-    (note,) = stage_of(settings).notes
+    (note,) = read_stored(tmp_path / "w.duckdb")[1].notes
     assert "; forgotten by 20" in note
     gone = "2 that began from 2026-03-14 12:01 to 2026-03-14 12:02 UTC"
     assert note.endswith(f": {gone} (--older-than 9d, --sample {number_trace(1)})")
@@ -392,10 +363,10 @@ def test_reading_deleted_traces_reports_the_deletion(tmp_path: Path, prefect_hom
     with pytest.raises(
         DatasetError, match=r"no traces from .*; forgotten by .*: 3 that began from 2026-03-14 12:01 to "
     ):
-        stage_of(settings)
+        read_stored(tmp_path / "w.duckdb")
     before = TraceWindow(last="1h", until="2026-03-14T11:00:00")
     with pytest.raises(DatasetError) as refused:
-        stage_of(RunSettings(dataset="traces", traces=before, warehouse=str(tmp_path / "w.duckdb")))
+        read_stored(tmp_path / "w.duckdb", before)
     assert "forgotten" not in str(refused.value)
 
 
