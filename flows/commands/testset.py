@@ -32,7 +32,7 @@ from evalhouse.warehouse.store import Warehouse
 if TYPE_CHECKING:
     from evalhouse.flows.testsets.check import CheckedSet, CheckPlan
     from evalhouse.flows.testsets.make import MadeSet, SetPlan
-    from evalhouse.flows.testsets.refresh import RefreshedSet, RefreshPlan
+    from evalhouse.flows.testsets.refresh import Refreshing, RefreshPlan
     from evalhouse.flows.testsets.versions import SetVersion
     from evalhouse.warehouse.rows.runs import RunRow
 _JUDGE_OPTION = click.option(
@@ -61,7 +61,7 @@ def testset() -> None:
 
 def carry_out(
     plan: "SetPlan | RefreshPlan | CheckPlan",
-    act: "Callable[[], MadeSet | RefreshedSet | CheckedSet]",
+    act: "Callable[[], MadeSet | Refreshing | CheckedSet]",
     *,
     dry_run: bool,
     as_json: bool,

@@ -93,16 +93,16 @@ def refresh_living_set(suite: Suite, settings: RunSettings) -> RefreshedTestset 
                 problem=str(error),
             )
     else:
-        refreshing, test_set = refreshed.refreshing, refreshed.test_set
+        test_set = refreshed.test_set
         result = RefreshedTestset(
             set_hash=test_set.set_hash,
-            parent_hash=refreshing.plan.test_set.set_hash,
-            run_id=refreshing.run_id,
+            parent_hash=refreshed.plan.test_set.set_hash,
+            run_id=refreshed.run_id,
             n_questions=len(test_set.questions),
-            changes={} if refreshing.problem else {word: n for word, n in refreshed.counts.items() if n},
+            changes={} if refreshed.problem else {word: n for word, n in refreshed.counts.items() if n},
             n_proposals=len(test_set.manifest.proposals),
-            n_failed=len(refreshing.failed),
-            problem=refreshing.problem,
+            n_failed=len(refreshed.failed),
+            problem=refreshed.problem,
         )
     print_notice(result.describe())
     return result

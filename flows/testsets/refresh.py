@@ -180,7 +180,7 @@ class RefreshPlan:
             "Nothing was asked."
         )
 
-    def refresh(self) -> "RefreshedSet":
+    def refresh(self) -> "Refreshing":
         """Refresh the set and write it; raises FatalJudgeError when the judge cannot be asked."""
         before = self.test_set
         run = begin_set_run(self.settings, n_samples=len(self.looks), source=self.source, command=self.command)
@@ -192,7 +192,7 @@ class RefreshPlan:
                 refreshing.usage = session.usage
             refreshing.run_id, refreshing.problem = run.run_id, session.problem or refreshing.problem
             if refreshing.problem is not None:
-                return RefreshedSet(path=self.output, refreshing=refreshing, test_set=before)
+                return refreshing
         else:
             refreshing = refresh_quietly(self)
             if refreshing.changes or (self.accept and self.pending):
@@ -224,20 +224,27 @@ class RefreshPlan:
             after = write_version(warehouse, refreshing.run_id, self.output, after, changes)
         elif after != before or self.output != self.path:
             write_set(self.output, after)
-        return RefreshedSet(path=self.output, refreshing=refreshing, test_set=after)
+        refreshing.test_set = after
+        return refreshing
+
+
+_MAX_LISTED = 20
+_WORDS = ("same", "repointed", "still_true", "changed", "contradicted", "answerable", "void", "new")
 
 
 @dataclass(kw_only=True)
 class Refreshing:
     """The results for the questions so far, in their order, and the new ones, of which there should be `n_wanted`.
 
-    `run_id` is None if nothing was asked or changed; `pairs` are the questions and passages that were compared, of
-    which the judge was asked about `n_asked` questions one by one; `failed` are the questions without a usable reply,
-    `unsettled` the passages that they should have been asked by; `problem` is what ended the requests early.
+    `test_set` is the set afterwards, or unchanged if the refresh was stopped. `run_id` is None if nothing was asked or
+    changed; `pairs` are the questions and passages that were compared, of which the judge was asked about `n_asked`
+    questions one by one; `failed` are the questions without a usable reply, `unsettled` the passages that they should
+    have been asked by; `problem` is what ended the requests early.
     """
 
     plan: RefreshPlan
     endings: dict[str, Ending]
+    test_set: TestSet
     run_id: str | None = None
     usage: Usage = field(default_factory=Usage)
     pairs: Pairs | None = None
@@ -317,11 +324,121 @@ class Refreshing:
                         translated.setdefault(name, other)
         return translated
 
+    @property
+    def status(self) -> int:
+        """The command's exit status; there may be requests without a usable reply."""
+        return INCOMPLETE if self.problem or self.has_failures else 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of questions with each change; `same` are the questions of the set without one."""
+        counts = Counter(change.change for change in self.changes)
+        counts |= {"same": len(self.plan.looks) - counts.total(), "new": len(self.new)}
+        return {word: counts[word] for word in _WORDS}
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the result as JSON."""
+        manifest, path = self.test_set.manifest, self.plan.output
+        void = [change for change in self.changes if change.change == "void"]
+        listed: dict[str, list[dict[str, Any]]] = {"proposals": [], "void": []}
+        for name, changes in (("proposals", manifest.proposals), ("void", void)):
+            for row in map(asdict, changes):
+                row.pop("call_id")
+                listed[name].append(row)
+        return {
+            "run_id": self.run_id,
+            "path": str(path),
+            "manifest": str(find_manifest(path)),
+            "set_hash": self.test_set.set_hash,
+            "parent_hash": self.plan.test_set.set_hash,
+            "n_versions": len(manifest.versions),
+            "n_questions": len(self.test_set.questions),
+            "compared": self.pairs.to_plain() if self.pairs else None,
+            "n_asked_about": self.n_asked,
+            "changes": self.counts,
+            **listed,
+            "dead_references": self.dead,
+            "translated": self.translated,
+            "n_new_wanted": self.n_wanted,
+            "n_failed": len(self.failed) + (self.making.n_failed if self.making else 0),
+            "problem": self.problem,
+            "calls": self.usage.pick(*USED),
+        }
+
+    def print(self) -> None:
+        """Print the result for a person."""
+        plan, path = self.plan, self.plan.output
+        if self.problem is not None:
+            print_notice(f"Stopped: {self.problem}; {path} is unchanged, and the same command resumes from here.")
+            return
+        before, after = plan.test_set.set_hash, self.test_set.set_hash
+        version = f"version {after}, made from {before}" if after != before else f"version {after} as before"
+        print_line(f"{path}: {write_count(len(self.test_set.questions), 'question')}, {version}", bold=True)
+        print_line()
+        print_table(make_table(["became", "#questions"], [[word, n] for word, n in self.counts.items() if n]))
+        changes = [change for change in self.changes if change.change in (*PROPOSED, "void")]
+        rows = [
+            [change.change, change.id, change.before["question"], change.detail] for change in changes[:_MAX_LISTED]
+        ]
+        print_section("Left the set, or to be decided on", ["became", "question", "text", "why"], rows)
+        if len(changes) > _MAX_LISTED:
+            print_line(f"and {len(changes) - _MAX_LISTED:,} more")
+        if dead := self.dead:
+            print_line()
+            print_line(f"No longer there, and taken out of the references: {list_names(list(dead), _MAX_LISTED)}")
+        if translated := self.translated:
+            pairs = [name if name == other else f"{name} (now {other})" for name, other in translated.items()]
+            print_notice(
+                f"In another language now, as after a translation: {list_names(pairs, _MAX_LISTED)}; their questions "
+                "are void because no document in their language supports them."
+            )
+        print_calls(self.usage)
+        if self.pairs is not None and (compared := self.pairs.to_plain())["possible_pairs"]:
+            print_line(
+                f"compared {write_count(compared['questions'], 'question')} with {compared['passages']:,} new or "
+                f"changed passages, by {compared['ranked_by']}: asked about the {NEAREST} nearest of each question, "
+                f"at most {MAX_QUESTIONS} questions a passage ({compared['pairs']:,} of "
+                f"{compared['possible_pairs']:,} pairs)"
+            )
+            if self.pairs.model is None and plan.settings.judge != LEXICAL:
+                print_notice("Other wordings were found by shared words alone; --embeddings openai:MODEL finds more.")
+            if self.pairs.n_without_vector:
+                print_notice(
+                    f"{plan.settings.embeddings} gave no usable vector for "
+                    f"{write_count(self.pairs.n_without_vector, 'text')}; only words ranked them."
+                )
+        if self.failed:
+            print_notice(
+                f"{write_count(len(self.failed), 'question')} without a usable reply stayed unchanged; the same "
+                "command asks about them again."
+            )
+        n_missing = self.n_wanted - len(self.new)
+        if n_missing > 0:
+            print_notice(
+                f"{n_missing:,} fewer new ones than wanted: the new and changed passages gave no more that pass all "
+                "checks. --coverage N after a later update asks for them again."
+            )
+        n_waiting = len(self.test_set.manifest.proposals)
+        if n_waiting:
+            print_notice(
+                f"{write_count(n_waiting, 'proposal')} for a person: out of the set until decided on, and kept in "
+                f"{find_manifest(path)}; `evalhouse review questions {path}` asks people, --accept takes all "
+                "of them without a person."
+            )
+        n_taken = sum(change.change in PROPOSED for change in self.changes) + len(plan.pending)
+        if plan.accept and n_taken:
+            print_notice(f"{write_count(n_taken, 'proposal')} taken without a person's review (--accept).")
+        if self.run_id is not None:
+            print_line(
+                'next: evalhouse query "select change, question_id, detail, before, after from testset_changes where '
+                f"run_id = '{self.run_id}'\""
+            )
+
 
 def refresh_quietly(plan: RefreshPlan) -> Refreshing:
     """Return the results for the questions that the judge is not asked about."""
     endings = {look.question.id: look.ending or Ending(question=look.question) for look in plan.looks}
-    return Refreshing(plan=plan, endings=endings)
+    return Refreshing(plan=plan, endings=endings, test_set=plan.test_set)
 
 
 def estimate_refresh(plan: RefreshPlan) -> Refreshing:
@@ -418,131 +535,6 @@ async def _ask_about_present(session: Session, refreshing: Refreshing) -> None:
         checks = {question_id: ending.checks for question_id, ending in refreshing.endings.items()}
         rows = {"testset_checks": list_check_rows(live_run.run_id, checks)}
         live_run.warehouse.append_rows(f"{live_run.run_id}/testset/checks", live_run.run_id, rows)
-
-
-_MAX_LISTED = 20
-_WORDS = ("same", "repointed", "still_true", "changed", "contradicted", "answerable", "void", "new")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefreshedSet:
-    """A set after a refresh; the same as before if that was stopped."""
-
-    path: Path
-    refreshing: Refreshing
-    test_set: TestSet
-
-    @property
-    def status(self) -> int:
-        """The command's exit status; there may be requests without a usable reply."""
-        return INCOMPLETE if self.refreshing.problem or self.refreshing.has_failures else 0
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The number of questions with each change; `same` are the questions of the set without one."""
-        counts = Counter(change.change for change in self.refreshing.changes)
-        counts |= {"same": len(self.refreshing.plan.looks) - counts.total(), "new": len(self.refreshing.new)}
-        return {word: counts[word] for word in _WORDS}
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the result as JSON."""
-        refreshing, manifest = self.refreshing, self.test_set.manifest
-        void = [change for change in refreshing.changes if change.change == "void"]
-        listed: dict[str, list[dict[str, Any]]] = {"proposals": [], "void": []}
-        for name, changes in (("proposals", manifest.proposals), ("void", void)):
-            for row in map(asdict, changes):
-                row.pop("call_id")
-                listed[name].append(row)
-        return {
-            "run_id": refreshing.run_id,
-            "path": str(self.path),
-            "manifest": str(find_manifest(self.path)),
-            "set_hash": self.test_set.set_hash,
-            "parent_hash": refreshing.plan.test_set.set_hash,
-            "n_versions": len(manifest.versions),
-            "n_questions": len(self.test_set.questions),
-            "compared": refreshing.pairs.to_plain() if refreshing.pairs else None,
-            "n_asked_about": refreshing.n_asked,
-            "changes": self.counts,
-            **listed,
-            "dead_references": refreshing.dead,
-            "translated": refreshing.translated,
-            "n_new_wanted": refreshing.n_wanted,
-            "n_failed": len(refreshing.failed) + (refreshing.making.n_failed if refreshing.making else 0),
-            "problem": refreshing.problem,
-            "calls": refreshing.usage.pick(*USED),
-        }
-
-    def print(self) -> None:
-        """Print the result for a person."""
-        refreshing, plan = self.refreshing, self.refreshing.plan
-        if refreshing.problem is not None:
-            print_notice(
-                f"Stopped: {refreshing.problem}; {self.path} is unchanged, and the same command resumes from here."
-            )
-            return
-        before, after = plan.test_set.set_hash, self.test_set.set_hash
-        version = f"version {after}, made from {before}" if after != before else f"version {after} as before"
-        print_line(f"{self.path}: {write_count(len(self.test_set.questions), 'question')}, {version}", bold=True)
-        print_line()
-        print_table(make_table(["became", "#questions"], [[word, n] for word, n in self.counts.items() if n]))
-        changes = [change for change in refreshing.changes if change.change in (*PROPOSED, "void")]
-        rows = [
-            [change.change, change.id, change.before["question"], change.detail] for change in changes[:_MAX_LISTED]
-        ]
-        print_section("Left the set, or to be decided on", ["became", "question", "text", "why"], rows)
-        if len(changes) > _MAX_LISTED:
-            print_line(f"and {len(changes) - _MAX_LISTED:,} more")
-        if dead := refreshing.dead:
-            print_line()
-            print_line(f"No longer there, and taken out of the references: {list_names(list(dead), _MAX_LISTED)}")
-        if translated := refreshing.translated:
-            pairs = [name if name == other else f"{name} (now {other})" for name, other in translated.items()]
-            print_notice(
-                f"In another language now, as after a translation: {list_names(pairs, _MAX_LISTED)}; their questions "
-                "are void because no document in their language supports them."
-            )
-        print_calls(refreshing.usage)
-        if refreshing.pairs is not None and (compared := refreshing.pairs.to_plain())["possible_pairs"]:
-            print_line(
-                f"compared {write_count(compared['questions'], 'question')} with {compared['passages']:,} new or "
-                f"changed passages, by {compared['ranked_by']}: asked about the {NEAREST} nearest of each question, "
-                f"at most {MAX_QUESTIONS} questions a passage ({compared['pairs']:,} of "
-                f"{compared['possible_pairs']:,} pairs)"
-            )
-            if refreshing.pairs.model is None and plan.settings.judge != LEXICAL:
-                print_notice("Other wordings were found by shared words alone; --embeddings openai:MODEL finds more.")
-            if refreshing.pairs.n_without_vector:
-                print_notice(
-                    f"{plan.settings.embeddings} gave no usable vector for "
-                    f"{write_count(refreshing.pairs.n_without_vector, 'text')}; only words ranked them."
-                )
-        if refreshing.failed:
-            print_notice(
-                f"{write_count(len(refreshing.failed), 'question')} without a usable reply stayed unchanged; the same "
-                "command asks about them again."
-            )
-        n_missing = refreshing.n_wanted - len(refreshing.new)
-        if n_missing > 0:
-            print_notice(
-                f"{n_missing:,} fewer new ones than wanted: the new and changed passages gave no more that pass all "
-                "checks. --coverage N after a later update asks for them again."
-            )
-        n_waiting = len(self.test_set.manifest.proposals)
-        if n_waiting:
-            print_notice(
-                f"{write_count(n_waiting, 'proposal')} for a person: out of the set until decided on, and kept in "
-                f"{find_manifest(self.path)}; `evalhouse review questions {self.path}` asks people, --accept takes all "
-                "of them without a person."
-            )
-        n_taken = sum(change.change in PROPOSED for change in refreshing.changes) + len(plan.pending)
-        if plan.accept and n_taken:
-            print_notice(f"{write_count(n_taken, 'proposal')} taken without a person's review (--accept).")
-        if refreshing.run_id is not None:
-            print_line(
-                'next: evalhouse query "select change, question_id, detail, before, after from testset_changes where '
-                f"run_id = '{refreshing.run_id}'\""
-            )
 
 
 def plan_refresh(
