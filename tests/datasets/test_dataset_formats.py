@@ -100,11 +100,6 @@ def test_hashes_do_not_depend_on_the_format(tmp_path: Path) -> None:
     assert [(row.sample_id, row.input_hash) for row in lines] == [(row.sample_id, row.input_hash) for row in frame]
 
 
-def test_a_polars_frame_is_read(tmp_path: Path) -> None:
-    [first, second] = read_all(pl.DataFrame(ROWS))
-    assert (first.given_id, first.row, second.contexts, second.row) == ("q1", 1, MOON["contexts"], 2)
-
-
 def test_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     for name, text in {"qa.jsonl": LINES, "qa.json": dump(ROWS), "qa.csv": to_csv(ROWS)}.items():
         path = tmp_path / name

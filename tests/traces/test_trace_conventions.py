@@ -231,20 +231,6 @@ def test_observations_of_langfuses_sdks_are_read() -> None:
     assert _read({"langfuse.observation.type": "span", **named}).question == QUESTION
 
 
-def test_ids_that_openinference_leaves_out_are_taken_from_the_output() -> None:
-    output = {"documents": [{"id": "d1", "page_content": TEXTS[0]}, {"id": None, "page_content": TEXTS[1]}]}
-    span = _read(
-        {
-            "openinference.span.kind": "RETRIEVER",
-            "output.value": json.dumps(output),
-            "retrieval.documents.0.document.content": TEXTS[0],
-            "retrieval.documents.1.document.content": TEXTS[1],
-            "retrieval.documents.1.document.metadata": '{"id": "d2"}',
-        }
-    )
-    assert [document.id for document in span.documents or ()] == ["d1", "d2"]
-
-
 def test_a_retriever_that_found_nothing_is_not_one_of_which_nothing_is_known() -> None:
     kind = {"openinference.span.kind": "RETRIEVER"}
     assert _read({**kind, "output.value": '{"documents": []}'}).documents == ()

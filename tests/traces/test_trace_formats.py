@@ -71,23 +71,6 @@ def test_otlp_with_the_names_of_its_proto_file_is_read(tmp_path: Path, form: str
     check_bot(read_one(write_lines(tmp_path / "spans.jsonl", spans), form), ids=["d1", "d2"])
 
 
-def test_spans_as_an_sdk_prints_them_are_read(tmp_path: Path) -> None:
-    span = {
-        "name": "answer",
-        "context": {"trace_id": f"0x{TRACE}", "span_id": "0x00000000000000a1", "trace_state": "[]"},
-        "parent_id": None,
-        "start_time": NOON.format("0"),
-        "end_time": NOON.format("1"),
-        "status": {"status_code": "OK"},
-        "attributes": {"input.value": QUESTION, "output.value": ANSWER},
-        "events": [],
-        "resource": {"attributes": {"service.name": "ferry-bot"}, "schema_url": ""},
-    }
-    sample = read_one(write_lines(tmp_path / "t.jsonl", [span]), "otel")
-    assert (sample.sample_id, sample.question, sample.answer) == (TRACE, QUESTION, ANSWER)
-    assert sample.metadata["service"] == "ferry-bot"
-
-
 def _make_phoenix_rows() -> list[dict[str, Any]]:
     outer = {
         "name": "answer", "span_kind": "CHAIN", "parent_id": None, "start_time": NOON.format(0),
