@@ -263,7 +263,7 @@ def import_decisions(
     if missing:
         raise ReviewError(f"the set {', '.join(missing)} is not there; name its place with --set FILE")
     applied: list[AppliedDecisions] = []
-    for name, path in paths.items():
+    for path in dict.fromkeys(paths.values()):  # two names may be of one file
         test_set = load_set(path)
         warehouse.make_ready()
         stored = [
@@ -277,7 +277,7 @@ def import_decisions(
                 "testsets/decisions", set_hashes=[version.hash for version in test_set.manifest.versions]
             )
         ]
-        own = [decision for decision in decisions if decision.set_name == name]
+        own = [decision for decision in decisions if paths[decision.set_name] == path]
         applied.append(apply_decisions(path, test_set, own, stored))
     for taken in applied:
         if taken.changes:
