@@ -29,7 +29,7 @@ PAIRS = [(TIDE, SIX), (KEEPER, MAUD)]
 Write = Callable[[Path], object]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Case:
     """A file's name, what writes it, its `samples` by field, and the line that describes its `columns`."""
 
