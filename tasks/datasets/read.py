@@ -270,7 +270,7 @@ def read_samples(
                 yield row
                 continue
             # Only for rows that may hold a list of messages.
-            from evalhouse.tasks.datasets.chat import cut_row  # noqa: PLC0415
+            from evalhouse.tasks.datasets.conversations import cut_row  # noqa: PLC0415
 
             yield from cut_row(row, columns, turns, complain=problems.add, use=columns.use)
 

@@ -572,7 +572,8 @@ def normalise_row(
     if not is_empty(given := row.take("conversation")):
         from evalhouse.tasks.datasets.chat import read_conversation  # noqa: PLC0415  # few datasets have any
 
-        turns = read_conversation(given, columns.use, row.say)
+        turns, n_system = read_conversation(given, row.say)
+        columns.use.n_system += n_system
     if context_ids is None:
         context_ids = contexts.ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):

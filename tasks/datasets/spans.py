@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
-from evalhouse.tasks.datasets.chat import CutTurn, Message, cut_turns, has_roles, read_known
+from evalhouse.tasks.datasets.chat import Message, has_roles, read_known
+from evalhouse.tasks.datasets.conversations import CutTurn, cut_turns
 from evalhouse.tasks.datasets.values import open_cell, open_context, open_value
 
 Kind = Literal["chain", "llm", "retriever", "reranker", "tool", "embedding", "other"]

@@ -14,7 +14,8 @@ from dataset_files import Row, write_json_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.tasks.datasets.chat import Message, Speaker, cut_turns
+from evalhouse.tasks.datasets.chat import Message, Speaker
+from evalhouse.tasks.datasets.conversations import cut_turns
 from evalhouse.tasks.datasets.read import DatasetError, SampleRow, read_samples
 from evalhouse.tasks.datasets.rows import ColumnUse, Turns
 
