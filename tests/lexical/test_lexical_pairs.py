@@ -1,4 +1,4 @@
-"""Statements that differ in one thing from a text, and refusals: the pairs that the lexical judge distinguishes.
+"""Statements that differ in one thing from a text: the pairs that the lexical judge distinguishes.
 
 `minimal_pairs.jsonl` has 200 pairs of our own in twenties of a language and a kind (negation, number, unit, date,
 entity): a statement that `reference` supports and one that differs in only that kind of thing and is not supported.
@@ -137,93 +137,6 @@ def test_a_reason_says_what_speaks_against_a_statement() -> None:
     assert explain(f"Ada Lind {mill}", f"Bo Holm {mill}").endswith("others in their place: Bo Holm/Ada Lind")
     assert explain("Kaya beat Novik.", "Novik beat Kaya.").endswith("in exchanged places: novik/kaya")
     assert explain("It may cause harm.", "It causes harm.").endswith("only possible: cause/may cause")
-
-
-REFUSALS = """
-Based on the provided information, there is no mention of the department that Clara Voss belongs to. If you can provide\
- more information about Clara Voss, I may be able to help you find out.
-The answer is unknown.
-This question cannot be answered from the documents.
-I'm afraid I can't say.
-That isn't covered in the handbook I was given.
-There is nothing in the sources about opening hours.
-No information on this topic was found.
-The text says nothing about the price of the adapter.
-I couldn't find anything about parking permits.
-Unfortunately, the passages don't specify a date.
-It is not stated in the context who signed the contract.
-The documents provided contain no details about refunds.
-I do not have enough context to answer that.
-We have no record of that order in the material supplied.
-The manual is silent on this point.
-I can't answer this with the information available.
-It cannot be determined from the given text.
-Not mentioned in the article.
-I would need more information to answer this question.
-My sources do not cover that.
-I don't have any information about how high the pump can lift water. Please contact our service desk.
-I'd rather not guess.
-Insufficient information.
-Sorry, no idea.
-That is beyond what the documents tell us.
-根据提供的信息，没有提到高远所属的部门。如果您能提供更多关于高远的信息，我也许能够帮您找到答案。
-根据已知信息无法回答该问题。
-参考资料里没有写。
-资料中未提及该产品的价格。
-很抱歉，我无法回答这个问题。
-目前没有相关资料。
-文档里查不到这项规定。
-无法从上下文中得出答案。
-这个问题超出了我的知识范围。
-我没有足够的信息来判断。
-暂时没有找到与停车证有关的内容。
-文章没有说明是谁签的合同。
-现有资料不足以回答这个问题。
-答案未知。
-不好意思，这个我不太清楚。
-上文并未给出具体日期。
-手册对此只字未提。
-我手头的资料里没有关于营业时间的说明，建议您联系客服。
-您的问题在文件中找不到答案。
-所给材料没有涉及这一点。
-恕我无法作答。
-没有查到相关记录。
-信息不足，无法判断。
-需要更多信息才能回答。
-抱歉，我不能回答有关个人薪酬的问题。
-""".strip().split("\n")
-
-
-@pytest.mark.parametrize("text", REFUSALS)
-def test_a_refusal_states_nothing(text: str) -> None:
-    assert split_statements(text) == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "No dogs are allowed in the garden.",
-        "The cause of the fire is unknown.",
-        "The contract does not mention a deposit.",
-        "Students need more information before they choose a course.",
-        "The museum has no record of the fire of 1821.",
-        "A refund cannot be determined before the goods are back.",
-        "Please contact the service desk.",
-        "起火原因不明，损失约三万元。",
-        "顾客可以向客服提供更多信息以便退款。",
-        "合同没有规定押金。",
-        "现有座位不足以容纳所有观众。",
-        "没有身份证不能入住。",
-        "请联系客服办理退款。",
-    ],
-)
-def test_what_only_sounds_like_a_refusal_is_a_statement(text: str) -> None:
-    assert split_statements(text) == [text]
-
-
-def test_a_fact_beside_a_refusal_is_kept_and_whom_to_ask_is_not() -> None:
-    text = "The manual gives its power as 40 W, but it says nothing about solar panels. The service desk can tell you."
-    assert split_statements(text) == ["The manual gives its power as 40 W"]
 
 
 def test_refusals_of_the_sample_state_nothing() -> None:
