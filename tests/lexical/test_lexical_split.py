@@ -33,7 +33,8 @@ SPLITS = [
     ("See [1984](https://a.example) for that.", ["See 1984 for that."]),
     (
         "## Overview\n\nThe *Kestrel* has **three** [wheels](https://a.example)."
-        "\n\nIts parts:\n- motor\n- a brake that was added later [2]\n1. It weighs 5 kg.\n2) It is blue.\n\n---\n> It was sold in 1999.\n",
+        "\n\nIts parts:\n- motor\n- a brake that was added later [2]"
+        "\n1. It weighs 5 kg.\n2) It is blue.\n\n---\n> It was sold in 1999.\n",
         [
             "The Kestrel has three wheels.",
             "Its parts: motor",
