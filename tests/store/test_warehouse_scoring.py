@@ -9,10 +9,11 @@ from rows import RowsToCome
 from warehouse_processes import count_rows, make_warehouse, run_script
 from warehouse_runs import make_run
 
+from evalhouse.warehouse.engine import connection
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, parse_metric, view_scripts
 from evalhouse.warehouse.rows.runs import insert_run
-from evalhouse.warehouse.rows.samples import VIEWS_OF_METRICS, score_run
+from evalhouse.warehouse.rows.samples import VIEWS_OF_METRICS, Staging, score_run, take_in_samples
 from evalhouse.warehouse.sandbox import query_process as own_metrics
 from evalhouse.warehouse.sandbox.query_process import try_metrics
 from evalhouse.warehouse.store import Batch, Warehouse, build_frame
@@ -286,3 +287,29 @@ def test_scoring_of_many_samples_has_bounded_memory(tmp_path: Path) -> None:
     assert int(ended.output.split()[-1]) < 1000, "megabytes"
     assert warehouse.read("select count(distinct sample_id) from scores").item() == 45_000
     assert warehouse.read("select count(*) from stored_causes").item() == 45_000
+
+
+@pytest.mark.slow
+def test_samples_with_long_contexts_are_scored_in_a_writers_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of 300 samples with 5 contexts of 105 KB, and of the memory that a writer has."""
+    made = make_warehouse(tmp_path)
+    insert_run(made, make_run("long"))
+    texts = {
+        f"s{number}": [f"{number} {place} " + "The ferry leaves at noon. " * 4_000 for place in range(5)]
+        for number in range(75)
+    }
+    staging = Staging()
+    staging.add(
+        [
+            {"ordinal": ordinal, "sample_id": name, "input_hash": "h", "question": "When?", "contexts": contexts}
+            for ordinal, (name, contexts) in enumerate(texts.items(), start=1)
+        ]
+    )
+    take_in_samples(made, "long", staging)
+    staging.discard()
+    monkeypatch.setitem(connection._FOR_WRITING, "memory_limit", "96MB")
+    metrics = [metric for metric in load_metrics().values() if not metric.is_own]
+    score_run(made, "long", metrics, {})
+    assert count_rows(made, "scores") == len(texts) * len(metrics)

@@ -9,16 +9,21 @@ id_matches as (
 $id_matches
 ),
 
+-- Contexts may be long, and joins hold all of them in memory.
+hashed as (
+    select sample_id, input_hash, list_transform(contexts, lambda text: hash(text)) as context_hashes from samples
+),
+
 retrieved as (
     select
         id_matches.*,
-        samples.contexts,
+        samples.context_hashes,
         coalesce(responses.status = 'failed', false) as has_failed
     from id_matches
     left join run_samples
         on run_samples.run_id = id_matches.run_id
         and run_samples.sample_id = id_matches.sample_id
-    left join samples
+    left join hashed as samples
         on samples.sample_id = run_samples.sample_id
         and samples.input_hash = run_samples.input_hash
     left join responses
@@ -79,7 +84,7 @@ select
         when useful_reason is null then list_transform(
             useful,
             lambda is_useful, rank: (
-                is_useful and coalesce(list_position(contexts, contexts[rank]) = rank, true)
+                is_useful and coalesce(list_position(context_hashes, context_hashes[rank]) = rank, true)
             )::integer
         )
     end as useful_gains,
