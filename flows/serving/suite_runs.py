@@ -27,7 +27,7 @@ from evalhouse.flows.results.output import print_notice, write_count, write_doll
 from evalhouse.flows.run.outcome import NightOutcome, RunOutcome, SuiteOutcome, Watch, explain_incomplete, publish_end
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
-from evalhouse.flows.serving.backlog import has_left_batch, has_variants_left
+from evalhouse.flows.serving.backlog import has_left_batch, has_variants_left, is_gate_due
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.protocol import RunCancelled
@@ -227,7 +227,7 @@ class _Night:
         resumed = request.resumed
         if resumed is not None and resumed.status == "completed" and has_variants_left(self._warehouse, resumed):
             # The process was stopped between two runs of the night.
-            self._decide_gate(resumed)
+            self._gate = decide_suite_gate(self._warehouse, resumed, stores=is_gate_due(resumed))
             outcome = RunOutcome(run=resumed, status=resumed.status, counts=Usage(), problem=None)
         else:
             outcome = start_run(request, watch=self._watch, finish=self._finish)
@@ -236,10 +236,12 @@ class _Night:
             self._send(outcome)
             return SuiteOutcome(outcome=outcome, gate=self._gate)
         own = run if run.run_id == run.night else find_run(self._warehouse, run.night)
+        variants: list[RunOutcome] = []
         try:
-            variants, problem = self._ask_variants(own, outcome, request)
+            problem = self._ask_variants(own, outcome, request, variants)
+            is_cut = any(map(is_stopped, (outcome, *variants)))
         except KeyboardInterrupt as error:  # between two runs: within one it is the run's outcome
-            variants, problem = [], f"stopped by {error}"
+            problem, is_cut = f"stopped by {error}", True
         runs = [
             night_run for night_run in list_night_runs(self._warehouse, run.night) if night_run.kind == "evaluation"
         ]
@@ -247,7 +249,7 @@ class _Night:
 
         lines = describe_night(self._warehouse, own)
         night = NightOutcome(runs=runs, variants=variants, problem=problem, lines=lines)
-        if not any(is_stopped(ended) for ended in (outcome, *variants)):
+        if not is_cut:
             if own.run_id != run.run_id:
                 self._gate = decide_suite_gate(self._warehouse, own, stores=False)
             self._send(replace(outcome, run=own), night)
@@ -258,10 +260,10 @@ class _Night:
         return SuiteOutcome(outcome=outcome, gate=self._gate, night=night)
 
     def _ask_variants(
-        self, own: RunRow, before: RunOutcome, request: RunRequest
-    ) -> tuple[list[RunOutcome], str | None]:
-        """Ask the variants of the night of the suite's `own` run, one after the other; return how they ended, and why
-        others were not asked."""
+        self, own: RunRow, before: RunOutcome, request: RunRequest, outcomes: list[RunOutcome]
+    ) -> str | None:
+        """Ask the variants of the night of the suite's `own` run, one after the other, and add how they ended to
+        `outcomes`; return why others were not asked."""
         settings = read_settings({**own.config, **(self._changes or {}), "warehouse": request.settings.warehouse})
         changed = own.kb_changed or ()
         update = Update(event_id="", version=own.kb_version, changed=changed, occurred_at=own.started_at)
@@ -271,7 +273,6 @@ class _Night:
             updates=(update,) if own.kb_name else (),
             flow_run_id=own.flow_run_id if request.is_served else None,
         )
-        outcomes: list[RunOutcome] = []
         left = list_night(settings, own.run_id)
         for place, of_variant in enumerate(left):
             begun = {
@@ -282,7 +283,7 @@ class _Night:
                 continue
             if (problem := self._explain_stop(outcomes[-1] if outcomes else before, settings)) is not None:
                 names = [str(later.variant) for later in left[place:] if later.variant not in begun]
-                return outcomes, f"{', '.join(names)} not asked: {problem}" if names else problem
+                return f"{', '.join(names)} not asked: {problem}" if names else problem
             if run is None:
                 asked = RunRequest(settings=of_variant, trigger=trigger, is_served=request.is_served)
             else:
@@ -293,7 +294,7 @@ class _Night:
                     is_served=request.is_served,
                 )
             outcomes.append(start_run(replace(asked, holds_suite=True), watch=self._watch))
-        return outcomes, None
+        return None
 
     def _explain_stop(self, outcome: RunOutcome, settings: RunSettings) -> str | None:
         """Return why no variant is asked after a run that ended so; None if one is.
@@ -317,13 +318,10 @@ class _Night:
         """Decide the gate of a run that has ended; return why the run is not a success."""
         if has_left_batch(outcome.run):
             return None  # it has not ended
-        self._decide_gate(outcome.run)
+        self._gate = decide_suite_gate(self._warehouse, outcome.run)
         if self._gate is not None and self._gate["outcome"] == "failed":
             return describe_end(outcome.run, self._gate)
         return explain_incomplete(outcome)
-
-    def _decide_gate(self, run: RunRow) -> None:
-        self._gate = decide_suite_gate(self._warehouse, run)
 
     def _send(self, outcome: RunOutcome, night: NightOutcome | None = None) -> None:
         """Send the notification of a run that has ended, or of the whole night."""
