@@ -265,7 +265,7 @@ async def _send(client: httpx.AsyncClient, name: str, address: str, body: object
 
 
 async def _request(client: httpx.AsyncClient, method: str, address: str, body: object) -> tuple[httpx.Response, str]:
-    """Send one request, and return its answer with the beginning of its text, in UTF-8 whatever charset it names."""
+    """Send one request, and return its answer with the beginning of its text, in UTF-8, not the charset it names."""
     async with asyncio.timeout(_ANSWER_S), client.stream(method, address, json=body) as answer:
         content = bytearray()
         async for chunk in answer.aiter_raw():

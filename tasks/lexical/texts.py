@@ -587,7 +587,7 @@ def join_texts(texts: Sequence[AnalysedText]) -> AnalysedText:
 
 
 MAX_CHARACTERS: Final = 500_000
-"""Of the latest analysed texts that are kept: an analysed character takes about 100 bytes."""
+"""The limit for the latest analysed texts, which are kept: an analysed character takes about 100 bytes."""
 
 
 @cached(LRUCache(maxsize=MAX_CHARACTERS, getsizeof=lambda analysed: len(analysed.text)), lock=threading.Lock())

@@ -60,7 +60,7 @@ def measure_memory(pids: list[int]) -> tuple[float, float]:
 
 
 def measure_cpu(pids: list[int]) -> float:
-    """CPU seconds of these processes, and of those that ended within them."""
+    """CPU seconds of these processes, and of their children that have ended."""
     ticks = 0
     for pid in pids:
         try:

@@ -222,7 +222,7 @@ def test_clients_are_served_beside_more_half_open_connections_than_files(
 
 
 async def test_websockets_without_a_key_leave_room_for_others() -> None:
-    """Of those that send no first message the oldest ends when there are too many, and each after some time."""
+    """Without a first message the oldest one ends when there are too many, and each after some time."""
     ended: list[int] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # as in ASGI

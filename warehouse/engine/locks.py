@@ -44,7 +44,7 @@ _SLOWEST_RETRY_S = 0.25
 _CONNECT_S = 10
 # The server hears nothing from a machine that loses its power; it asks after so long, and releases its locks then.
 _IDLE_S, _ASK_EVERY_S, _ASK_TIMES = 5, 5, 3
-# Of Linux: the fields of its `struct flock` are not those of other systems.
+# On Linux alone: other systems have other fields in `struct flock`.
 _OFD_LOCK: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None) if sys.platform == "linux" else None
 _WRITE_LOCK, _UNLOCK = fcntl.F_WRLCK, fcntl.F_UNLCK
 GONE_S: Final = float(_IDLE_S + _ASK_EVERY_S * _ASK_TIMES)
@@ -199,7 +199,7 @@ class Claims:
 
     A claim is a lock of the operating system on one byte of the file, so that it is void once its process has ended.
     Claims only save requests: where the system or the file system has no locks that belong to an open file, or the file
-    cannot be opened (it is another user's, or the disk is full), every claim is granted.
+    cannot be opened (it belongs to another user, or the disk is full), every claim is granted.
     """
 
     def __init__(self, path: Path) -> None:
