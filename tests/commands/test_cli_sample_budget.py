@@ -69,7 +69,7 @@ def test_the_next_run_knows_where_the_judge_was_in_doubt(place: Place) -> None:
     pair = RunPair(warehouse, find_run(warehouse, "previous"), find_run(warehouse, "latest"))
     comparison = compare_runs(pair, ComparisonSettings())
     assert not any(compared.parts for compared in comparison.metrics)
-    moved = [replace(one, paired=replace(one.paired, verdict="worse")) for one in comparison.metrics]
+    moved = tuple(replace(one, paired=replace(one.paired, verdict="worse")) for one in comparison.metrics)
     against = lay_against(pair, "the base", lambda _: replace(comparison, metrics=moved))
     assert "are the same as in the base; the scores moved as a run judged part" in write_headline(against).sentence
     again = place.call(*RUN, "--judge", "lexical", "--sample-seed", "2", "--json")
