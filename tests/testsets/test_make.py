@@ -100,13 +100,23 @@ def test_lexical_judge_pairs_sections_only_where_two_sentences_share_a_subject(k
     assert ask(fares, scans) == []
 
 
-def test_unusable_reply_of_a_judge_without_prompts_is_turned_down(house: House) -> None:
-    for path in house.docs.rglob("*.*"):
-        path.unlink()
-    # The question names a section that has a list and no sentence.
-    (house.docs / "codes.md").write_text("# Codes\n\n## Berths\n\nA1 | B2\n\n## Piers\n\nC3 | D4\n", encoding="utf-8")
-    made = house.make(2, *LEXICAL, "--kinds", "unanswerable=1,fact=1")
+def test_lexical_answer_from_sections_without_sentences_is_none() -> None:
+    contexts = [{"id": name, "text": f"{name}\nA1 | B2"} for name in ("C1", "C2")]
+    data = {"question": "What do the sections “C1” and “C2” say?", "conversation": "", "contexts": contexts}
+    reply = judge_lexically("answer_question", data)
+    assert (reply["basis"], reply["answer"], reply["used"]) == ("none", "", [])
+
+
+def test_unusable_reply_of_a_judge_without_prompts_fails_its_question(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(prompt: str, data: Mapping[str, object]) -> Mapping[str, object]:
+        return {"answer": ""} if prompt == "answer_question" else judge_lexically(prompt, data)
+
+    monkeypatch.setattr("evalhouse.tasks.lexical.judge.judge_lexically", judge)
+    made = house.make(1, *LEXICAL, "--kinds", "fact=1")
     assert made.status == 3, made.stderr
+    assert made.document["n_failed"] > 0
 
 
 def test_judge_without_a_usable_reply_makes_no_set(house: House) -> None:
