@@ -89,8 +89,8 @@ def make_plan(settings: RunSettings) -> Plan:
     """
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     if settings.prompts is not None:
-        settings, _ = settle_language(settings)
-        metrics |= make_rubric_metrics(load_prompts(settings.language, Path(settings.prompts)).values(), metrics)
+        language = settle_language(settings)[0].language
+        metrics |= make_rubric_metrics(load_prompts(language, Path(settings.prompts)).values(), metrics)
     plan = plan_run(settings.metrics, metrics, embeddings=settings.embeddings)
     if not settings.metrics and (settings.format is not None or is_traces(settings.dataset)):
         inputs = {metric.name: _list_inputs(metric, {}) for metric in plan.metrics}
