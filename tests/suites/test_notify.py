@@ -134,6 +134,7 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         "label": "x",
         "href": "https://example.org/c/1",
         "testset": None,
+        "variants": None,
         "n_samples": 2,
         "previous_run_id": "night-1",
         "next": "evalhouse compare night-1 night-2",
