@@ -238,7 +238,7 @@ def test_feedback_that_is_there_is_written_again(place: Place) -> None:
         (["runs", "--to", "langsmith"], {"LANGSMITH_API_KEY": "k", "LANGSMITH_ENDPOINT": "http://127.0.0.1:9"},
          "http://127.0.0.1:9/feedback cannot be reached"),
         (["runs", "--to", "langsmith"], {"LANGSMITH_API_KEY": "k", "LANGSMITH_ENDPOINT": "http://u:pass@127.0.0.1:9"},
-         "error: http://127.0.0.1:9/feedback cannot be reached"),
+         "Error: http://127.0.0.1:9/feedback cannot be reached"),
         (["runs", "--to", "langsmith"], {"LANGSMITH_API_KEY": "ké", "LANGSMITH_ENDPOINT": "http://127.0.0.1:9"},
          "LANGSMITH_API_KEY cannot be sent: a header holds ASCII characters only"),
         *((["spans", "--to", "otlp"], {"OTEL_EXPORTER_OTLP_ENDPOINT": address}, "cannot be reached (InvalidURL: ")
