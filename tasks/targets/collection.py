@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from evalhouse.tasks.asking.limits import StopSign
 from evalhouse.tasks.asking.verdicts import gather_all
@@ -178,6 +178,13 @@ def check_takes_conversation(target: Target, settings: TargetSettings, n_continu
 # --- recorded responses
 
 
+class KnownResponses(Protocol):
+    """A source of responses that need not be asked for; a replay has one too."""
+
+    def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
+        """Return responses for some of these samples, by sample id; the others are asked for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParentResponses:
     """All responses of one run, for judging them again."""
@@ -248,10 +255,6 @@ class UnaffectedResponses:
             if documents is not None and all(self.announced.get(name, asked_at) <= asked_at for name in documents):
                 valid[sample.sample_id] = response
         return valid
-
-
-KnownResponses = ParentResponses | UnaffectedResponses
-"""Responses that need not be asked for."""
 
 
 def find_unaffected(warehouse: Warehouse, run: RunRow, target: TargetSettings) -> UnaffectedResponses | None:
