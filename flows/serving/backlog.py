@@ -237,8 +237,13 @@ def _resume_left(api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, know
     lines: list[str] = []
     for run in _list_runs_of(warehouse, suite.name):
         is_recent = run.finished_at is not None and run.finished_at > since
-        is_cut = is_gate_due(run) or is_night_cut(warehouse, run)
-        if not is_recent or not (is_cut or is_marked(run)) or run.run_id in known:
+        if is_gate_due(run):
+            event = "had crashed before its gate"
+        elif is_night_cut(warehouse, run):
+            event = "had crashed before its variants"
+        else:
+            event = "was not taken up to its end" if is_marked(run) else ""
+        if not is_recent or not event or run.run_id in known:
             continue
         attempts = list_flow_runs(api, suite, tags={"all_": [f"resume {run.run_id}"]})
         if any(flow_run["state_type"] in NOT_ENDED for flow_run in attempts):
@@ -246,7 +251,6 @@ def _resume_left(api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, know
         with _tried_to_hold(warehouse, run.run_id) as is_free:
             pass
         if is_free and is_served(api, suite, run) and queue_resume(api, suite, run.run_id):
-            event = "had crashed before its gate or its variants" if is_cut else "was not taken up to its end"
             lines.append(f"{suite.name}: run {run.run_id} {event}: it is resumed, {_NOT_AGAIN}")
     return lines
 

@@ -186,7 +186,7 @@ def clean_environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     monkeypatch.chdir(tmp_path)
     before = dict(os.environ)
     for name in before:
-        if name.startswith("PREFECT_") or name.lower() == "no_proxy":
+        if name.startswith("PREFECT_") or name == "DO_NOT_TRACK" or name.lower() == "no_proxy":
             del os.environ[name]
     os.environ["PREFECT_HOME"] = str(tmp_path / "home")
     yield tmp_path

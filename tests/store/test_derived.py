@@ -62,12 +62,12 @@ def repeat_night(con: duckdb.DuckDBPyConnection, n_nights: int) -> None:
     )
     for table, names in con.sql(sql).fetchall():
         keys = sorted({"run_id", "input_hash", "call_id"}.intersection(names))
-        changed = [f"replace({key}, 'r0', 'r' || night) as {key}" for key in keys]
-        changed += ["started_at + to_days(night::int) as started_at"] if table == "runs" else []
+        changed = [f"replace({key}, 'r0', 'r' || place) as {key}" for key in keys]
+        changed += ["started_at + to_days(place::int) as started_at"] if table == "runs" else []
         if changed:
             con.execute(
                 f"insert into {table} by name select {table}.* replace ({', '.join(changed)}) "
-                f"from {table}, range(1, {n_nights}) as nights (night)"
+                f"from {table}, range(1, {n_nights}) as nights (place)"
             )
 
 
