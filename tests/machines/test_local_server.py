@@ -409,3 +409,5 @@ def test_a_home_on_a_full_disk_is_one_sentence(clean_environ: Path, room: int) -
         server.wait_until_ready()
     assert "\n" not in str(caught.value)
     assert "PREFECT_HOME" in str(caught.value)
+    server.stop()
+    server.log_path.unlink()
