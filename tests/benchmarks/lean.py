@@ -4,7 +4,8 @@
 
 Memory: `evalhouse run` over 300 samples with the lexical judge, in a warehouse and a Prefect home that are new. Printed
 is the peak, over samples every 20 ms, of the proportional set sizes (PSS) of the command, its Prefect server and its
-queries together: a page that two processes share counts once. RSS counts it in each, and is printed as well.
+queries together: a page that two processes share counts once. RSS counts it in each, and is printed as well. Measure
+while no other process of this Python runs: it would share pages, and PSS would be a quarter too small.
 
 First request: `evalhouse run` of one row with a model at a local endpoint, in a new home; wall seconds, and CPU seconds
 of all its processes, from the start of the command to the first request. The command and the server use a core each, so
