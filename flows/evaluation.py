@@ -209,7 +209,7 @@ async def judge_run(live_run: LiveRun) -> None:
         responses = await collect_shards(live_run)
         samples = await load(live_run.run_id, wait_for=responses)
         verdicts = await judge_shards(live_run, samples)
-        score = await pick_score_task(live_run)
+        score = pick_score_task(live_run)
         scores = await score(live_run.run_id, wait_for=verdicts)
         await publish(live_run.run_id, wait_for=[scores])
 

@@ -81,13 +81,13 @@ async def score_suite(run_id: str) -> Stored:
     return Stored()
 
 
-async def pick_score_task(live_run: LiveRun) -> "Task[[str], Coroutine[Any, Any, Stored]]":
+def pick_score_task(live_run: LiveRun) -> "Task[[str], Coroutine[Any, Any, Stored]]":
     """Return `score_suite` with the assets of the run's suite for an evaluation of one, else `score`.
 
     A noise run and a run of repeats are of the suite as well, and score only a few of its samples.
     """
     suite = live_run.settings.suite_name
-    if suite is None or (await asyncio.to_thread(find_run, live_run.warehouse, live_run.run_id)).kind != "evaluation":
+    if suite is None or live_run.kind != "evaluation":
         return score
     return score_suite.with_options(assets=[make_scores_asset(suite)], asset_deps=list_upstream(live_run))
 

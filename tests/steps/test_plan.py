@@ -8,7 +8,6 @@ import pytest
 from live_runs import lay_out_run, make_settings
 from prefect.assets import Asset
 from prefect.tasks import MaterializingTask
-from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import explain_bad_asset, make_asset_source, make_kb_source
@@ -21,7 +20,7 @@ from evalhouse.tasks.models.make import check_embeddings_name, check_judge_name,
 from evalhouse.tasks.score import list_upstream, make_scores_asset, name_dataset, name_source, pick_score_task, score
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFileError, UnknownMetric, list_default, load_metrics, plan_run
-from evalhouse.warehouse.rows.runs import insert_run
+from evalhouse.warehouse.rows.runs import RunKind
 
 KNOWN = load_metrics()
 
@@ -158,12 +157,13 @@ def test_a_key_that_is_taken_is_one_of_prefects(key: str) -> None:
 
 async def test_only_the_scores_of_an_evaluation_of_a_suite_are_an_asset(tmp_path: Path) -> None:
     async with lay_out_run(tmp_path / "outside", judge=LexicalJudge()) as live_run:
-        assert await pick_score_task(live_run) is score
+        assert pick_score_task(live_run) is score
     settings = make_settings(suite="nightly", upstream="handbook")
-    for kind in ("evaluation", "noise", "repeats"):
+    kinds: tuple[RunKind, ...] = ("evaluation", "noise", "repeats")
+    for kind in kinds:
         async with lay_out_run(tmp_path / kind, settings, judge=LexicalJudge()) as live_run:
-            insert_run(live_run.warehouse, make_run(run_id=live_run.run_id, suite="nightly", kind=kind))
-            task = await pick_score_task(live_run)
+            live_run.kind = kind
+            task = pick_score_task(live_run)
             upstream = [asset.key for asset in list_upstream(live_run) if isinstance(asset, Asset)]
         assert isinstance(task, MaterializingTask) == (kind == "evaluation")
         if isinstance(task, MaterializingTask):
