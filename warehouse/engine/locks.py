@@ -225,13 +225,14 @@ class Claims:
 
     def close(self) -> None:
         """Give all claims back, and remove the file where no other process has claims in it."""
+        if self._file is None:
+            return
         self._set(_UNLOCK)
-        if self._set(_WRITE_LOCK) and self._file is not None:
+        if self._set(_WRITE_LOCK):
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        os.close(self._file)
+        self._file = None
 
     def _open(self) -> None:
         self._file = None
