@@ -22,7 +22,13 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.results.run_facts import FIRST, sort_first
 from evalhouse.tasks.comparing.intervals import ALPHA
 from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings
-from evalhouse.tasks.comparing.variants import MAX_RUNS, VariantComparison, VariantMetric, compare_variants
+from evalhouse.tasks.comparing.variants import (
+    MAX_RUNS,
+    VariantComparison,
+    VariantMetric,
+    compare_variants,
+    measure_spreads,
+)
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.rows.runs import RunRow, list_night_runs
 from evalhouse.warehouse.store import Warehouse
@@ -120,7 +126,7 @@ def describe_night(warehouse: Warehouse, own: RunRow) -> list[str]:
     """
     if own.night != own.run_id:
         return []
-    runs = [run for run in list_night_runs(warehouse, own.run_id) if run.kind == "evaluation"]
+    runs = list_night_runs(warehouse, own.run_id, kinds=("evaluation",))
     scored = [run for run in runs if run.status in ("completed", "incomplete")]
     if len(scored) < 2:
         return []
@@ -256,7 +262,8 @@ def print_variants(document: Row, *, sort: str | None = None) -> None:
     rows = []
     for sample in document["samples"]:
         scores = sample["scores"]
-        metric = sort or max(scores, key=lambda name: _find_spread(scores[name]))
+        # None is NaN among numbers.
+        metric = sort or max(scores, key=lambda name: measure_spreads(np.array([scores[name]], dtype=float))[0])
         rows.append([sample["sample_id"], metric, *map(write_value, scores[metric])])
     columns = ["sample", "metric", *(f"#{name}" for name in names)]
     print_section("Samples that differ most, each by the metric in which it does" if not sort else
@@ -270,11 +277,3 @@ def print_variants(document: Row, *, sort: str | None = None) -> None:
 def _write_mean(run: Row) -> str:
     mean = write_value(run["mean"])
     return f"{mean} {run['verdict']}" if run.get("verdict") in FOUND else mean
-
-
-def _find_spread(values: Sequence[float | None]) -> float:
-    """Return how far apart the scores of a sample are; 1 where only some of the runs have one."""
-    scored = [value for value in values if value is not None]
-    if not scored or len(scored) < len(values):
-        return float(bool(scored))
-    return max(scored) - min(scored)

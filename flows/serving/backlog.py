@@ -236,14 +236,15 @@ def _resume_left(api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, know
     since = (datetime.now(UTC) - _LOST_WITHIN).replace(tzinfo=None)
     lines: list[str] = []
     for run in _list_runs_of(warehouse, suite.name):
-        is_recent = run.finished_at is not None and run.finished_at > since
+        if run.finished_at is None or run.finished_at <= since or run.run_id in known:
+            continue
         if is_gate_due(run):
             event = "had crashed before its gate"
         elif is_night_cut(warehouse, run):
             event = "had crashed before its variants"
+        elif is_marked(run):
+            event = "was not taken up to its end"
         else:
-            event = "was not taken up to its end" if is_marked(run) else ""
-        if not is_recent or not event or run.run_id in known:
             continue
         attempts = list_flow_runs(api, suite, tags={"all_": [f"resume {run.run_id}"]})
         if any(flow_run["state_type"] in NOT_ENDED for flow_run in attempts):
@@ -287,12 +288,9 @@ def has_variants_left(warehouse: Warehouse, run: RunRow) -> bool:
     """Return whether variants of the night of a suite's run have not reached their end."""
     if run.night != run.run_id:
         return False
-    ended = {of_night.variant for of_night in list_night_runs(warehouse, run.night) if _has_ended(of_night)}
+    runs = list_night_runs(warehouse, run.night, kinds=("evaluation",))
+    ended = {of_night.variant for of_night in runs if of_night.status in ("completed", "incomplete")}
     return not ended.issuperset(run.config.get("variants", {}))
-
-
-def _has_ended(run: RunRow) -> bool:
-    return run.kind == "evaluation" and run.status in ("completed", "incomplete")
 
 
 def is_night_cut(warehouse: Warehouse, run: RunRow) -> bool:
@@ -303,7 +301,8 @@ def is_night_cut(warehouse: Warehouse, run: RunRow) -> bool:
     """
     if run.config.get("budget_usd") is not None or not has_variants_left(warehouse, run):
         return False
-    return all(map(_has_ended, (part for part in list_night_runs(warehouse, run.run_id) if part.kind == "evaluation")))
+    runs = list_night_runs(warehouse, run.run_id, kinds=("evaluation",))
+    return all(of_night.status in ("completed", "incomplete") for of_night in runs)
 
 
 def is_marked(run: RunRow) -> bool:

@@ -242,9 +242,7 @@ class _Night:
             is_cut = any(map(is_stopped, (outcome, *variants)))
         except KeyboardInterrupt as error:  # between two runs: within one it is the run's outcome
             problem, is_cut = f"stopped by {error}", True
-        runs = [
-            night_run for night_run in list_night_runs(self._warehouse, run.night) if night_run.kind == "evaluation"
-        ]
+        runs = list_night_runs(self._warehouse, run.night, kinds=("evaluation",))
         from evalhouse.flows.results.variants import describe_night  # noqa: PLC0415  # the statistics
 
         lines = describe_night(self._warehouse, own)
@@ -275,9 +273,8 @@ class _Night:
         )
         left = list_night(settings, own.run_id)
         for place, of_variant in enumerate(left):
-            begun = {
-                run.variant: run for run in list_night_runs(self._warehouse, own.run_id) if run.kind == "evaluation"
-            }
+            runs = list_night_runs(self._warehouse, own.run_id, kinds=("evaluation",))
+            begun = {run.variant: run for run in runs}
             run = begun.get(of_variant.variant)
             if run is not None and (run.run_id == before.run.run_id or run.status in ("completed", "incomplete")):
                 continue

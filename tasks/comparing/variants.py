@@ -124,12 +124,18 @@ class VariantComparison:
         """
         distance = np.zeros(len(self.sample_ids))
         for values in self.scores.values() if metric is None else (self.scores[metric],):
-            is_scored = ~np.isnan(values)
-            spread = np.where(is_scored, values, -np.inf).max(axis=1) - np.where(is_scored, values, np.inf).min(axis=1)
-            n_scored = is_scored.sum(axis=1)
-            distance += np.where(n_scored == values.shape[1], spread, n_scored > 0)
+            distance += measure_spreads(values)
         distance[distance <= ROUNDING] = 0.0
         return [(self.sample_ids[place], float(distance[place])) for place in np.argsort(-distance, kind="stable")]
+
+
+def measure_spreads(values: Floats) -> Floats:
+    """Return by sample how far apart its scores are, of samples × runs; 1 where only some of the runs have one."""
+    is_scored = ~np.isnan(values)
+    n_scored = is_scored.sum(axis=1)
+    spread = np.where(is_scored, values, -np.inf).max(axis=1) - np.where(is_scored, values, np.inf).min(axis=1)
+    spreads: Floats = np.where(n_scored == values.shape[1], spread, n_scored > 0)
+    return spreads
 
 
 @one_reader()

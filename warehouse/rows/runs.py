@@ -152,19 +152,22 @@ def list_runs(
     *,
     run_id: str | None = None,
     kinds: Sequence[RunKind] | None = None,
+    night: str | None = None,
     limit: int | None = None,
 ) -> list[RunRow]:
-    """Return runs, newest first: one by its id, all of some kinds, or all."""
+    """Return runs, newest first: one by its id, all of some kinds, of a night, or all."""
     columns = ", ".join(f'"{field.name}"' for field in fields(RunRow))
     sql = f"""
         select {columns} from runs
         where ($run_id::varchar is null or run_id = $run_id)
             and ($kinds::varchar[] is null or kind in (select unnest($kinds::varchar[])))
+            and ($night::varchar is null or night = $night)
         -- A run that began while the clock was ahead is not the newest until that day has come.
         order by started_at > now() at time zone 'UTC', started_at desc, run_id desc
         limit $limit::bigint
     """
-    parameters = {"run_id": run_id, "kinds": None if kinds is None else list(kinds), "limit": limit}
+    of_kinds = None if kinds is None else list(kinds)
+    parameters = {"run_id": run_id, "kinds": of_kinds, "night": night, "limit": limit}
     runs = []
     for row in warehouse.read(sql, parameters).to_dicts():
         row["tags"], row["metrics"] = tuple(row["tags"] or ()), tuple(row["metrics"] or ())
@@ -174,10 +177,12 @@ def list_runs(
     return runs
 
 
-def list_night_runs(warehouse: Warehouse, night: str) -> list[RunRow]:
-    """Return all runs of a night, in their order: that of the suite itself, its variants, and what measured noise."""
-    runs = [run for run in list_runs(warehouse) if run.night == night]
-    return sorted(runs, key=lambda run: (run.started_at, run.run_id))
+def list_night_runs(warehouse: Warehouse, night: str, *, kinds: Sequence[RunKind] | None = None) -> list[RunRow]:
+    """Return all runs of a night, in their order: that of the suite itself, its variants, and what measured noise.
+
+    Of the kind `evaluation` are the suite's and its variants' alone.
+    """
+    return sorted(list_runs(warehouse, night=night, kinds=kinds), key=lambda run: (run.started_at, run.run_id))
 
 
 def find_run(warehouse: Warehouse, wanted: str, *, beside: RunRow | None = None) -> RunRow:
