@@ -5,6 +5,7 @@ import no Prefect. A known error is one line on standard error and an exit statu
 0 done, 1 a gate failed, 2 wrong usage or bad input, 3 the run is incomplete and can be resumed, 130 interrupted.
 """
 
+import atexit
 import io
 import os
 import signal
@@ -60,6 +61,7 @@ _RUNNING = ("run", "collect")
 # These read and end, and need the warehouse many times.
 _READING = ("compare", "diagnose", "gate", "lineage", "report", "show")
 _RUNS_NOTHING = ("--help", "-h", "--dry-run")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # DuckDB raises a RuntimeError with this text for a Ctrl-C while it works.
 _DUCKDB_INTERRUPTED = "Query interrupted"
 
@@ -113,6 +115,21 @@ def evalhouse() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its status."""
+    try:
+        status = _call(arguments)
+    except KeyboardInterrupt:  # a further signal, while the first one was answered
+        status = INTERRUPTED
+    if arguments is None:  # the whole process is this command, and nothing is left that a signal could stop
+        for number in _SIGNALS:
+            if signal.getsignal(number) in (_interrupt, signal.default_int_handler):
+                signal.signal(number, lambda *_: os._exit(status))
+        # Python gives handlers up before it has ended, which leaves the signals to kill it.
+        atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in _SIGNALS])
+    sys.exit(status)
+
+
+def _call(arguments: list[str] | None) -> int:
+    """Carry out the command and return its exit status; print an error that ends it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an output that cannot hold a character gets an escape in its place
             stream.reconfigure(errors="backslashreplace")
@@ -121,32 +138,33 @@ def main(arguments: list[str] | None = None) -> None:
             signal.signal(number, _interrupt)
     try:
         status = evalhouse.main(args=arguments, prog_name="evalhouse", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        return INTERRUPTED
     except ReaderGone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return 0
     except SystemExit:
         raise
     except BaseException as error:  # the outermost handler; a crash within Polars does not derive from Exception
         if str(error) == _DUCKDB_INTERRUPTED:
             click.echo("interrupted", err=True)
-            sys.exit(INTERRUPTED)
+            return INTERRUPTED
         sys.stdout.flush()
         click.echo(f"Error: {explain(error) or log_unexpected(error)}", err=True)
         # A file that another program locks is not bad input: rows are spooled beside it, and the run can be resumed.
-        sys.exit(INCOMPLETE if isinstance(error, WarehouseBusy) else BAD_INPUT)
-    sys.stdout.flush()
-    status = status if isinstance(status, int) else 0
-    for number in (signal.SIGTERM, signal.SIGHUP):  # all is done
-        if signal.getsignal(number) == _interrupt:
-            signal.signal(number, lambda *_: os._exit(status))
-    sys.exit(status)
+        return INCOMPLETE if isinstance(error, WarehouseBusy) else BAD_INPUT
+    return status if isinstance(status, int) else 0
 
 
-def _interrupt(number: int, _: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Do what Ctrl-C does at this moment: within asyncio it cancels the main task, else it raises KeyboardInterrupt."""
+    on_ctrl_c = signal.getsignal(signal.SIGINT)
+    if callable(on_ctrl_c):
+        on_ctrl_c(number, frame)
+    else:  # a shell has a job in the background ignore it
+        raise KeyboardInterrupt(signal.Signals(number).name)

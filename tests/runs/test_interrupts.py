@@ -1,7 +1,9 @@
-"""Signals before a run is stored."""
+"""Signals before a run is stored, in commands without a run, and while a command ends."""
 
 import contextlib
 import signal
+import subprocess
+import sys
 
 import pytest
 from prefect.exceptions import TerminationSignal
@@ -50,3 +52,57 @@ def test_signal_outside_of_a_run_is_prefects() -> None:
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+_AT_THE_END = """
+import asyncio, os, signal, sys
+from evalhouse.flows import cli
+
+def strike(*numbers):
+    for number in numbers:
+        os.kill(os.getpid(), number)
+
+class Late:
+    def __del__(self, strike=strike, number=signal.{name}):
+        strike(number)
+
+async def wait():
+    asyncio.get_running_loop().call_later(0.05, strike, signal.{name})
+    try:
+        await asyncio.sleep(30)
+    finally:
+        print("closed in order", flush=True)
+
+cases = {{
+    "the interpreter ends": lambda: setattr(sys, "late", Late()),
+    "asyncio waits": lambda: asyncio.run(wait()),
+    "the first is answered": lambda: strike(signal.{name}),
+}}
+if {case!r} == "the first is answered":
+    cli.click.echo = lambda *_, **__: strike(signal.{name})
+cli.evalhouse.main = lambda **_: cases[{case!r}]()
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    ("case", "status", "printed"),
+    [
+        ("the interpreter ends", 0, ""),
+        ("asyncio waits", 130, "closed in order\ninterrupted\n"),
+        ("the first is answered", 130, ""),
+    ],
+)
+def test_signal_does_not_change_the_exit_status_of_an_end(case: str, status: int, printed: str, name: str) -> None:
+    script = _AT_THE_END.format(case=case, name=name)
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # `nohup` ignores it
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (status, printed)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_house import House, copy_house
@@ -128,6 +129,26 @@ def test_a_backup_whose_rows_differ_is_refused_and_deleted(tmp_path: Path, monke
     with pytest.raises(WarehouseError, match=r"the copy of statements differs from its source \(2 rows of 3\)"):
         back_up(warehouse, str(tmp_path / "copy.duckdb"))
     assert not list(tmp_path.glob("copy*"))
+
+
+def test_an_interrupted_backup_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB cannot detach the copy in the middle of a transaction, and that must not hide the signal."""
+    warehouse = make_warehouse(tmp_path)
+    warehouse.append(make_batch("b"))
+    copy_database = backup_module.copy_database
+
+    def interrupt(connection: Any, path: Path, name: str) -> None:  # noqa: ANN401  # of DuckDB
+        copy_database(connection, path, name)
+        connection.begin()
+        connection.execute(f"delete from {name}.statements")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(backup_module, "copy_database", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        back_up(warehouse, str(tmp_path / "copy.duckdb"))
+    assert not list(tmp_path.glob("copy*"))
+    monkeypatch.undo()
+    assert back_up(warehouse, str(tmp_path / "copy.duckdb")).tables["statements"] == 3
 
 
 @pytest.mark.slow  # the tables of a lake take seconds to make

@@ -11,6 +11,7 @@ the hashes of its rows, so that their order does not matter. The source is only 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -126,6 +127,9 @@ def _copy_tables(warehouse: Warehouse, path: Path) -> dict[str, int]:
         except duckdb.Error as error:
             raise explain_failure(location, error) from None
         finally:
+            # An error or a signal may come within a transaction, which would keep the copy attached.
+            with suppress(duckdb.TransactionException):
+                connection.rollback()
             connection.execute(f"detach database if exists {_COPY}")
 
 
