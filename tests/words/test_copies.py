@@ -1,7 +1,6 @@
 """A reply in the words of the prompt's example is a copy, unless the words fit the data as well."""
 
 import pytest
-from prompt_files import ALL_NAMES
 
 from evalhouse.prompts import BlockValue, Item, Prompt, list_languages, load_prompts
 from evalhouse.prompts.loader import build_block
@@ -15,15 +14,11 @@ OTHER: dict[str, BlockValue] = {
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=IDS)
-def test_words_of_an_example_fit_its_data(prompt: Prompt) -> None:
+def test_words_of_an_example_fit_its_data_and_are_copies_for_other_data(prompt: Prompt) -> None:
+    """Every prompt has some texts about the content of its example."""
     for example in prompt.examples:
         data = {name: build_block(value) for name, value in example.data.items()}
         assert prompt.list_copied(walk_texts(example.reply), data) in ((), set())
-
-
-@pytest.mark.parametrize("prompt", PROMPTS, ids=IDS)
-def test_words_of_an_example_are_copies_for_other_data(prompt: Prompt) -> None:
-    """Every prompt has some texts about the content of its example."""
     texts = [text for example in prompt.examples for text in walk_texts(example.reply)]
     copied = prompt.list_copied(texts, OTHER)
     assert copied
@@ -34,10 +29,6 @@ def test_reason_that_fits_any_data_is_not_a_copy() -> None:
     prompt = load_prompts()["classify"]
     assert prompt.list_copied(["G1 has the same in other words.", "A1 has the same in other words."], OTHER) == ()
     assert set(prompt.list_copied(["No A item mentions the roots."], OTHER)) == {"No A item mentions the roots."}
-
-
-def test_every_prompt_is_here() -> None:
-    assert {prompt.name for prompt in PROMPTS} == set(ALL_NAMES)
 
 
 def walk_texts(value: object) -> list[str]:

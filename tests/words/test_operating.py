@@ -31,7 +31,7 @@ def test_a_warehouse_is_checked_backed_up_forgotten_and_made_smaller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_nights(tmp_path / "evalhouse.duckdb", Size(nights=3, samples=20))
+    write_nights(tmp_path / "evalhouse.duckdb", Size(nights=2, samples=5))
     monkeypatch.setenv("EVALHOUSE_WAREHOUSE", str(tmp_path / "evalhouse.duckdb"))
     (tmp_path / "backups").mkdir()
     outputs = {}

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_house import write_dataset
-from cli_process import Place
 from endpoint import Asked, Endpoint, running_endpoint
 from endpoint_replies import split_sentences
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
-from prompt_files import PACKAGE, read_content, write_prompt
+from prompt_files import read_content, write_prompt
 from rubric_replies import fill_reply
 
 from evalhouse.prompts import load_prompts
@@ -25,7 +23,7 @@ from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.pipeline.live_run import make_work
 from evalhouse.tasks.similarity import regenerate_questions
 
-N = 3
+N = 2
 METRICS = (
     "answer_correctness", "context_recall", "context_precision", "faithfulness", "answer_relevancy", "accuracy",
     "relevance_final",
@@ -67,21 +65,12 @@ async def count_requests(endpoint: Endpoint, folder: Path, run_id: str, own: Pat
     return Counter(body["response_format"]["json_schema"]["name"] for body in bodies)
 
 
-def add_words(content: dict[str, Any]) -> dict[str, Any]:
-    return content | {"system": content["system"] + "\nTake your time."}
-
-
-def drop_last_example(content: dict[str, Any]) -> dict[str, Any]:
-    return content | {"examples": content["examples"][:-1]}
-
-
 async def test_a_changed_prompt_asks_again_what_it_asked_and_nothing_else(endpoint: Endpoint, tmp_path: Path) -> None:
     assert await count_requests(endpoint, tmp_path, "before") == EVERYTHING
-    for change in (add_words, drop_last_example):
-        for name, n_requests in EVERYTHING.items():
-            run_id = f"{name}-{change.__name__}"
-            write_prompt(tmp_path / run_id, change(read_content(name)))
-            assert await count_requests(endpoint, tmp_path, run_id, tmp_path / run_id) == {name: n_requests}, run_id
+    for name, n_requests in EVERYTHING.items():
+        content = read_content(name)
+        write_prompt(tmp_path / name, content | {"system": f"{content['system']}\nTake your time."})
+        assert await count_requests(endpoint, tmp_path, name, tmp_path / name) == {name: n_requests}, name
     assert await count_requests(endpoint, tmp_path, "back") == {}, "what was asked before is still on record"
 
 
@@ -90,39 +79,4 @@ async def test_other_statements_are_judged_again_and_equal_ones_are_not(endpoint
     content = read_content("extract")
     write_prompt(tmp_path / "own", content | {"system": f"{content['system']}\n{FINER}"})
     asked = await count_requests(endpoint, tmp_path, "after", tmp_path / "own")
-    assert asked == {"extract": 2 * N, "classify": 1, "attribute": 1}, "one answer of three was split otherwise"
-
-
-async def test_comments_and_layout_ask_nothing_again(endpoint: Endpoint, tmp_path: Path) -> None:
-    await count_requests(endpoint, tmp_path, "before")
-    commented = tmp_path / "commented"
-    commented.mkdir()
-    for name in ("extract", "classify", "relevance"):
-        text = (PACKAGE / "en" / f"{name}.yaml").read_text(encoding="utf-8")
-        write_prompt(tmp_path / "dumped", read_content(name))
-        (commented / f"{name}.yaml").write_text(f"# Reviewed in May.\n\n{text}\n# The end.\n", encoding="utf-8")
-        assert (tmp_path / "dumped" / f"{name}.yaml").read_text(encoding="utf-8") != text
-    for folder in ("dumped", "commented"):
-        assert await count_requests(endpoint, tmp_path, folder, tmp_path / folder) == {}
-
-
-def test_the_command_asks_again_what_a_folder_changes(endpoint: Endpoint, tmp_path: Path, prefect_home: Path) -> None:
-    rows = [
-        {"id": "s1", "question": "Who built the pier?", "answer": "Ode Varn built the pier.",
-         "ground_truth": "Mira Solveng built the pier.", "contexts": ["Mira Solveng built the pier."]},
-    ]  # fmt: skip
-    write_dataset(tmp_path, rows, "piers.jsonl")
-    write_prompt(tmp_path / "own", add_words(read_content("accuracy")))
-    variables = {
-        "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-none",
-    }  # fmt: skip
-    place = Place(folder=tmp_path, variables=variables)
-    run = ("run", "piers.jsonl", "--judge", "openai:judge", "--metrics", "accuracy,factual_f1", "--json")
-
-    first = place.call(*run).document["calls"]
-    assert (first["requests"], first["reused"]) == (4, 0)
-    changed = place.call(*run, "--prompts", "own").document["calls"]
-    assert (changed["requests"], changed["reused"]) == (1, 3)
-    sent = endpoint.stats.bodies[-1]
-    assert sent["response_format"]["json_schema"]["name"] == "accuracy"
-    assert "Take your time." in sent["messages"][0]["content"]
+    assert asked == {"extract": 2 * N, "classify": 1, "attribute": 1}, "one answer of two was split otherwise"

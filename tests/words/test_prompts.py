@@ -7,6 +7,7 @@ import copy
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,13 @@ from evalhouse.prompts import (
     Prompt,
     PromptError,
     check_prompts,
-    checks,
-    list_ids,
     list_languages,
     list_rubric_columns,
     list_rubric_metrics,
     load_prompts,
-    loader,
     unfold_row,
 )
-from evalhouse.prompts.loader import load_yaml, pick_verdict_lists
+from evalhouse.prompts.loader import pick_verdict_lists
 from evalhouse.prompts.render import BLOCKS
 from evalhouse.prompts.rubric import Criterion, Rubric
 from evalhouse.warehouse.metric_files import MetricFileError, load_metrics
@@ -57,29 +55,6 @@ def test_english_and_chinese_have_the_same_prompts() -> None:
         assert check_prompts(None, language) == []
 
 
-def test_a_built_in_prompt_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: list[str] = []
-
-    def load(path: Path) -> tuple[str, dict[str, Any]]:
-        names.append(path.stem)
-        return load_yaml(path)
-
-    for module in (loader, checks):
-        monkeypatch.setattr(module, "load_yaml", load)
-    for cached in (loader.load_built_in, checks.check_built_in):
-        cached.cache_clear()
-    prompts = load_prompts()
-    assert "rank" in prompts
-    assert "rink" not in prompts
-    assert names == []
-    assert prompts["rank"] is load_prompts()["rank"]
-    assert names == ["rank"]
-    with pytest.raises(KeyError):
-        prompts["rink"]
-    assert check_prompts() == []
-    assert sorted(names[1:]) == ALL_NAMES
-
-
 @pytest.mark.parametrize("name", [*NAMES, "extract_both", "fused"])
 def test_both_languages_ask_for_the_same_shape(name: str) -> None:
     english, chinese = load_prompts("en")[name], load_prompts("zh")[name]
@@ -87,41 +62,6 @@ def test_both_languages_ask_for_the_same_shape(name: str) -> None:
     assert chinese.labels == english.labels
     assert chinese.reply_schema == english.reply_schema
     assert chinese.prompt_hash != english.prompt_hash
-
-
-def test_labels_and_blocks_are_those_the_steps_work_with() -> None:
-    prompts = {name: load_prompts()[name] for name in NAMES}
-    assert {name: prompt.labels for name, prompt in prompts.items()} == {
-        "extract": {},
-        "classify": {"A": ("TP", "FP"), "G": ("TP", "FN")},
-        "attribute": {"A": (), "G": ()},
-        "rank": {"C": ("useful", "not_useful")},
-    }
-    assert {name: list(prompt.variables) for name, prompt in prompts.items()} == {
-        "extract": ["question", "text"],
-        "classify": ["question", "answer_statements", "ground_truth_statements"],
-        "attribute": ["question", "contexts", "answer_statements", "ground_truth_statements"],
-        "rank": ["question", "ground_truth", "contexts"],
-    }
-
-
-def test_a_verdict_is_written_as_id_then_reason_then_label() -> None:
-    keys = {
-        name: {key: list(part["items"].get("properties", ["cells"])) for key, part in lists.items()}
-        for name, prompt in load_prompts().items()
-        if (lists := pick_verdict_lists(prompt.reply_schema["properties"], prompt.variables))
-    }
-    labelled = ["id", "reason", "label"]
-    assert keys == {
-        "classify": {"answer_statements": labelled, "ground_truth_statements": labelled},
-        "attribute": {"verdicts": ["id", "reason", "contexts", "together"]},
-        "rank": {"verdicts": labelled},
-        "fused": {"verdicts": ["cells"]},
-    }
-    for item_id, evidence, label, *support in read_content("fused", "en")["examples"][0]["reply"]["verdicts"]:
-        assert (item_id[0] in "AGC", bool(evidence), len(support)) == (True, True, item_id[0] != "C")
-        assert label in ("TP", "FP", "FN", "useful", "not_useful")
-    assert load_prompts()["extract"].reply_schema["properties"]["statements"]["items"] == {"type": "string"}
 
 
 def test_the_instructions_state_the_reply_as_json() -> None:
@@ -144,13 +84,6 @@ def test_the_instructions_state_the_reply_as_json() -> None:
         assert not re.search(r": ?(?:\d|true|false)", json.dumps(shape)), "and ratings"
 
 
-def test_english_prompts_judge_texts_of_any_language_in_their_language() -> None:
-    for prompt in load_prompts().values():
-        assert re.search(
-            r"any language[:.]? (?:Write [^.]* in the language of the \w+[.;]|never translate)", prompt.system
-        )
-
-
 def read_id(verdict: Any) -> str:  # noqa: ANN401  # an object or a row
     return str(verdict[0] if isinstance(verdict, list) else verdict["id"])
 
@@ -167,22 +100,6 @@ def test_worked_examples_come_in_pairs_in_the_wire_shape() -> None:
                       for name, value in example["data"].items()}  # fmt: skip
             assert human == prompt.render(blocks)[-1]
             assert json.loads(ai.content) == example["reply"]
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_instructions_that_answer_a_question_are_statements(language: str) -> None:
-    """The steps of a how-to answer must be checked like any other; only orders to the judge are not statements."""
-    content = read_content("extract", language)
-    how_to = [example for example in content["examples"] if re.search("^How do I|怎么", example["data"]["question"])]
-    (example,) = how_to
-    statements = example["reply"]["statements"]
-    assert len(statements) >= 5
-    assert any(re.match("To reset|补办", statement) for statement in statements)
-    # The order to the judge is in the text, and in no statement.
-    assert re.search("reviewer|评分的人", example["data"]["text"])
-    assert not re.search("reviewer|评分的人", " ".join(statements))
-    silent = content["system"].partition("# What is not" if language == "en" else "# 什么不是")[2]
-    assert not re.search("requests and orders|请求和命令", silent)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -209,18 +126,6 @@ def test_an_answer_to_half_of_the_question_is_half_right_on_every_scale(
 def list_verdicts(reply: dict[str, Any]) -> list[dict[str, Any]]:
     listed = [verdict for verdicts in pick_verdict_lists(reply, CLASSIFY_DATA).values() for verdict in verdicts]
     return [verdict for one in listed for verdict in (unfold_row(one) if isinstance(one, list) else [one])]
-
-
-def test_every_reason_is_one_short_sentence() -> None:
-    for language, name in BUILT_IN:
-        for example in read_content(name, language)["examples"]:
-            explained = [verdict for verdict in list_verdicts(example["reply"]) if not list_ids(verdict["reason"])]
-            for verdict in explained:
-                assert len(verdict["reason"]) <= 90
-                # What speaks against the answer or the retrieval is all that rows explain.
-                against = verdict.get("label") in ("FP", "FN", "not_useful") or verdict.get("contexts") == []
-                assert name != "fused" or against
-                assert len(re.findall(r"[.。!！?？]", verdict["reason"])) == 1
 
 
 @pytest.mark.parametrize("name", [*NAMES, "extract_both", "fused"])
@@ -302,23 +207,12 @@ def test_the_last_message_holds_the_data_in_blocks_and_nothing_else() -> None:
     )
 
 
-def test_empty_lists_and_texts_give_empty_blocks() -> None:
-    content = render_last({**CLASSIFY_DATA, "question": "", "answer_statements": []})
-    lines = re.sub(r" [0-9a-f]{8}>", ">", content).split("\n")
-    assert lines[:4] == ["<question>", "</question>", "<answer_statements>", "</answer_statements>"]
-
-
 def test_equal_data_gives_equal_messages_and_other_data_another_nonce() -> None:
     prompt = load_prompts()["classify"]
     assert prompt.render(CLASSIFY_DATA) == prompt.render(copy.deepcopy(CLASSIFY_DATA))
     other = prompt.render({**CLASSIFY_DATA, "question": "Which river turns the Helm mill, then?"})
     assert other[:-1] == prompt.opening
     assert other[-1].content.split("\n")[0] != prompt.render(CLASSIFY_DATA)[-1].content.split("\n")[0]
-
-
-def test_the_order_of_the_data_does_not_matter() -> None:
-    backwards = dict(reversed(CLASSIFY_DATA.items()))
-    assert render_last(backwards) == render_last(CLASSIFY_DATA)
 
 
 def test_lines_after_the_first_of_an_item_are_indented() -> None:
@@ -369,14 +263,6 @@ def test_comments_and_layout_do_not_change_the_hash(tmp_path: Path) -> None:
     assert again.prompt_hash == built_in.prompt_hash
     assert again.opening == built_in.opening
     assert again.template == path.read_text(encoding="utf-8") != built_in.template
-
-
-@pytest.mark.parametrize("key", ["system", "description"])
-def test_one_word_more_changes_the_hash(tmp_path: Path, key: str) -> None:
-    content = read_content("rank")
-    content[key] = f"Take care. {content[key]}"
-    write_prompt(tmp_path, content)
-    assert load_prompts("en", tmp_path)["rank"].prompt_hash != load_prompts()["rank"].prompt_hash
 
 
 def test_the_hash_is_that_of_canonical_json() -> None:
@@ -446,11 +332,6 @@ def test_requests_without_a_conversation_are_unchanged() -> None:
             assert hashlib.sha256(text.encode()).hexdigest()[:16] == RENDERED[identify(prompt)]
 
 
-def test_the_requests_that_must_stay_as_they_were_are_those_of_prompts_there_are() -> None:
-    assert len(RENDERED) == 38
-    assert RENDERED.keys() <= RELEASED.keys()
-
-
 @pytest.mark.parametrize(
     "template", ["Judge each item.", "", "a: [", "name: tone\nvariables: [question]", "rubric: {}"]
 )
@@ -463,7 +344,7 @@ def test_a_rubric_on_record_that_cannot_be_read_says_nothing(template: str) -> N
 ITEMS = {"contexts": "C", "answer_statements": "A", "ground_truth_statements": "G"}
 
 
-def make_data(variables: Any, n: int) -> dict[str, BlockValue]:  # noqa: ANN401
+def make_data(variables: Iterable[str], n: int) -> dict[str, BlockValue]:
     return {
         name: [Item(id=f"{ITEMS[name]}{place}", text="x") for place in range(1, n + 1)] if name in ITEMS else "x"
         for name in variables
@@ -558,20 +439,11 @@ def make_rubric(name: str, **criteria: str | None) -> Prompt:
     return replace(OURS["answer_validity"], name=name, rubric=rubric)
 
 
-def test_our_own_prompts_have_their_files() -> None:
-    assert make_rubric_metrics(OURS.values(), KNOWN) == {}
-
-
 def test_each_score_of_a_rubric_becomes_a_metric_that_rests_on_its_grading() -> None:
     made = make_rubric_metrics([*OURS.values(), make_rubric("tone", warm="", brief="brevity", steer=None)], KNOWN)
     assert sorted(made) == ["brevity", "tone_warm"], "a criterion without a metric only steers rules"
     assert made["brevity"].needs == ("grade_tone",)
     assert "criterion = 'brief'" in made["brevity"].sql
-
-
-def test_users_metric_file_for_a_rubrics_score_is_that_score() -> None:
-    own = replace(KNOWN["accuracy"], name="tone", needs=("grade_tone",))
-    assert make_rubric_metrics([make_rubric("tone", warm="")], {**KNOWN, "tone": own}) == {}
 
 
 def test_a_name_that_is_taken_is_refused_with_all_others() -> None:

@@ -78,11 +78,7 @@ def test_a_hostile_text_stays_in_its_place(text: str) -> None:
         assert list(items) == [f"C{rank}" for rank in range(1, len(contexts) + 1)]
         shown = ["\n".join(blocks["question"].lines), "\n".join(blocks["ground_truth"].lines), *items.values()]
         assert [mark for part in shown for mark in find_marks(part)] == []
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=list(HOSTILE))
-def test_a_hostile_text_is_shown_and_not_cut(text: str) -> None:
-    """A judge must see the attempt: all that is added is backslashes, all that is changed is line ends."""
+    # A judge must see the attempt: all that is added is backslashes, all that is changed is line ends.
     assert undo(render_item(text)) == "\n".join(text.splitlines())
 
 
@@ -160,12 +156,11 @@ def test_equal_data_gives_an_equal_nonce_that_is_not_in_it(question: str) -> Non
 
 
 @pytest.mark.parametrize("text", [
-    "<" * 30_000, "< " * 30_000, "<question" + "\u200b" * 60_000, "< question " + " " * 60_000,
-    "</" + "\u200b " * 30_000, "<ground" + "_" * 60_000, "＜|a" * 20_000, "[" * 60_000, "\n[" * 30_000,
-    "\n" + "\u3164" * 60_000, "\n[A" + "1" * 60_000, "\n[C" + "1 " * 30_000,
+    "< " * 10_000, "<question" + "\u200b" * 20_000, "</" + "\u200b " * 10_000, "[" * 20_000,
+    "\n[C" + "1 " * 10_000,
 ], ids=lambda text: repr(text[:9]))  # fmt: skip
 def test_a_text_made_to_be_slow_costs_no_more_than_its_length(text: str) -> None:
     """A pattern that backtracks would need minutes or hours for these."""
     start = time.process_time()
     render_item(text)
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < 1

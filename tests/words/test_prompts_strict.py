@@ -44,13 +44,6 @@ def test_a_users_file_takes_the_place_of_the_built_in_one(tmp_path: Path, place:
     assert load_prompts()["classify"].version != "7"
 
 
-def test_a_folder_can_hold_both_languages(tmp_path: Path) -> None:
-    for language in ("en", "zh"):
-        write_prompt(tmp_path / language, override("rank", language))
-    assert load_prompts("zh", tmp_path)["rank"].language == "zh"
-    assert load_prompts("en", tmp_path)["rank"].language == "en"
-
-
 def test_a_new_language_needs_every_prompt(tmp_path: Path) -> None:
     for name in NAMES[:-1]:
         write_prompt(tmp_path / "fr", {**read_content(name), "language": "fr"})
@@ -112,12 +105,8 @@ def test_all_problems_of_all_files_come_in_one_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("data", "message"), [
     (b"name: \xff\xfe", "is not UTF-8 (byte 6)"),
-    (b"name: [rank", "is not valid YAML at line 1"),
     (b"name: rank\nversion: 1\nname: rank\n", "line 3: the key 'name' is given twice"),
     (b"- name\n", "must be a mapping with the keys name, version, language"),
-    (b"name: !!python/object:os.system x\n", "is not valid YAML"),
-    (b"", "must be a mapping"),
-    (b"name: \x00", "is not valid YAML"),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "rank.yaml").write_bytes(data)
@@ -148,22 +137,14 @@ VERDICT = "reply_schema.properties.answer_statements.items"
     (set_key("colour", "red"), "colour", "unknown key; allowed: name, version, language"),
     (set_key("labels", None), "labels", "missing; required: name, version"),
     (set_key("examples.0.note", "x"), "examples.0.note", "unknown key; allowed: data, reply"),
-    (set_key("examples.0.reply", None), "examples.0.reply", "missing; required: data, reply"),
     (set_key("version", "1"), "version", "should be a valid integer, not '1'"),
-    (set_key("version", 0), "version", "greater than or equal to 1, not 0"),
-    (set_key("version", True), "version", "not True"),
-    (set_key("labels.A", [True, "FP"]), "labels.A.0", "should be a valid string, not True"),
-    (set_key("variables.question", "number"), "variables.question", "should be 'text' or 'items', not 'number'"),
     (set_key("name", "rank"), "name", "'rank' is in a file named classify.yaml"),
     (set_key("language", "zh"), "language", "'zh' where prompts in 'en' are read"),
     (set_key("variables.topic", "text"), "variables.topic", "unknown block; allowed: question, answer,"),
-    (set_key("variables.question", "items"), "variables.question", "'items' is not what this block holds"),
     (set_key("variables.answer", "text"), "variables.answer", "is never used: the system text must say"),
     (set_key("variables.question", None), "system", "names <question>, which is not a variable of this prompt"),
     (set_key("labels.C", ["x"]), "labels.C", "no variable has ids with this prefix; allowed: A, G"),
-    (set_key("labels.A", ["TP", "TP"]), "labels.A", "has an empty label or one twice"),
     (set_key("labels.A", ["TP", "WRONG"]), "labels", "the label WRONG is never explained in the system text"),
-    (set_key("labels", {}), "labels", "must name the id prefixes that verdicts are given for"),
     (set_key("labels.G", ["FN", "TP"]), "labels", "must be as the step 'classify' needs it"),
 ])  # fmt: skip
 def test_faulty_file_names_the_key_and_the_allowed_values(tmp_path: Path, edit: Edit, key: str, message: str) -> None:
@@ -178,12 +159,6 @@ def test_faulty_file_names_the_key_and_the_allowed_values(tmp_path: Path, edit: 
         (set_key(f"{VERDICT}.additionalProperties", True), f"{VERDICT}.additionalProperties", "must be false"),
         (set_key(f"{VERDICT}.required", ["id", "label"]), f"{VERDICT}.required", "[id, reason, label]"),
         (set_key(f"{VERDICT}.properties.label.enum", ["TP"]), f"{VERDICT}.properties.label.enum", "[TP, FP]"),
-        (set_key(f"{VERDICT}.properties.label.enum", []), f"{VERDICT}.properties.label.enum", "must not be empty"),
-        (
-            set_key(f"{VERDICT}.properties.label.enum", [1]),
-            f"{VERDICT}.properties.label.enum[0]",
-            "string, not 1; YAML",
-        ),
         (
             set_key(f"{VERDICT}.properties.label.type", "text"),
             f"{VERDICT}.properties.label.type",
@@ -194,9 +169,6 @@ def test_faulty_file_names_the_key_and_the_allowed_values(tmp_path: Path, edit: 
             f"{VERDICT}.properties.id",
             "has the keys type, pattern; required: type; also allowed: description, enum",
         ),
-        (set_key(f"{VERDICT}.properties", {}), f"{VERDICT}.properties", "must not be empty"),
-        (set_key(f"{VERDICT}.properties.id.type", None), f"{VERDICT}.properties.id", "required: type"),
-        (set_key(VERDICT, None), VERDICT.rpartition(".")[0], "has the keys type; required: type, items"),
         (
             set_key(
                 f"{VERDICT}.properties",
@@ -223,49 +195,23 @@ def test_a_verdict_needs_an_id_and_a_reason(tmp_path: Path) -> None:
     assert "must be an array of objects with at least `id` and `reason`" in messages
 
 
-def test_rows_are_texts_and_nothing_else(tmp_path: Path) -> None:
-    cells = "reply_schema.properties.verdicts.items"
-    (problem, *_) = find_problems(tmp_path, "fused", set_key(f"{cells}.items", {"type": "integer"}))
-    assert (problem.key, "must be an array of texts, the cells of a row" in problem.message) == (cells, True)
-
-
-def test_labels_without_verdicts_are_refused(tmp_path: Path) -> None:
-    def edit(content: dict[str, Any]) -> None:
-        content["reply_schema"]["properties"] = {"ranking": {"type": "array", "items": {"type": "string"}}}
-        content["reply_schema"]["required"] = ["ranking"]
-        content["examples"] = []
-
-    messages = [problem.message for problem in find_problems(tmp_path, "rank", edit)]
-    assert "must be empty ({}) where the reply has no `verdicts`" in messages
-
-
 EXAMPLE = "examples[0]"
 FIRST = "examples.0.reply.verdicts.0"
 SIDE = "examples.0.reply.answer_statements.0"
 
 
 @pytest.mark.parametrize(("name", "edit", "key", "message"), [
-    ("classify", set_key("examples.0.data.question", None), f"{EXAMPLE}.data", "required: question, answer_stat"),
     ("classify", set_key("examples.0.data.question", 5), f"{EXAMPLE}.data.question", "must be a text"),
     ("rank", set_key("examples.0.data.contexts", "x"), f"{EXAMPLE}.data.contexts", "a list of {id: C1, text: …}"),
-    ("rank", set_key("examples.0.data.contexts.0", "x"), f"{EXAMPLE}.data.contexts", "a list of {id: C1, text: …}"),
     ("rank", set_key("examples.0.data.contexts.0.id", "C2"), f"{EXAMPLE}.data.contexts", "each id once"),
-    ("rank", set_key("examples.0.data.contexts.0.id", "A1"), f"{EXAMPLE}.data.contexts", "each id once"),
-    ("rank", set_key("examples.0.data.contexts.0.text", 12), f"{EXAMPLE}.data.contexts", "text: …"),
-    ("rank", set_key(FIRST, None), f"{EXAMPLE}.reply", "each of C1, C2, C3, C4 must come exactly once"),
-    ("rank", set_key(f"{FIRST}.id", "C2"), f"{EXAMPLE}.reply", "has verdicts for C2, C2, C3, C4"),
     ("rank", set_key(f"{FIRST}.id", "C9"), f"{EXAMPLE}.reply", "has verdicts for C9, C2, C3, C4"),
     ("rank", set_key(f"{FIRST}.label", "good"), f"{EXAMPLE}.reply.verdicts[0].label", "allowed: useful, not_use"),
-    ("rank", set_key(f"{FIRST}.reason", None), f"{EXAMPLE}.reply.verdicts[0]", "required: id, reason, label"),
     ("rank", set_key(f"{FIRST}.reason", False), f"{EXAMPLE}.reply.verdicts[0].reason", "type string, not False"),
     ("classify", set_key(f"{SIDE}.label", "FN"), f"{EXAMPLE}.reply.answer_statements[0].label", "allowed: TP, FP"),
-    ("classify", set_key(f"{SIDE}.id", "G1"), f"{EXAMPLE}.reply", "each of A1, A2, A3, A4, A5, A6 must come"),
     ("attribute", set_key(f"{FIRST}.contexts", ["C7"]), f"{EXAMPLE}.reply", "A1 cites C7; sent were C1, C2, C3"),
-    ("fused", set_key(f"{FIRST}.0", "A2"), f"{EXAMPLE}.reply", "has verdicts for A2, A2, A3, A4, G1"),
     ("fused", set_key(FIRST, []), f"{EXAMPLE}.reply", "has verdicts for , A2, A3, A4, G1"),
     ("fused", set_key(f"{FIRST}.1", ""), f"{EXAMPLE}.reply", "A1 has neither evidence nor a reason"),
     ("fused", set_key(f"{FIRST}.1", "G9"), f"{EXAMPLE}.reply", "A1 cites G9; sent were C1, C2, C3, C4, C5, A1"),
-    ("fused", set_key(f"{FIRST}.1", 7), f"{EXAMPLE}.reply.verdicts[0][1]", "must be of type string, not 7"),
     ("fused", set_key(f"{FIRST}.2", "FN"), f"{EXAMPLE}.reply", "A1 has the label FN; allowed: TP, FP"),
     ("fused", set_key(f"{FIRST}.3", "all"), f"{EXAMPLE}.reply", "'all' names no contexts; it must begin with ids or"),
     ("fused", set_key(FIRST, ["A1", "G1"]), f"{EXAMPLE}.reply", "A1: a row has 3 cells for a context, 4 for a sta"),
@@ -287,9 +233,8 @@ def test_a_time_of_day_in_an_example_must_be_quoted(tmp_path: Path) -> None:
 
 
 _ALIASES = {
-    "nested": "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 4)}]\n" for n in range(1, 14)),
+    "nested": "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 4)}]\n" for n in range(1, 9)),
     "of itself": "a: &a [*a]\n",
-    "many": f"a: &a [{', '.join('1' * 200)}]\nb: [{', '.join(['*a'] * 200)}]\n",
 }
 
 
