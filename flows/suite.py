@@ -321,8 +321,7 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     if last.status == "cancelled":
         is_cancelled = job.api.get(f"/flow_runs/{job.row['id']}")["state_type"] in ("CANCELLING", "CANCELLED")
         if not is_cancelled:  # a worker or its machine is stopped: the next process resumes the run
-            message = f"Run {last.run_id} was {last.problem}"
-            message = f"{message}: {resume_crashed(job.api, job.served, last, message)}"
+            message = resume_crashed(job.api, job.served, last, f"Run {last.run_id} was {last.problem}")
         show_end(last, message, "Cancelled" if is_cancelled else "Crashed")
         return Cancelled(message=message) if is_cancelled else Crashed(message=message)
     if run.status != "completed" or outcome.gate_failed or (night is not None and list_shortfalls(night)):

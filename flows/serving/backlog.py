@@ -110,8 +110,7 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
                     api.patch(f"/flow_runs/{of_run['id']}", {"name": name_flow_run(suite.name, run.run_id)})
                 mark_flow_run(api, run.flow_run_id)
             reason = f" ({run.problem})" if run.problem else ""
-            result = resume_crashed(api, suite, run, f"it had crashed{reason}")
-            lines.append(f"{suite.name}: run {run.run_id} had crashed{reason}: {result}")
+            lines.append(f"{suite.name}: {resume_crashed(api, suite, run, f'run {run.run_id} had crashed{reason}')}")
         if crashed:
             remove_abandoned()  # what their processes had in temporary folders
         lines += _queue_lost(api, suite)
@@ -222,7 +221,7 @@ def _queue_lost(api: PrefectApi, suite: ServedSuite) -> list[str]:
         api.patch(f"/flow_runs/{flow_run['id']}", {"tags": [*tags, _REPLACED]})
         problem = f"a run had crashed before it was on record: {result}"
         if suite.notify is not None and n_tries in (0, _MAX_RESUMES):
-            notify_of_crash(suite.notify, suite.name, None, problem)
+            problem = notify_of_crash(suite.notify, suite.name, Warehouse(suite.warehouse_url), None, problem)
         lines.append(f"{suite.name}: {problem}")
     return lines
 
@@ -322,7 +321,7 @@ def _list_runs_of(warehouse: Warehouse, suite: str) -> list[RunRow]:
 
 
 def resume_crashed(api: PrefectApi, suite: ServedSuite, run: RunRow, problem: str) -> str:
-    """Queue the resumption of a run that has crashed, and return the result in a sentence.
+    """Queue the resumption of a run that has crashed; return the problem and the result in a sentence.
 
     The suite's notification is sent for the first crash of a run, and for the last, after which it is left.
     """
@@ -332,9 +331,10 @@ def resume_crashed(api: PrefectApi, suite: ServedSuite, run: RunRow, problem: st
     result = f"it was resumed {_MAX_RESUMES} times already and is left; {by_hand}"
     if is_queued:
         result = f"it is resumed, {_NOT_AGAIN}"
+    problem = f"{problem}: {result}"
     if suite.notify is not None and (is_first or not is_queued):
-        notify_of_crash(suite.notify, suite.name, run, f"{problem}: {result}")
-    return result
+        problem = notify_of_crash(suite.notify, suite.name, Warehouse(suite.warehouse_url), run, problem)
+    return problem
 
 
 def queue_resume(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:

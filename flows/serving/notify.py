@@ -1,7 +1,7 @@
 """The end of a suite's run in words: for the suite's webhook one POST of JSON, for Prefect a page.
 
-A notification that cannot be delivered is reported on standard error and changes nothing else. No message shows the
-address, since anyone who has it can post.
+A notification that cannot be delivered is reported, is stored with its run, and changes nothing else. No message shows
+the address, since anyone who has it can post.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.results.baseline import find_previous, list_means, read_moves, write_moves
@@ -55,6 +55,7 @@ _MAX_METRICS = 6
 _MAX_FAILURES = 3
 _MAX_PROBLEM = 300
 _BUSY = 429
+_UNDELIVERED: Final = "the notification was not delivered"
 
 
 class NotifyError(Exception):
@@ -112,9 +113,9 @@ def notify_of_end(
         "next": command,
     }
     undelivered = _deliver(notify, message)
-    if undelivered != run.notify_problem:
-        with contextlib.suppress(WarehouseError):  # another program keeps it open; the log has it
-            update_run(warehouse, run.run_id, notify_problem=undelivered)
+    if undelivered is not None:
+        _report_undelivered(f"{run.suite}: {_UNDELIVERED}: {undelivered}")
+    _store_undelivered(warehouse, run, undelivered)
 
 
 def _describe_variants(night: NightOutcome) -> dict[str, Any]:
@@ -145,17 +146,35 @@ def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) 
         return
     of_run = {"suite": suite, "status": "failed", "problem": problem, "trigger": trigger.kind}
     of_trigger = {"kb_name": trigger.kb_name, "kb_version": trigger.kb_version}
-    _deliver(notify, dict.fromkeys(_KEYS) | of_run | of_trigger | {"metrics": {}})
+    undelivered = _deliver(notify, dict.fromkeys(_KEYS) | of_run | of_trigger | {"metrics": {}})
+    if undelivered is not None:
+        _report_undelivered(f"{suite}: {_UNDELIVERED}: {undelivered}")
 
 
-def notify_of_crash(notify: Notify, suite: str, run: RunRow | None, problem: str) -> None:
-    """Post that the process of a run was stopped or killed, and what happens to the run; None was not stored yet."""
+def notify_of_crash(notify: Notify, suite: str, warehouse: Warehouse, run: RunRow | None, problem: str) -> str:
+    """Post that the process of a run was stopped or killed, and what happens to the run; None was not stored yet.
+
+    Return `problem` for the log, with why it was not delivered.
+    """
     if "failed" not in notify.on:
-        return
+        return problem
     names = ("run_id", "trigger", "kb_name", "kb_version", "label", "href")
     of_run = {name: getattr(run, name, None) for name in names}
     crash = {"suite": suite, "status": "crashed", "problem": problem, "metrics": {}}
-    _deliver(notify, dict.fromkeys(_KEYS) | of_run | crash)
+    undelivered = _deliver(notify, dict.fromkeys(_KEYS) | of_run | crash)
+    if run is not None:
+        _store_undelivered(warehouse, run, undelivered)
+    if undelivered is None:
+        return problem
+    if _is_in_flow():  # `evalhouse serve` itself logs what is returned
+        _report_undelivered(f"{suite}: {_UNDELIVERED}: {undelivered}")
+    return f"{problem}; {_UNDELIVERED}: {undelivered}"
+
+
+def _store_undelivered(warehouse: Warehouse, run: RunRow, undelivered: str | None) -> None:
+    if undelivered != run.notify_problem:
+        with contextlib.suppress(WarehouseError):  # another program keeps it open; the log has it
+            update_run(warehouse, run.run_id, notify_problem=undelivered)
 
 
 def find_webhook(notify: Notify) -> str:
@@ -173,10 +192,7 @@ def find_webhook(notify: Notify) -> str:
 
 
 def _deliver(notify: Notify, message: Message) -> str | None:
-    """Post a message in the format that the program at the webhook reads, in three tries.
-
-    A failure is reported, and returned.
-    """
+    """Post a message in the format that the program at the webhook reads, in three tries; return why that failed."""
     text = write_message(message)
     match notify.format:
         case "slack":
@@ -216,14 +232,18 @@ def _deliver(notify: Notify, message: Message) -> str | None:
                 problem = str(error)
         raise NotifyError(f"the webhook did not take it in {len(_PAUSES_S) + 1} tries: {problem}")
     except NotifyError as error:
-        _report_undelivered(f"{message['suite']}: the notification was not delivered: {error}")
         return str(error)
+
+
+def _is_in_flow() -> bool:
+    context = sys.modules.get("prefect.context")
+    return context is not None and context.FlowRunContext.get() is not None
 
 
 def _report_undelivered(line: str) -> None:
     """Print the line; of a run in a flow it goes into Prefect's log too, and into that of `evalhouse serve`."""
     print_notice(f"{line}.")
-    if (context := sys.modules.get("prefect.context")) is None or context.FlowRunContext.get() is None:
+    if not _is_in_flow():
         return
     from prefect.logging import get_run_logger  # noqa: PLC0415  # imported already
 

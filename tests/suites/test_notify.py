@@ -200,9 +200,12 @@ def test_run_that_never_began_is_posted_as_failed(webhook: Webhook) -> None:
 
 
 @pytest.mark.parametrize("run", [make_run("r", suite="s", trigger="schedule", status="failed"), None])
-def test_a_crash_is_posted_with_what_happens_to_the_run(webhook: Webhook, run: RunRow | None) -> None:
-    notify_of_crash(make_notify("failed"), "s", run, "stopped by SIGTERM: it is resumed")
-    notify_of_crash(make_notify("completed", "gate_failed"), "s", run, "")
+def test_a_crash_is_posted_with_what_happens_to_the_run(
+    tmp_path: Path, webhook: Webhook, run: RunRow | None
+) -> None:
+    store, problem = make_warehouse(tmp_path), "stopped by SIGTERM: it is resumed"
+    assert notify_of_crash(make_notify("failed"), "s", store, run, problem) == problem
+    assert notify_of_crash(make_notify("completed", "gate_failed"), "s", store, run, "") == ""
     (body,) = webhook.bodies
     assert (body["run_id"], body["status"], body["next"]) == (run and "r", "crashed", None)
     named = " (run r)" if run else ""
@@ -323,3 +326,13 @@ def test_a_webhook_that_is_down_at_night_is_in_the_logs_of_serve_and_of_prefect(
     line = "nightly: the notification was not delivered: NO_HOOK is not set"
     assert re.fullmatch(rf"before\n\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d run: {line}\n", log.read_text(encoding="utf-8"))
     assert line in caplog.text
+
+
+def test_a_crash_that_no_webhook_takes_is_in_the_line_about_it_and_with_the_run(
+    store: Warehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HOOK", raising=False)
+    line = notify_of_crash(make_notify("failed"), "s", store, make_ended(status="failed"), "it had crashed")
+    assert line == "it had crashed; the notification was not delivered: HOOK is not set"
+    assert find_run(store, make_ended().run_id).notify_problem == "HOOK is not set"
+    assert capsys.readouterr().err == "", "the process that serves prints the line with its time"
