@@ -200,9 +200,7 @@ def test_run_that_never_began_is_posted_as_failed(webhook: Webhook) -> None:
 
 
 @pytest.mark.parametrize("run", [make_run("r", suite="s", trigger="schedule", status="failed"), None])
-def test_a_crash_is_posted_with_what_happens_to_the_run(
-    tmp_path: Path, webhook: Webhook, run: RunRow | None
-) -> None:
+def test_a_crash_is_posted_with_what_happens_to_the_run(tmp_path: Path, webhook: Webhook, run: RunRow | None) -> None:
     store, problem = make_warehouse(tmp_path), "stopped by SIGTERM: it is resumed"
     assert notify_of_crash(make_notify("failed"), "s", store, run, problem) == problem
     assert notify_of_crash(make_notify("completed", "gate_failed"), "s", store, run, "") == ""
