@@ -81,7 +81,7 @@ _OPENING = frozenset({
 _MAKING = frozenset({"machines", "store"})
 _HOUSE = "house-of-all"
 settings.register_profile("quick", max_examples=25, deadline=None)
-settings.register_profile("slow", max_examples=200, deadline=None)
+settings.register_profile("slow", max_examples=100, deadline=None)
 
 
 def _find_room(request: pytest.FixtureRequest) -> str:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from dataset_files import read_all, write_json_lines
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.datasets.rows import hash_inputs
@@ -106,14 +104,3 @@ def test_sample_without_turns_keeps_its_hash(tmp_path: Path) -> None:
     assert (
         hash_inputs(**NOTHING, conversation=None) == hash_inputs(**NOTHING, conversation=[]) == hash_inputs(**NOTHING)
     )
-
-
-TEXTS = ("Why?", "So.", "Why? ", "é", "user", "[]")
-turns = st.lists(st.builds(Turn, role=st.sampled_from(("user", "assistant")), text=st.sampled_from(TEXTS)), max_size=3)
-
-
-@given(one=turns, other=turns)
-@settings(max_examples=50, deadline=None)
-def test_conversations_have_one_hash_only_where_they_are_equal(one: list[Turn], other: list[Turn]) -> None:
-    same = hash_inputs(**NOTHING, conversation=one) == hash_inputs(**NOTHING, conversation=other)
-    assert same == (one == other)

@@ -148,12 +148,6 @@ def test_tools_in_parts_of_messages_are_read(tmp_path: Path, api: str) -> None:
     assert [call["name"] for call in sample.metadata["tool_calls"]] == ["look_up"]
 
 
-def test_words_of_a_refusal_are_the_answer(tmp_path: Path) -> None:
-    refused = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
-    ((sample,), _) = read_rows(tmp_path, {"messages": [tell("user", TIDE), refused]})
-    assert sample.answer == refused["refusal"]
-
-
 def test_ragas_gives_its_reference_and_expected_calls_to_the_last_turn(tmp_path: Path) -> None:
     (first, second), use = read_rows(tmp_path, RAGAS)
     assert [describe(first), describe(second)] == [TWO[0], (*TWO[1][:4], RAGAS["reference"])]

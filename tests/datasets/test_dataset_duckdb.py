@@ -1,14 +1,11 @@
 """A dataset that is a table in a DuckDB file: how it is named, what is read, when it is refused."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 import pytest
 from dataset_files import FRANCE, MOON, read_all, refuse, write_duckdb
+from warehouse_processes import held_file
 
 from evalhouse.tasks.datasets.read import read_samples
 
@@ -98,21 +95,10 @@ def test_a_view_that_fails_is_refused(tmp_path: Path) -> None:
     assert "boom" in message
 
 
-@contextmanager
-def keep_open_for_writing(path: Path) -> Iterator[None]:
-    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "open\n"
-        yield
-
-
 def test_a_locked_duckdb_file_is_refused_after_some_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_duckdb(tmp_path / "qa.duckdb")
     monkeypatch.setattr("evalhouse.tasks.datasets.tables.DUCKDB_PATIENCE_S", 0.2)
-    with keep_open_for_writing(path):
+    with held_file(path, read_only=False):
         message = str(refuse(f"{path}#qa"))
     assert f"{path} is locked: " in message
     assert "allowed: a file that no program writes to; close the program that writes to it" in message

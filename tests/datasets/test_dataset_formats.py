@@ -1,4 +1,4 @@
-"""Every format gives the same two samples, with row numbers as a person counts them."""
+"""Every format gives the same samples, with row numbers as a person counts them."""
 
 import csv
 import gzip
@@ -17,7 +17,10 @@ from pyarrow import feather
 
 from evalhouse.tasks.datasets.read import DatasetError, read_samples
 
-ROWS: list[Row] = [FRANCE, MOON]
+# Nothing retrieved is something else than nothing known.
+ROWS: list[Row] = [
+    FRANCE, MOON, {**FRANCE, "id": "q3", "contexts": []}, {**FRANCE, "id": "q4", "contexts": None},
+]  # fmt: skip
 
 
 def dump(value: object) -> str:
@@ -36,15 +39,13 @@ WRAPPED = {"version": 3, "tags": ["a"], "about": {"rows": [1]}, "samples": ROWS,
 
 
 def write_table(path: Path) -> str:
-    """Write both rows in the format of the file's name, as a library does; return the name of the dataset."""
+    """Write all rows in the format of the file's name, as a library does; return the name of the dataset."""
     frame = pl.DataFrame(ROWS)
     match path.name:
         case "qa.parquet":
             frame.write_parquet(path)
         case "stream.arrow":
             frame.write_ipc_stream(path)
-        case "qa.feather":
-            feather.write_feather(frame.to_arrow(), str(path))
         case "qa.duckdb":
             return f"{write_duckdb(path, ROWS)}#qa"
         case _:
@@ -56,19 +57,17 @@ LINES = "".join(dump(row) + "\n" for row in ROWS)
 
 
 FORMATS: dict[str, tuple[str | None, list[int]]] = {
-    "qa.jsonl": (LINES, [1, 2]),
-    "qa.ndjson": ("\n" + LINES.replace("\n", "\r\n\n"), [2, 4]),
-    "QA.JSONL": (LINES.rstrip("\n"), [1, 2]),
-    "qa.jsonl.gz": (LINES, [1, 2]),
-    "qa.json": (dump(ROWS), [1, 2]),
-    "wrapped.json": (json.dumps(WRAPPED, ensure_ascii=False, indent=2), [1, 2]),
-    "qa.json.gz": (dump(ROWS), [1, 2]),
-    "lines.json": (LINES, [1, 2]),
-    "qa.csv": (to_csv(ROWS), [2, 3]),
-    "european.csv": (to_csv(ROWS, ";"), [2, 3]),
-    "qa.tsv": (to_csv(ROWS, "\t"), [2, 3]),
-    "qa.csv.gz": (to_csv(ROWS), [2, 3]),
-    **dict.fromkeys(("qa.parquet", "qa.arrow", "stream.arrow", "qa.feather", "qa.ipc", "qa.duckdb"), (None, [1, 2])),
+    "qa.jsonl": (LINES, [1, 2, 3, 4]),
+    "qa.ndjson": ("\n" + LINES.replace("\n", "\r\n\n"), [2, 4, 6, 8]),
+    "QA.JSONL": (LINES.rstrip("\n"), [1, 2, 3, 4]),
+    "qa.json": (dump(ROWS), [1, 2, 3, 4]),
+    "wrapped.json": (json.dumps(WRAPPED, ensure_ascii=False, indent=2), [1, 2, 3, 4]),
+    "qa.json.gz": (dump(ROWS), [1, 2, 3, 4]),
+    "lines.json": (LINES, [1, 2, 3, 4]),
+    "european.csv": (to_csv(ROWS, ";"), [2, 3, 4, 5]),
+    "qa.tsv": (to_csv(ROWS, "\t"), [2, 3, 4, 5]),
+    "qa.csv.gz": (to_csv(ROWS), [2, 3, 4, 5]),
+    **dict.fromkeys(("qa.parquet", "qa.arrow", "stream.arrow", "qa.ipc", "qa.duckdb"), (None, [1, 2, 3, 4])),
 }
 """Text and row numbers by the name of a file; the text of a table is None."""
 
@@ -84,7 +83,7 @@ def test_every_format_gives_the_same_samples(tmp_path: Path) -> None:
             source = str(path)
         samples = read_all(source)
         assert [sample.row for sample in samples] == rows, name
-        assert [sample.ordinal for sample in samples] == [1, 2], name
+        assert [sample.ordinal for sample in samples] == [1, 2, 3, 4], name
         for sample, row in zip(samples, ROWS, strict=True):
             assert sample.given_id == sample.sample_id == row["id"], name
             assert (sample.question, sample.answer) == (row["question"], row["answer"]), name
@@ -104,7 +103,7 @@ def test_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     for name, text in {"qa.jsonl": LINES, "qa.json": dump(ROWS), "qa.csv": to_csv(ROWS)}.items():
         path = tmp_path / name
         path.write_text(text, encoding="utf-8-sig")
-        assert [sample.given_id for sample in read_all(path)] == ["q1", "q2"], name
+        assert [sample.given_id for sample in read_all(path)] == ["q1", "q2", "q3", "q4"], name
 
 
 def test_batches_keep_the_order_and_the_size(tmp_path: Path) -> None:
@@ -275,7 +274,7 @@ def test_null_and_nan_in_a_frame_are_absent() -> None:
 
 
 def test_a_hash_sign_in_a_file_name_is_part_of_it(tmp_path: Path) -> None:
-    assert len(read_all(write_json_lines(tmp_path / "run#2.jsonl", ROWS))) == 2
+    assert len(read_all(write_json_lines(tmp_path / "run#2.jsonl", ROWS))) == 4
     assert "no such file" in str(refuse(tmp_path / "run#3.jsonl"))
 
 

@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dataset_files import FRANCE, MOON, read_all, refuse, write_json_lines
+from dataset_files import FRANCE, MOON, refuse, write_json_lines
 
 from evalhouse.tasks.datasets.read import DatasetError, read_samples
 
@@ -206,19 +206,6 @@ def test_repeated_ids_are_found_in_every_kind_of_source(tmp_path: Path) -> None:
     assert "row 3: id 'a' is that of row 1 already" in str(refuse(tmp_path / "qa.parquet"))
     assert "element 3: id 'a' is that of element 1 already" in str(refuse(tmp_path / "qa.json"))
     assert "row 3: id 'a' is that of row 1 already" in str(refuse(frame))
-
-
-def test_repeated_ids_are_among_the_other_problems_in_file_order(tmp_path: Path) -> None:
-    rows = [{"id": "a", "question": "q"}, {"id": "a", "question": ""}, {"id": "b", "question": " "}]
-    message = str(refuse(write_json_lines(tmp_path / "qa.jsonl", rows)))
-    places = [line.strip().split(":")[0] for line in message.splitlines() if line.startswith("  ")]
-    assert places == ["line 2", "line 2", "line 3"]
-    assert "line 2: id 'a' is that of line 1 already" in message
-
-
-def test_limit_looks_for_repeated_ids_only_among_the_rows_it_reads(tmp_path: Path) -> None:
-    path = write_json_lines(tmp_path / "qa.jsonl", [{"id": given, "question": "q"} for given in "aba"])
-    assert len(read_all(path, limit=2)) == 2
 
 
 # --- many problems

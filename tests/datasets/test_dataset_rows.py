@@ -111,14 +111,6 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
         {"contexts": ["one", "two", "three", "four", "five", "6"], "context_ids": ["d1", "2", "d3", "", "", ""],
          "metadata": {"contexts": [{}, {"score": 0.5}, {"metadata": {"page": 4}}, {}, {}, {}]}},
     ),
-    "documents of LangChain": (
-        {**Q, "contexts": [{"id": None, "metadata": {"id": "d1"}, "page_content": "one", "type": "Document"}]}, {},
-        {"contexts": ["one"], "context_ids": ["d1"], "metadata": {"contexts": [{"type": "Document"}]}},
-    ),
-    "objects without ids": (
-        {**Q, "contexts": [{"text": "one"}, {"text": "two"}]}, {},
-        {"contexts": ["one", "two"], "context_ids": None, "metadata": {}},
-    ),
     "an empty list of contexts": ({**Q, "contexts": []}, {}, {"contexts": []}),
     "null contexts": ({**Q, "contexts": None}, {}, {"contexts": None}),
     **{

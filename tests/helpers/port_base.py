@@ -7,9 +7,7 @@ become of questions about it. `find_statements` says which document states which
 
 from __future__ import annotations
 
-import html
 import pickle
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,9 +27,6 @@ from port_handbook import (
     read_question,
     read_yaml,
 )
-
-WIDTH = 92  # of plain text; English is wrapped, Chinese is not
-REWRAPPED = 64
 
 
 @dataclass(kw_only=True)
@@ -99,32 +94,18 @@ class Document:
 
     def write(self) -> str:
         """The text of the file."""
-        match self.path.rpartition(".")[2]:
-            case "html":
-                return _write_html(self)
-            case "txt":
-                return _write_plain(self)
-            case _:
-                return _write_markdown(self)
-
-
-def _join(part: Part, language: Language) -> str:
-    return (" " if language == "en" else "").join(sentence.text for sentence in part.sentences)
-
-
-def _write_markdown(document: Document) -> str:
-    blocks = [f"# {document.title}"]
-    for section in document.sections:
-        blocks.append(f"## {section.heading}")
-        blocks += ["\n".join(_write_lines(part, document.language)) for part in section.parts]
-    text = "\n\n".join(blocks) + "\n"
-    return text.replace("\n\n", "  \n\n\n") + "\n\n" if document.loose else text
+        blocks = [f"# {self.title}"]
+        for section in self.sections:
+            blocks.append(f"## {section.heading}")
+            blocks += ["\n".join(_write_lines(part, self.language)) for part in section.parts]
+        text = "\n\n".join(blocks) + "\n"
+        return text.replace("\n\n", "  \n\n\n") + "\n\n" if self.loose else text
 
 
 def _write_lines(part: Part, language: Language) -> Iterator[str]:
     match part.kind:
         case "prose":
-            yield _join(part, language)
+            yield (" " if language == "en" else "").join(sentence.text for sentence in part.sentences)
         case "bullets":
             yield from (f"- {sentence.text}" for sentence in part.sentences)
         case "steps":
@@ -137,33 +118,6 @@ def _write_lines(part: Part, language: Language) -> Iterator[str]:
 
 def _write_row(cells: list[str] | tuple[str, ...]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _write_plain(document: Document) -> str:
-    width = REWRAPPED if document.loose else WIDTH
-    blocks = [f"{document.title}\n{'=' * 40}"]
-    for section in document.sections:
-        blocks.append(f"{section.heading}\n{'-' * 40}")
-        for part in section.parts:
-            lines = list(_write_lines(part, document.language))
-            if document.language == "en":
-                lines = [wrapped for line in lines for wrapped in textwrap.wrap(line, width, break_on_hyphens=False)]
-            blocks.append("\n".join(lines))
-    return "\n\n".join(blocks) + "\n"
-
-
-def _write_html(document: Document) -> str:
-    title = html.escape(document.title)
-    lines = [
-        "<!DOCTYPE html>",
-        f'<html lang="{document.language}">',
-        f'<head><meta charset="utf-8"><title>{title}</title>',
-    ]
-    lines += ["</head>", "<body>", f"<h1>{title}</h1>"]
-    for section in document.sections:
-        lines.append(f"<h2>{html.escape(section.heading)}</h2>")
-        lines += [f"<p>{html.escape(_join(part, document.language))}</p>" for part in section.parts]
-    return "\n".join([*lines, "</body>", "</html>", ""])
 
 
 Outcome = Literal["same", "repointed", "still_true", "changed", "contradicted", "void", "new"]
