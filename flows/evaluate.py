@@ -203,8 +203,8 @@ def evaluate(
     from evalhouse.tasks.datasets.records import write_samples
     from evalhouse.tasks.datasets.values import DatasetError
     from evalhouse.tasks.settings.run import RunSettings
+    from evalhouse.warehouse.engine.locks import Scratch
     from evalhouse.warehouse.messages import list_names, settings_as_arguments
-    from evalhouse.warehouse.rows.samples import Scratch
 
     path = os.fspath(samples) if isinstance(samples, str | os.PathLike) else None
     if path and name:

@@ -38,7 +38,14 @@ import duckdb
 import polars as pl
 
 from evalhouse.warehouse import messages, steps
-from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer, read_maker
+from evalhouse.warehouse.engine.connection import (
+    explain_failure,
+    lending,
+    open_reader,
+    open_writer,
+    read_maker,
+    to_frame,
+)
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations, migrate
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
@@ -349,10 +356,9 @@ class Warehouse:
         among the parameters in sixty.
         """
         with open_reader(self.location) as connection:
-            for name, frame in (frames or {}).items():
-                connection.register(name, frame.to_arrow())
             try:
-                rows: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
+                with lending(connection, frames or {}):
+                    return to_frame(connection.sql(sql, params=dict(parameters) if parameters else None))
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 maker = read_maker(self.location)
                 if maker is not None and maker.split(".")[0] != f"v{duckdb.__version__.split('.')[0]}":
@@ -368,9 +374,6 @@ class Warehouse:
                 ) from None
             except duckdb.Error as error:
                 raise explain_failure(self.location, error) from None
-            for name in frames or {}:
-                connection.unregister(name)
-            return rows
 
     def read_rows(self, sql: str, parameters: Mapping[str, object] | None = None) -> list[dict[str, object]]:
         """Like `read`, as a list of dictionaries."""
@@ -419,24 +422,23 @@ class Warehouse:
 
 
 def insert_frame(connection: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:
-    """Append a frame's rows to a table through Arrow, columns matched by name."""
+    """Append the rows of a frame to a table, columns matched by name."""
     if frame.is_empty():
         return
-    connection.register("incoming_rows", frame.to_arrow())
-    connection.execute(f"insert into {table} by name select * from incoming_rows")
-    connection.unregister("incoming_rows")
+    with lending(connection, {"incoming_rows": frame}):
+        connection.execute(f"insert into {table} by name select * from incoming_rows")
 
 
 def delete_rows(
     connection: duckdb.DuckDBPyConnection, tables: Iterable[str], run_id: str, sample_ids: Sequence[str]
 ) -> None:
     """Delete the rows of some samples of a run."""
-    connection.register("replaced_samples", pl.DataFrame({"sample_id": sample_ids}).to_arrow())
-    for table in tables:
-        connection.execute(
-            f"delete from {table} where run_id = ? and sample_id in (select sample_id from replaced_samples)", [run_id]
-        )
-    connection.unregister("replaced_samples")
+    with lending(connection, {"replaced_samples": pl.DataFrame({"sample_id": sample_ids})}):
+        for table in tables:
+            connection.execute(
+                f"delete from {table} where run_id = ? and sample_id in (select sample_id from replaced_samples)",
+                [run_id],
+            )
 
 
 def enter_batch(connection: duckdb.DuckDBPyConnection, key: str, run_id: str | None) -> bool:
@@ -458,7 +460,7 @@ def write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
             delete_rows(connection, (table,), batch.run_id, frame["sample_id"].to_list())
         new = frame
         if table == "prompts":
-            known = connection.sql("select prompt_hash from prompts").pl()
+            known = to_frame(connection.sql("select prompt_hash from prompts"))
             new = frame.unique("prompt_hash", keep="first", maintain_order=True).join(
                 known, on="prompt_hash", how="anti"
             )

@@ -35,10 +35,9 @@ from evalhouse.flows.serving.flow_runs import (
 )
 from evalhouse.flows.serving.notify import notify_of_crash
 from evalhouse.tasks.asking.batches import WAITS
-from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
+from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held, remove_abandoned
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing, WarehouseUnreachable
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_night_runs, list_runs, now_utc, update_run
-from evalhouse.warehouse.rows.samples import remove_abandoned
 from evalhouse.warehouse.store import WRITE_PATIENCE_S, Warehouse
 
 _GONE: Final = "its process ended before the run did"

@@ -10,15 +10,14 @@ import contextlib
 import os
 import time
 import uuid
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled
 from evalhouse.warehouse.engine.locks import Claims
@@ -98,7 +97,7 @@ class ReplyFinder:
     def __init__(self, warehouse: Warehouse, *, only_runs: Sequence[str] | None = None) -> None:
         self._warehouse = warehouse
         self._only_runs = only_runs
-        self._reading_keys: asyncio.Task[NDArray[np.uint64]] | None = None
+        self._reading_keys: asyncio.Task[array[int]] | None = None
         self._new_keys: set[int] = set()
         self._wanted: dict[str, asyncio.Future[StoredReply | None]] = {}
         self._looking_up: asyncio.Task[None] | None = None
@@ -113,7 +112,7 @@ class ReplyFinder:
             self._reading_keys = asyncio.create_task(_read_patiently(self._read_keys))
         # Shielded, because other callers wait for the same.
         keys, key = await asyncio.shield(self._reading_keys), make_request_key(request_hash)
-        place = keys.searchsorted(np.uint64(key))
+        place = bisect_left(keys, key)
         if key not in self._new_keys and (place == len(keys) or keys[place] != key):
             return None
         future = self._wanted.get(request_hash)
@@ -123,8 +122,10 @@ class ReplyFinder:
                 self._looking_up = asyncio.create_task(self._look_up())
         return await asyncio.shield(future)
 
-    def _read_keys(self) -> "NDArray[np.uint64]":
-        return self._warehouse.fetch("calls/request_keys", run_ids=self._only_runs)["request_key"].sort().to_numpy()
+    def _read_keys(self) -> "array[int]":
+        """Read the sorted keys of all recorded replies, 8 bytes each."""
+        keys = self._warehouse.fetch("calls/request_keys", run_ids=self._only_runs)["request_key"]
+        return array("Q", keys.sort())
 
     async def _look_up(self) -> None:
         """Look up the requests of a moment together, until no more come; an error is raised to all who wait."""

@@ -89,6 +89,9 @@ def _write_markdown(main: Tag, title: str) -> str:
             # markdownify makes one row of a table that only arranges a page, as old intranets and mails have them.
             for element in [*table.find_all(["thead", "tbody", "tfoot", "tr", "td", "th"]), table]:
                 element.name = "div"
+    for cell in main.select("[colspan]"):
+        if not re.fullmatch(r"[1-9]\d?", str(cell["colspan"])):
+            del cell["colspan"]  # markdownify writes that many empty cells, a thousand for a colspan of 1000
     converter = MarkdownConverter(
         heading_style=ATX,
         bullets="-",

@@ -48,7 +48,8 @@ finally:
     sys.setprofile(None)
     import json
     with open("imports.json", "w") as file:
-        json.dump({"before": before, "all": list_own()}, file)
+        heavy = [name for name in ("numpy", "pyarrow", "scipy", "openai") if name in sys.modules]
+        json.dump({"before": before, "all": list_own(), "heavy": heavy}, file)
 """
 
 

@@ -2,6 +2,9 @@
 
 import os
 import sqlite3
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +13,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+import warehouse_processes
 from filelock import FileLock
 from warehouse_processes import BIND_RIGHTS, count_rows, held_file, make_batch, make_warehouse, run_script
 
@@ -297,3 +301,46 @@ def test_readers_and_writers_all_get_their_turn(tmp_path: Path) -> None:
     assert max(writes) < 4, writes
     assert max(waits) < 4
     assert count_rows(warehouse, "batches") == 51
+
+
+def test_rows_go_in_and_come_out_without_pyarrow(tmp_path: Path) -> None:
+    script = """
+import sys
+from warehouse_processes import make_batch
+from evalhouse.warehouse.store import Warehouse
+warehouse = Warehouse(sys.argv[1])
+warehouse.migrate()
+warehouse.append(make_batch("k"))
+print(warehouse.fetch_rows("calls/request_keys", run_ids=None), "pyarrow" in sys.modules)
+"""
+    path = tmp_path / "it's" / "w.duckdb"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)],
+        env={**os.environ, "PYTHONPATH": str(Path(warehouse_processes.__file__).parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "[] False", done.stderr
+
+
+def test_a_failure_in_the_middle_of_a_result_is_one_of_the_warehouse(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    with pytest.raises(WarehouseError, match=r"w\.duckdb: .*too far"):
+        warehouse.read("select if(i = 300000, error('too far'), i) as i from range(400000) as numbers(i)")
+
+
+def test_no_room_for_rows_on_their_way_is_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse, temporary = make_warehouse(tmp_path), tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    warehouse.append(make_batch("whole"))
+    assert list(temporary.iterdir()) == []
+    temporary.rmdir()
+    temporary.touch()
+    with pytest.raises(WarehouseUnwritable, match=r"no room in .*temporary .*another folder in TMPDIR"):
+        warehouse.append(make_batch("half"))
+    assert count_rows(warehouse, "batches") == 1

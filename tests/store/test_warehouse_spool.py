@@ -100,7 +100,13 @@ def test_a_kill_while_spooling_leaves_no_whole_batch(tmp_path: Path) -> None:
 def test_a_kill_between_commit_and_removal_is_harmless(tmp_path: Path, patch: str) -> None:
     warehouse = make_warehouse(tmp_path)
     store.spool_batch(warehouse.location.spool_path, make_batch("k"))
-    script = f"from evalhouse.warehouse import store\n{patch}\nWarehouse(PATH).flush()"
+    script = f"""
+from evalhouse.warehouse import store
+remove = remove_spooled = store.shutil.rmtree
+{patch}
+store.shutil.rmtree = lambda path, **options: (remove_spooled if path.suffix == ".done" else remove)(path, **options)
+Warehouse(PATH).flush()
+"""
     assert run_script(script, warehouse.location.path).code == -9
     assert len(list(warehouse.location.spool_path.iterdir())) == 1
     # It is in, for good and once.

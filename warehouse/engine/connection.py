@@ -9,18 +9,20 @@ any other DuckDB file, such as the log of a bot, is read in the same way (`read_
 """
 
 import re
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Literal
 
 import duckdb
+import polars as pl
 from filelock import FileLock, Timeout
 
-from evalhouse.warehouse.engine.locks import ATTEMPT_S, try_again
+from evalhouse.warehouse.engine.locks import ATTEMPT_S, Scratch, try_again
 from evalhouse.warehouse.errors import (
     RowsRefused,
     WarehouseBusy,
@@ -66,6 +68,45 @@ _REFUSALS = (duckdb.DataError, duckdb.IntegrityError, duckdb.InvalidInputExcepti
 
 _path_locks: dict[Path, threading.Lock] = {}
 _path_locks_guard = threading.Lock()
+
+
+@contextmanager
+def lending(connection: duckdb.DuckDBPyConnection, frames: Mapping[str, pl.DataFrame]) -> Iterator[None]:
+    """Make frames readable by SQL, by these names, within this block; raises WarehouseUnwritable.
+
+    They go through Parquet files: `register` imports pyarrow with its datasets, which takes 50 MB of memory.
+    """
+    if not frames:
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(closing(Scratch())).folder
+            for name, frame in frames.items():
+                frame.write_parquet(folder / f"{name}.parquet", compression="uncompressed")
+        except (OSError, pl.exceptions.ComputeError) as error:  # Polars raises ComputeError for a full disk
+            raise WarehouseUnwritable(
+                f"no room in {tempfile.gettempdir()} for the rows ({first_line(str(error))}); make room, "
+                "or name another folder in TMPDIR"
+            ) from None
+        for name in frames:
+            path = str(folder / f"{name}.parquet").replace("'", "''")
+            connection.execute(f"create or replace temp view {name} as from read_parquet('{path}')")
+        yield
+        for name in frames:
+            connection.execute(f"drop view {name}")
+
+
+def to_frame(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
+    """Return the rows of a query as a frame; raises duckdb.Error.
+
+    Through Arrow's C interface: `pl()` imports pyarrow, which takes 35 MB of memory and 0.1 s.
+    """
+    try:
+        return pl.DataFrame(relation)
+    except pl.exceptions.ComputeError:
+        relation.execute()  # fails with DuckDB's own error
+        raise
 
 
 class _KeptReader:

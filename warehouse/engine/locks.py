@@ -1,4 +1,4 @@
-"""Locks by name, for writing and for a run, a suite or a part of a run; and waiting for a warehouse that is not free.
+"""Locks by name, for writing and for a run, a suite or a part of a run; temporary folders; waiting for a warehouse.
 
 All locks end with their process, however that ends. A lock is one of the operating system on a file beside the
 warehouse, and holds on one machine. Of a lake with its catalogue in PostgreSQL it is an advisory lock of a session
@@ -13,10 +13,13 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 import struct
 import sys
+import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 Busy = str | Callable[[], str]
 """The message when a lock is not free in time."""
 
+_PREFIX: Final = "evalhouse-staging-"
 SWEPT_S: Final = 1.0
 """Patience for a lock that should be free: cleaning up after ended processes holds it for a moment."""
 _IN_JOURNAL = ("run-", "suite-")  # the files of a killed process are removed with its journal
@@ -377,3 +381,40 @@ def try_again(
             wait.end()
             return result
     raise busy
+
+
+class Scratch:
+    """A temporary folder that its process alone may read; `close` it when done.
+
+    A lock beside the folder, taken before the folder is made, shows the next process whether it is still in use.
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.gettempdir()) / f"{_PREFIX}{uuid.uuid4().hex}"
+        # Not bound to a thread: another thread may end the run and release it.
+        self._lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"), thread_local=False)
+        self._lock.acquire()
+        self.folder.mkdir(mode=0o700)
+
+    def close(self) -> None:
+        """Remove the folder with its files; a second time it does nothing."""
+        if self._lock.is_locked:
+            _remove_folder(self.folder, self._lock)
+
+
+def remove_abandoned() -> None:
+    """Remove the temporary folders of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/"):
+        lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+        try:
+            lock.acquire(timeout=0)
+        except (Timeout, OSError):  # in use, or another user's
+            continue
+        _remove_folder(folder, lock)
+
+
+def _remove_folder(folder: Path, lock: FileLock) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    # While it is still held: no other process can have begun to use it.
+    Path(lock.lock_file).unlink(missing_ok=True)
+    lock.release()

@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from evalhouse.warehouse.engine.connection import lending, to_frame
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.samples import StoredSample, find_previous
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, build_frame, enter_batch, insert_frame
@@ -92,9 +93,9 @@ def add_reviews(warehouse: Warehouse, files: Mapping[str, Sequence[Review]]) -> 
                 continue
             keys = [(review.item_hash, review.reviewer) for review in reviews]
             schema = {"item_hash": pl.String, "reviewer": pl.String}
-            connection.register("incoming_keys", pl.DataFrame(keys, schema=schema, orient="row").unique().to_arrow())
-            rows = connection.sql(read_query("reviews/known")).pl().to_dicts()
-            connection.unregister("incoming_keys")
+            incoming = pl.DataFrame(keys, schema=schema, orient="row").unique()
+            with lending(connection, {"incoming_keys": incoming}):
+                rows = to_frame(connection.sql(read_query("reviews/known"))).to_dicts()
             ever: set[tuple[object, ...]] = set()
             last: dict[tuple[str, str], tuple[object, ...]] = {}
             for row in rows:

@@ -9,9 +9,6 @@ again. The table `noise` follows the scores: whenever parent or noise run are sc
 """
 
 import math
-import shutil
-import tempfile
-import uuid
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +19,9 @@ from typing import Any, Final, Literal
 import duckdb
 import orjson
 import polars as pl
-from filelock import FileLock, Timeout
 
-from evalhouse.warehouse.engine.connection import explain_failure
+from evalhouse.warehouse.engine.connection import explain_failure, lending, to_frame
+from evalhouse.warehouse.engine.locks import Scratch, remove_abandoned
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
 from evalhouse.warehouse.messages import hide_secrets
 from evalhouse.warehouse.metric_files import COLUMNS, MetricFile, SetMetric, load_function, set_metrics
@@ -132,6 +129,7 @@ class Staging:
     """A temporary folder of Parquet parts; `discard` it when done."""
 
     def __init__(self) -> None:
+        remove_abandoned()
         self._scratch = Scratch()
         self._folder = self._scratch.folder
         self._sizes: list[int] = []  # of each part, the bytes of its texts
@@ -187,7 +185,7 @@ class Staging:
                     f"copy (select ordinal, sample_id from staged_ids order by ordinal) to '{ids}' (format parquet)"
                 )
             parameters = {"parts": parts, "ids": str(ids), "first": first, "last": last}
-            rows: pl.DataFrame = connection.sql(read_query("samples/staged_between"), params=parameters).pl()
+            rows = to_frame(connection.sql(read_query("samples/staged_between"), params=parameters))
         return [StoredSample(**row) for row in rows.iter_rows(named=True)]
 
     @property
@@ -326,47 +324,6 @@ def count_samples(warehouse: Warehouse, run_id: str) -> int:
     return int(frame["n"][0])
 
 
-_PREFIX: Final = "evalhouse-staging-"
-
-
-class Scratch:
-    """A temporary folder that its process alone may read; `close` it when done.
-
-    A lock beside the folder, taken before the folder is made, shows the next process whether it is still in use.
-    """
-
-    def __init__(self) -> None:
-        remove_abandoned()
-        self.folder = Path(tempfile.gettempdir()) / f"{_PREFIX}{uuid.uuid4().hex}"
-        # Not bound to a thread: another thread may end the run and release it.
-        self._lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"), thread_local=False)
-        self._lock.acquire()
-        self.folder.mkdir(mode=0o700)
-
-    def close(self) -> None:
-        """Remove the folder with its files; a second time it does nothing."""
-        if self._lock.is_locked:
-            _remove_folder(self.folder, self._lock)
-
-
-def remove_abandoned() -> None:
-    """Remove the temporary folders of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/"):
-        lock = FileLock(folder.with_name(f"{folder.name}.lock"))
-        try:
-            lock.acquire(timeout=0)
-        except (Timeout, OSError):  # in use, or another user's
-            continue
-        _remove_folder(folder, lock)
-
-
-def _remove_folder(folder: Path, lock: FileLock) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    # While it is still held: no other process can have begun to use it.
-    Path(lock.lock_file).unlink(missing_ok=True)
-    lock.release()
-
-
 def write_no_noise(warehouse: Warehouse, run_id: str) -> None:
     """Record that a run's judge is deterministic: rows of `noise` that name the run itself."""
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
@@ -382,10 +339,12 @@ def find_previous(warehouse: Warehouse, run_id: str) -> str | None:
 
 def copy_samples(warehouse: Warehouse, *, run_id: str, again_run_id: str, sample_ids: Collection[str]) -> None:
     """Copy samples of a parent to a run that judges or asks them again."""
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=again_run_id) as connection:
-        connection.register("picked_samples", pl.DataFrame({"sample_id": list(sample_ids)}).to_arrow())
+    picked = pl.DataFrame({"sample_id": list(sample_ids)})
+    with (
+        warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=again_run_id) as connection,
+        lending(connection, {"picked_samples": picked}),
+    ):
         connection.execute(read_query("noise/copy"), {"run_id": run_id, "again_run_id": again_run_id})
-        connection.unregister("picked_samples")
 
 
 def fetch_asked(warehouse: Warehouse, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
@@ -449,9 +408,8 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
     ]
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         for metric, frame in zip(own, frames, strict=True):
-            connection.register("selected_scores", frame.to_arrow())
-            connection.execute("create or replace temp table metric_scores as from selected_scores")
-            connection.unregister("selected_scores")
+            with lending(connection, {"selected_scores": frame}):
+                connection.execute("create or replace temp table metric_scores as from selected_scores")
             _write_scores(connection, run_id, metric)
         return _finish_scores(connection, run_id)
 

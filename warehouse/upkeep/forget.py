@@ -18,7 +18,7 @@ import duckdb
 import polars as pl
 
 from evalhouse.warehouse import steps
-from evalhouse.warehouse.engine.connection import explain_failure, open_writer
+from evalhouse.warehouse.engine.connection import explain_failure, lending, open_writer
 from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.locks import list_held
 from evalhouse.warehouse.errors import WarehouseError
@@ -321,12 +321,11 @@ def _prepare(
         return
     # A running run has just reused these calls: the rows that refer to them are on their way to the table.
     live = JournalReader(warehouse.location).read("llm_calls")["reused_call_id"].drop_nulls().unique()
-    connection.register("live", pl.DataFrame({"call_id": live}).to_arrow())
-    for name in ("gone_runs", "gone_pairs", "kept_keys"):
-        connection.execute(read_query(f"forget/{name}"))
-    for name in ("going_calls", "going_samples"):
-        connection.execute(read_query(f"forget/{name}"), {"most": limit})
-    connection.unregister("live")
+    with lending(connection, {"live": pl.DataFrame({"call_id": live})}):
+        for name in ("gone_runs", "gone_pairs", "kept_keys"):
+            connection.execute(read_query(f"forget/{name}"))
+        for name in ("going_calls", "going_samples"):
+            connection.execute(read_query(f"forget/{name}"), {"most": limit})
 
 
 def _count_rows(connection: duckdb.DuckDBPyConnection, rule: Rule) -> Iterator[tuple[str, str, int, int]]:
