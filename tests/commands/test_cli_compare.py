@@ -145,59 +145,6 @@ def test_json_has_what_the_readme_says(equal: dict[str, Any]) -> None:
     assert document["noise"] == {"run_ids": [], "steps": [], "shifts": []}
 
 
-def test_means_and_coverage_are_those_of_the_runs(house: House, equal: dict[str, Any]) -> None:
-    means = house.first.document["metrics"]
-    for one in equal["metrics"]:
-        assert one["mean_base"] == pytest.approx(means[one["metric"]]["mean"])
-        assert one["n_base"] == means[one["metric"]]["n_scored"]
-        assert one["coverage_base"] == pytest.approx(one["n_base"] / N_JUDGED)
-
-
-@pytest.mark.parametrize(
-    ("assignment", "metric", "part"),
-    [
-        ("'Other.' as answer", "factual_precision", "answer"),
-        ("['Other.'] as contexts", "context_recall", "contexts"),
-        ("'Other.' as ground_truth", "factual_recall", "ground_truth"),
-        ("'Other?' as question", "faithfulness", "question"),
-        ("'Other.' as answer, ['Other.'] as contexts", "faithfulness", "answer+contexts"),
-        # The contexts are nothing to a metric of answer and ground truth.
-        ("['Other.'] as contexts", "factual_precision", "noise"),
-        ("'Other.' as answer, ['Other.'] as contexts", "context_recall", "contexts"),
-        ("['x'] as reference_context_ids", "hit_at_k", "ground_truth"),
-        ("['x'] as reference_context_ids", "context_recall", "noise"),
-    ],
-)
-def test_each_text_that_changes_alone_has_the_whole_change(copy: Copy, assignment: str, metric: str, part: str) -> None:
-    # The house's samples have no reference ids.
-    copy.change("update scores set value = 1, unscored_reason = null where metric = 'hit_at_k'")
-    copy.change_sample(TIDE, assignment)
-    copy.move(TIDE, "value - 0.25", metric)
-    document = copy.compare()
-    found = find_metric(document, metric)
-    assert found["difference"] == pytest.approx(-0.25 / found["n_common"])
-    assert list_parts(document, metric) == pytest.approx({part: -0.25 / found["n_base"]})
-
-
-def test_another_prompt_moves_the_metrics_whose_calls_it_words(copy: Copy) -> None:
-    copy.change("update llm_calls set prompt_hash = 'new' where run_id = 'copied' and step = 'classify'")
-    copy.move(TIDE, "0.25", "factual_f1", "context_recall")
-    document = copy.compare()
-    assert list_parts(document, "factual_f1").keys() == {"judge"}
-    assert list_parts(document, "context_recall").keys() == {"noise"}
-    assert document["warnings"] == ["the runs differ in prompts or in the model that answered: classify"]
-
-
-def test_other_embeddings_have_the_change_of_what_they_measure(copy: Copy) -> None:
-    copy.change("update runs set embeddings = 'other' where run_id = 'copied'")
-    copy.move(TIDE, "0.25", "surface_similarity", "factual_f1", "answer_correctness")
-    document = copy.compare()
-    assert "the runs differ in embeddings: hashing and other" in document["warnings"]
-    for metric in ("surface_similarity", "answer_correctness"):
-        assert list_parts(document, metric).keys() == {"judge"}
-    assert list_parts(document, "factual_f1").keys() == {"noise"}
-
-
 def test_another_weight_is_the_formulas_change(copy: Copy, ask: Ask) -> None:
     weights = ("--set", "answer_correctness.factual_weight=1", "--set", "answer_correctness.similarity_weight=0")
     assert ask("rescore", "copied", *weights, "--warehouse", copy.path).status == 0
@@ -206,17 +153,6 @@ def test_another_weight_is_the_formulas_change(copy: Copy, ask: Ask) -> None:
     assert find_metric(document, "factual_f1")["verdict"] == "same"
     (warning,) = document["warnings"]
     assert "answer_correctness has another formula version: 1 and 1;factual_weight=1" in warning
-
-
-def test_a_score_on_one_side_only_is_coverage(copy: Copy) -> None:
-    copy.move(TIDE, "null", "factual_f1")
-    document = copy.compare()
-    found = find_metric(document, "factual_f1")
-    assert list_parts(document, "factual_f1").keys() == {"no_longer_scored"}
-    assert found["n_candidate"] == found["n_base"] - 1
-    assert found["coverage_candidate"] < found["coverage_base"]
-    (sample,) = document["moved"]
-    assert sample["scores"]["factual_f1"]["candidate"] is None
 
 
 def test_runs_without_a_common_sample_are_refused(copy: Copy, ask: Ask) -> None:
@@ -290,27 +226,6 @@ def test_samples_are_ranked_by_a_metric_and_shown_one_by_one(moved: str, ask: As
     assert sample["texts"]["base"]["contexts"] == sample["texts"]["candidate"]["contexts"]
 
 
-def test_a_sample_in_which_nothing_moved_says_so(copy: Copy, ask: Ask) -> None:
-    finished = ask("compare", copy.base, "copied", "--warehouse", copy.path, "--sample", "silent-1")
-    assert "No verdict changed." in finished.stdout
-    assert copy.compare("--sample", "silent-1")["moved"][0]["flips"] == []
-
-
-def test_samples_that_share_a_conversation_are_found_and_named(copy: Copy) -> None:
-    assert copy.compare()["cluster"] is None
-    copy.change("update run_samples set metadata = '{\"conversation_id\": 7, \"half\": 1}' where run_id = 'copied'")
-    assert copy.compare()["cluster"] is None, "a single conversation for all samples separates none"
-    other = '{"conversation_id": 8, "half": 2}'
-    copy.change(f"update run_samples set metadata = '{other}' where run_id = 'copied' and sample_id = '{TIDE}'")
-    document = copy.compare()
-    assert document["cluster"] == "conversation_id"
-    assert find_metric(document, "surface_similarity")["n_clusters"] == 2
-    assert copy.compare("--cluster", "half")["cluster"] == "half"
-    alone = copy.compare("--cluster", "none")
-    assert alone["cluster"] is None
-    assert find_metric(alone, "surface_similarity")["n_clusters"] == 3
-
-
 def test_runs_of_a_suite_are_named_by_it(copy: Copy, ask: Ask) -> None:
     copy.change(f"update runs set suite = 'nightly' where run_id in ('copied', '{copy.base}')")
     finished = ask("compare", "previous:nightly", "latest:nightly", "--warehouse", copy.path, "--json")
@@ -319,8 +234,3 @@ def test_runs_of_a_suite_are_named_by_it(copy: Copy, ask: Ask) -> None:
     refused = ask("compare", "latest:weekly", "latest", "--warehouse", copy.path)
     assert refused.status == 2
     assert "no run is of suite 'weekly'; suites in the warehouse: nightly" in refused.stderr
-
-
-def test_an_unfinished_run_is_warned_of(copy: Copy) -> None:
-    copy.change("update runs set status = 'incomplete' where run_id = 'copied'")
-    assert copy.compare()["warnings"] == ["run copied is incomplete: some of its samples may be unscored"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_house import House, write_metric
+from cli_house import write_metric
 from cli_process import Ask, Finished
 from endpoint import running_endpoint
 from prompt_files import ALL_NAMES, read_content, write_prompt
@@ -46,16 +46,6 @@ def test_where_each_value_came_from(ask: Ask, monkeypatch: pytest.MonkeyPatch) -
     assert settings["timeout_s"]["value"] == 7.5
     assert settings["concurrency"] == {"value": 16, "from": "default", "variable": "EVALHOUSE_CONCURRENCY"}
     assert "timeout_s" in ask("doctor").stdout
-
-
-def test_the_warehouse_is_reported_by_flag_or_variable(house: House, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVALHOUSE_WAREHOUSE", "none-yet.duckdb")
-    finished = ask("doctor", "--json")
-    assert finished.document["settings"]["warehouse"]["from"] == "EVALHOUSE_WAREHOUSE"
-    assert find(finished, "warehouse")["verdict"] == "note"
-    flagged = ask("doctor", "--json", "--warehouse", str(house.path))
-    assert flagged.document["settings"]["warehouse"]["from"] == "--warehouse"
-    assert find(flagged, "warehouse")["detail"] == f"{house.path}: 2 runs"
 
 
 @pytest.mark.parametrize(("variable", "value", "what", "message"), [

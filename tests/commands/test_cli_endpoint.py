@@ -14,8 +14,6 @@ from cli_process import Finished, Place, finish, in_terminal, wait_for
 from endpoint import Endpoint, running_endpoint
 from prompt_files import read_content, write_prompt
 
-from evalhouse.tasks.asking import limits
-
 KEY = "sk-test-4f1c9a7be2"
 WRONG_KEY = "sk-wrong-93ad71c0ee"
 CONCURRENCY = 6
@@ -117,18 +115,6 @@ def assert_progress_was_shown(screen: str) -> None:
     assert all(len(line.rstrip()) <= 80 for line in shown), shown
     assert any(re.search(rf"\d+/{N_ROWS} samples .*\d:\d\d left", line) for line in shown), shown
     assert any(re.search(r"[1-9]\d* calls, \d+ reused, [\d.]+k tokens, \$\?", line) for line in shown), shown
-
-
-def test_a_wait_that_the_endpoint_asks_for_is_reported_without_a_terminal(
-    place: Place, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "_LOGGED_FROM_S", 0.5)
-    endpoint.configure(rpm=2, rpm_window_s=1.0, retry_after=1.0)
-    options = ("--limit", "1", "--metrics", "factual_f1", "--judge", "openai:judge", "--concurrency", "1")
-    finished = place.call("run", "berths.jsonl", *options)
-    assert finished.status == 0, finished.stderr
-    (text,) = [line for line in finished.stderr.splitlines() if line.startswith("warning: nothing is asked for")]
-    assert re.search(r"openai:judge asks to wait \(status 429", text)
 
 
 def test_faults_leave_a_reason_or_a_score_and_resume_repairs_them(place: Place, endpoint: Endpoint) -> None:

@@ -78,16 +78,11 @@ def test_a_program_gets_criteria_and_metrics_of_rubrics(ask: Ask) -> None:
     assert listed["relevance"]["metrics"]["relevance_final"] == "final"
 
 
-@pytest.mark.parametrize("by_variable", [False, True])
-def test_a_folder_is_checked_by_argument_or_by_variable(
-    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool
-) -> None:
+def test_a_folder_is_checked(ask: Ask, tmp_path: Path) -> None:
     write_prompt(tmp_path, read_content("rank"))
     write_prompt(tmp_path, read_content("classify") | {"version": 70})
     write_prompt(tmp_path, make_tone())
-    if by_variable:
-        monkeypatch.setenv("EVALHOUSE_PROMPTS", str(tmp_path))
-    finished = ask("prompts", "check", *([] if by_variable else [str(tmp_path)]))
+    finished = ask("prompts", "check", str(tmp_path))
     assert finished.status == 0
     names = sorted([*ALL_NAMES, "tone"])
     counted, expected = finished.lines
@@ -97,17 +92,6 @@ def test_a_folder_is_checked_by_argument_or_by_variable(
         "classify replaces the built-in one", "rank is the same as the built-in one",
         "tone is a rubric of 1 to 5 and gives tone",
     ]  # fmt: skip
-
-
-def test_a_folder_named_by_flag_goes_before_one_named_by_variable(
-    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("flag", "variable"):
-        write_prompt(tmp_path / name, read_content("rank") | {"description": f"Named by {name}."})
-    monkeypatch.setenv("EVALHOUSE_PROMPTS", str(tmp_path / "variable"))
-    described = ask("prompts", "show", "rank", "--prompts", str(tmp_path / "flag"), "--json").document
-    assert described["description"] == "Named by flag."
-    assert described["prompt_hash"] != load_prompts()["rank"].prompt_hash
 
 
 def test_a_file_of_the_user_is_shown_and_not_obeyed(ask: Ask, tmp_path: Path) -> None:

@@ -76,13 +76,6 @@ def test_the_first_and_the_last_time_are_shown(ask: Ask) -> None:
     assert shown.lines[1].split() == ["0001-01-01", "00:00:00", "9999-12-31", "2000-01-01", "00:00:00"]
 
 
-def test_sums_are_whole_numbers(ask: Ask) -> None:
-    assert (
-        ask("query", "select sum(n_scored) as n, sum(1.5) as x from run_scores", "--format", "jsonl").document["n"] > 0
-    )
-    assert "." not in ask("query", "select sum(n_scored) as n from run_scores").lines[1]
-
-
 def test_csv_is_read_back_with_lists_as_json(ask: Ask) -> None:
     finished = ask("query", SAMPLES, "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(finished.stdout)))
@@ -155,18 +148,6 @@ def test_d_with_a_name_lists_its_columns_in_order_with_their_comments(ask: Ask, 
     assert rows[3] == {"column": "reason", "type": "VARCHAR", "comment": "Why, one of unscored_reasons."}
 
 
-def test_d_comes_as_a_table_a_file_and_from_standard_input_too(
-    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown = ask("query", "\\d run_costs")
-    assert shown.lines[0].split() == ["column", "type", "comment"]
-    assert shown.stderr == f"{len(shown.lines) - 1} rows\n"
-    monkeypatch.setattr("sys.stdin", io.StringIO("\\d run_costs\n"))
-    assert ask("query").stdout == shown.stdout
-    assert ask("query", "\\d run_costs", "-o", str(tmp_path / "page.md")).status == 0
-    assert "| cost_usd | DOUBLE | Dollars for" in (tmp_path / "page.md").read_text(encoding="utf-8")
-
-
 def test_every_column_of_every_view_has_a_comment(house: House) -> None:
     views = [one for one in read_catalog(parse_location(str(house.path))).relations if one.kind == "view"]
     assert len(views) > 20
@@ -202,7 +183,6 @@ def test_a_query_leaves_no_trace(house: House, ask: Ask) -> None:
 @pytest.mark.parametrize("arguments", [
     ("query", "from range(20)"),
     ("query", "from range(200000)", "--format", "csv"),
-    pytest.param(("runs", "--json"), marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_reader_that_has_gone_raises_nothing(house: House, arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()

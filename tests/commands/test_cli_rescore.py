@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pytest
 from cli_house import House, write_metric
 from cli_process import Ask
 
@@ -31,60 +30,6 @@ def test_without_changes_every_score_stays(url: str, ask: Ask) -> None:
     assert len(finished.lines) == 5, "two runs below their header, and what to type next"
 
 
-def test_a_weight_changes_one_metric_of_one_run(house: House, url: str, ask: Ask) -> None:
-    weights = ("--set", "answer_correctness.factual_weight=1", "--set", "answer_correctness.similarity_weight=0")
-    assert ask("rescore", house.run_id, *weights, "--warehouse", url).status == 0
-    sql = """
-        select correct.value = f1.value as is_f1, correct.run_id, correct.metric_version as version
-        from scores as correct join scores as f1 using (run_id, sample_id)
-        where correct.metric = 'answer_correctness' and f1.metric = 'factual_f1' and sample_id = 'tide-1'
-    """
-    by_run = {row["run_id"]: row for row in read(url, sql)}
-    assert by_run.pop(house.run_id) == {
-        "run_id": house.run_id, "is_f1": True, "version": "1;factual_weight=1;similarity_weight=0",
-    }  # fmt: skip
-    (other,) = by_run.values()
-    assert not other["is_f1"]
-    assert other["version"] == "1"
-
-
-def test_a_changed_weight_is_kept_for_the_next_rescoring(house: House, url: str, ask: Ask) -> None:
-    ask("rescore", house.run_id, "--set", "answer_correctness.factual_weight=3", "--warehouse", url)
-    ask("rescore", house.run_id, "--set", "answer_correctness.similarity_weight=1", "--warehouse", url)
-    (row,) = read(
-        url,
-        "select distinct metric_version as version from scores "
-        f"where metric = 'answer_correctness' and run_id = '{house.run_id}'",
-    )
-    assert row["version"] == "1;factual_weight=3;similarity_weight=1"
-
-
-def test_a_metric_of_the_user_is_added_to_history(house: House, url: str, ask: Ask, tmp_path: Path) -> None:
-    own = write_metric(tmp_path)
-    report = ask("rescore", "--metric-files", str(own), "--json", "--warehouse", url).document
-    assert len(report) == 2
-    assert all("answer_length" in item["metrics"] and item["left_out"] == {} for item in report)
-    lengths = read(
-        url, "select value, unscored_reason as reason from scores where metric = 'answer_length' order by value"
-    )
-    assert len(lengths) == 8
-    assert {row["reason"] for row in lengths} == {None, "no_answer"}
-    shown = ask("show", house.run_id, "--warehouse", url)
-    assert "answer_length" in shown.stdout
-
-
-def test_a_metric_whose_file_is_gone_keeps_its_scores_and_is_reported(
-    house: House, url: str, ask: Ask, tmp_path: Path
-) -> None:
-    own = write_metric(tmp_path)
-    ask("rescore", house.run_id, "--metric-files", str(own), "--warehouse", url)
-    (own / "answer_length.sql").unlink()
-    finished = ask("rescore", house.run_id, "--warehouse", url)
-    assert finished.status == 0
-    assert "answer_length: its file no longer exists" in finished.stdout
-    assert read(url, "select count(*) as n from scores where metric = 'answer_length'") == [{"n": 4}]
-
-
 def test_a_metric_without_verdicts_is_left_out_and_reported(house: House, url: str, ask: Ask) -> None:
     with duckdb.connect(url) as connection:
         for table in ("outcomes", "similarities"):
@@ -101,21 +46,6 @@ def test_a_metric_without_verdicts_is_left_out_and_reported(house: House, url: s
     assert "bleu: the run has no verdicts for it" in ask(*arguments).stdout
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("--metrics", "nothing"), "unknown metric 'nothing'"),
-    (("--set", "nothing.k=1"), "unknown metric 'nothing'"),
-    (("--set", "answer_correctness.k=1"), "no parameter 'k'"),
-    (("--metric-files", "absent"), "no folder of metric files at absent"),
-    (("stranger",), "no run fits 'stranger'"),
-])  # fmt: skip
-def test_a_wrong_name_changes_nothing(url: str, ask: Ask, arguments: tuple[str, ...], message: str) -> None:
-    before = read(url, "select * exclude (config), config from runs order by run_id")
-    finished = ask("rescore", *arguments, "--warehouse", url)
-    assert finished.status == 2
-    assert message in finished.stderr
-    assert read(url, "select * exclude (config), config from runs order by run_id") == before
-
-
 def test_settings_of_another_version_are_named_with_their_run(house: House, url: str, ask: Ask) -> None:
     with duckdb.connect(url) as connection:
         connection.execute("""update runs set config = '{"telepathy": true}' where run_id = ?""", [house.run_id])
@@ -123,3 +53,58 @@ def test_settings_of_another_version_are_named_with_their_run(house: House, url:
     assert finished.status == 2
     assert house.run_id in finished.stderr
     assert "telepathy" in finished.stderr
+
+
+def test_a_weight_changes_one_metric_of_one_run_and_is_kept_for_the_next_rescoring(
+    house: House, url: str, ask: Ask
+) -> None:
+    for name, value in (("similarity_weight", 0), ("factual_weight", 1)):
+        assert (
+            ask("rescore", house.run_id, "--set", f"answer_correctness.{name}={value}", "--warehouse", url).status == 0
+        )
+    sql = """
+        select correct.value = f1.value as is_f1, correct.run_id, correct.metric_version as version
+        from scores as correct join scores as f1 using (run_id, sample_id)
+        where correct.metric = 'answer_correctness' and f1.metric = 'factual_f1' and sample_id = 'tide-1'
+    """
+    by_run = {row["run_id"]: row for row in read(url, sql)}
+    assert by_run.pop(house.run_id) == {
+        "run_id": house.run_id, "is_f1": True, "version": "1;factual_weight=1;similarity_weight=0",
+    }  # fmt: skip
+    (other,) = by_run.values()
+    assert not other["is_f1"]
+    assert other["version"] == "1"
+
+
+def test_a_metric_of_the_user_is_added_to_history_and_keeps_its_scores_when_its_file_is_gone(
+    house: House, url: str, ask: Ask, tmp_path: Path
+) -> None:
+    own = write_metric(tmp_path)
+    report = ask("rescore", "--metric-files", str(own), "--json", "--warehouse", url).document
+    assert len(report) == 2
+    assert all("answer_length" in item["metrics"] and item["left_out"] == {} for item in report)
+    sql = "select value, unscored_reason as reason from scores where metric = 'answer_length' order by value"
+    lengths = read(url, sql)
+    assert len(lengths) == 8
+    assert {row["reason"] for row in lengths} == {None, "no_answer"}
+    assert "answer_length" in ask("show", house.run_id, "--warehouse", url).stdout
+    (own / "answer_length.sql").unlink()
+    finished = ask("rescore", house.run_id, "--warehouse", url)
+    assert finished.status == 0
+    assert "answer_length: its file no longer exists" in finished.stdout
+    assert read(url, sql) == lengths
+
+
+def test_a_wrong_name_changes_nothing(url: str, ask: Ask) -> None:
+    before = read(url, "from runs order by run_id")
+    for arguments, message in (
+        (("--metrics", "nothing"), "unknown metric 'nothing'"),
+        (("--set", "nothing.k=1"), "unknown metric 'nothing'"),
+        (("--set", "answer_correctness.k=1"), "no parameter 'k'"),
+        (("--metric-files", "absent"), "no folder of metric files at absent"),
+        (("stranger",), "no run fits 'stranger'"),
+    ):
+        finished = ask("rescore", *arguments, "--warehouse", url)
+        assert finished.status == 2
+        assert message in finished.stderr
+    assert read(url, "from runs order by run_id") == before

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import duckdb
-import pytest
-from cli_house import HOSTILE_ID, N_JUDGED, House
+from cli_house import N_JUDGED, House
 from cli_process import Ask
 
 CALL_KEYS = [
@@ -31,13 +29,6 @@ def test_json_is_the_one_document_of_the_contract(house: House) -> None:
     assert document["calls"]["failed"] == 0
     assert document["calls"]["cost_usd"] == 0
     assert document["warehouse"] == f"duckdb:///{house.path}"
-
-
-def test_means_tell_how_many_samples_stand_behind_them(house: House) -> None:
-    precision = house.first.document["metrics"]["factual_precision"]
-    assert precision["n_scored"] + precision["n_unscored"] == N_JUDGED
-    assert precision["n_unscored"] >= 1, "one sample has no answer"
-    assert precision["ci_low"] <= precision["mean"] <= precision["ci_high"]
 
 
 def test_judge_and_columns_are_named_on_stderr_and_nothing_else_is_reported_there(house: House) -> None:
@@ -79,27 +70,3 @@ def test_label_link_and_tags_are_stored(house: House, ask: Ask) -> None:
     assert run["label"] == "first night"
     assert run["href"] == "https://example.org/c/1"
     assert run["tags"] == ["a", "b"]
-
-
-def test_map_reads_the_answer_from_its_column_and_limit_leaves_rows_out(ask: Ask) -> None:
-    found = ask("query", "select sample_id, answer, metadata from samples order by sample_id", "--format", "json")
-    answers = {row["sample_id"]: row["answer"] for row in found.document}
-    assert answers.keys() == {"tide-1", HOSTILE_ID, "zh-1", "silent-1"}
-    assert answers["tide-1"].startswith("High tide at Brankmouth")
-    assert answers["silent-1"] is None
-
-
-def test_scores_in_the_warehouse_are_those_printed(house: House) -> None:
-    with duckdb.connect(str(house.path), read_only=True) as connection:
-        found = connection.sql(
-            "select metric, avg(value) from scores where run_id = $run_id group by metric",
-            params={"run_id": house.run_id},
-        ).fetchall()
-    printed = {name: metric["mean"] for name, metric in house.first.document["metrics"].items()}
-    assert dict(found) == pytest.approx(printed)
-
-
-def test_the_flow_run_of_each_run_is_stored(ask: Ask) -> None:
-    runs = ask("runs", "--json").document
-    assert all(run["flow_run_id"] for run in runs)
-    assert len({run["flow_run_id"] for run in runs}) == len(runs)

@@ -31,17 +31,6 @@ metrics = ["faithfulness"]
 [target]
 callable = "bot:ask"
 """
-SCRIPT = """
-import sys
-sys.path.insert(0, "")
-from prompts import SYSTEM
-from tasks import greet
-from evalhouse.flows import evaluate
-import flows.nightly
-samples = [{"question": "Which colour?", "answer": SYSTEM, "contexts": [SYSTEM]}]
-result = evaluate(samples, metrics=["faithfulness"], judge="lexical", warehouse="python.duckdb")
-print(greet(), flows.nightly.HOUR, result.mean("faithfulness"))
-"""
 
 
 @pytest.fixture
@@ -79,12 +68,6 @@ def test_the_command_asks_a_bot_that_imports_its_own_prompts(project: Path) -> N
     with duckdb.connect(str(project / "evalhouse.duckdb"), read_only=True) as connection:
         answers = connection.execute("select distinct answer from samples").fetchall()
     assert answers == [("Good evening. The lamp is green. It is three.",)]
-
-
-@pytest.mark.slow
-def test_python_evaluates_beside_a_projects_own_packages(project: Path) -> None:
-    finished = call(project, sys.executable, "-c", SCRIPT)
-    assert (finished.status, finished.stdout) == (0, "Good evening. It is three. 1.0\n"), finished.stderr
 
 
 def test_windows_gets_one_sentence() -> None:

@@ -22,7 +22,6 @@ from rows import fill, open_rows
 from evalhouse.flows.results.output import (
     Table,
     explain_support,
-    make_console,
     make_table,
     name_support,
     print_json,
@@ -138,12 +137,6 @@ def test_a_text_that_would_fill_the_screen_is_cut() -> None:
     assert lines[-1].endswith("…")
 
 
-def test_titles_and_empty_tables() -> None:
-    assert draw(make_table(["a", "b"], [], title="Nothing"), 40) == ["Nothing", "a  b"]
-    assert draw(make_table([], []), 40) == []
-    assert make_table(["a", "#b"], [["xyz", 1]]).width == 6
-
-
 @given(
     st.lists(st.text(alphabet=" ab一二", max_size=300), min_size=1, max_size=3), st.integers(min_value=20, max_value=60)
 )
@@ -151,13 +144,6 @@ def test_wrapped_lines_fit_and_lose_nothing(texts: list[str], width: int) -> Non
     lines = draw(make_table(["text"], [[text] for text in texts]), width)
     assert all(cell_len(line) <= width for line in lines)
     assert "".join("".join(lines[1:]).split()) == "".join("".join(texts).split())
-
-
-def test_long_results_are_printed_quickly_and_whole() -> None:
-    table = make_table(["n", "text"], [[number, "word " * 50] for number in range(5_000)])
-    lines = draw(table, 60)
-    assert len(lines) == 5_001
-    assert lines[1].endswith("word word")
 
 
 def test_metrics_are_in_the_order_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,11 +178,6 @@ def test_each_stream_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert "raw \x1b[31m into a pipe" in written.out
     assert "b" * 500 in written.out, "in a pipe nothing is wrapped"
     assert written.err == "noted \\x1b[31m aside\n"
-
-
-def test_a_console_reads_no_markup_and_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
-    make_console().print(":smile: [bold]x[/bold]")
-    assert capsys.readouterr().out == ":smile: [bold]x[/bold]\n"
 
 
 def describe(**counts: Any) -> str:  # noqa: ANN401  # the fields of Usage

@@ -14,7 +14,7 @@ import duckdb
 import pytest
 from cli_process import Place
 
-from evalhouse.flows.cli import COMMANDS, evalhouse
+from evalhouse.flows.cli import evalhouse
 from evalhouse.flows.ui.sql import read_recipes
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
 from evalhouse.warehouse.location import parse_location
@@ -208,11 +208,3 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
         ".venv/bin/pytest",
     ]
     assert "grep -m 1 '^python3 -m venv .* \\.venv/bin/pytest$' README.md" in (ROOT / ".ci/run").read_text()
-
-
-def test_every_command_of_the_table_can_be_called() -> None:
-    context = click.Context(evalhouse)
-    for name in COMMANDS:
-        command = evalhouse.get_command(context, name)
-        assert command is not None
-        assert command.name == name

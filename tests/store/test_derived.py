@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -97,23 +96,6 @@ def test_runs_derived_together_are_as_each_alone(data: st.DataObject, nights: in
         for run_id in data.draw(st.permutations(run_ids)):
             derive(con, [run_id])
         assert read_derived(con) == together
-
-
-def test_groups_of_runs_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.warehouse.store._SAMPLES_AT_ONCE", 3)
-    with open_rows() as con:
-        run_ids = [add_night(con, night, [Sample(), Sample()], [0.5, 0.5]) for night in range(3)]
-        asked: list[int] = []
-
-        @contextmanager
-        def note_size(_: object, n_samples: int) -> Iterator[None]:
-            asked.append(n_samples)
-            yield
-
-        monkeypatch.setattr("evalhouse.warehouse.store._memory_for", note_size)
-        derive(con, run_ids)
-        assert asked == [2, 2, 2]
-        assert len(read_derived(con)["sample_causes"]) == 6
 
 
 def test_later_runs_that_look_back_are_the_next_thirty(con: duckdb.DuckDBPyConnection) -> None:

@@ -4,7 +4,6 @@ import hashlib
 import time
 from pathlib import Path
 
-import pytest
 from warehouse_processes import make_warehouse
 from warehouse_runs import hash_request, make_call, make_row
 
@@ -53,11 +52,6 @@ def test_requests_with_one_narrow_key_are_distinguished(tmp_path: Path) -> None:
     assert find_replies(warehouse, [twins[1]]) == {}
 
 
-def test_nothing_asked_is_nothing_found(tmp_path: Path) -> None:
-    # Not even the file is needed.
-    assert find_replies(Warehouse(str(tmp_path / "none.duckdb")), []) == {}
-
-
 def test_keys_of_any_size_are_found_in_one_look_up(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     hashes = [f"{digit}{'0' * 63}" for digit in "0123456789abcdef"]
@@ -99,8 +93,3 @@ def test_a_look_up_among_many_calls_takes_a_moment(tmp_path: Path) -> None:
     assert found[wanted[0]].reply == hashlib.md5(str(n - 400).encode()).hexdigest() * 20
     # 0.04 s on two busy cores. Unpacking every reply takes a second.
     assert min(times) < 0.4
-
-
-@pytest.mark.parametrize("digest", ["0" * 64, "f" * 64, hash_request("x")])
-def test_the_narrow_key_is_the_first_eight_bytes(digest: str) -> None:
-    assert make_request_key(digest) == int.from_bytes(bytes.fromhex(digest)[:8], "big")

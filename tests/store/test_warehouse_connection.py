@@ -226,28 +226,6 @@ def test_reads_after_each_other_share_one_opening_until_a_writer_comes(
         pass
 
 
-def test_a_kept_reader_lets_writers_in_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.warehouse.engine.connection._KEPT_S", 0.0)
-    warehouse = make_warehouse(tmp_path)
-    with one_reader():
-        connections = []
-        for _ in range(2):
-            with open_reader(warehouse.location) as connection:
-                connections.append(connection)
-        assert connections[0] is not connections[1]
-
-
-def test_one_reader_that_is_ended_keeps_no_file(tmp_path: Path) -> None:
-    warehouse = make_warehouse(tmp_path)
-    with one_reader() as end:
-        assert count_rows(warehouse, "batches") == 0
-        end()
-        for _ in range(2):
-            with duckdb.connect(str(warehouse.location.path)):
-                pass
-            assert count_rows(warehouse, "batches") == 0
-
-
 def test_reader_lets_a_waiting_writer_go_first_but_not_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

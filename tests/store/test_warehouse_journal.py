@@ -203,15 +203,6 @@ def test_rows_of_living_processes_are_left_alone(tmp_path: Path) -> None:
     assert list(warehouse.location.journal_path.iterdir()) == []
 
 
-def test_a_journal_may_be_closed_by_another_thread(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    journal.append(make_row(1))
-    thread = threading.Thread(target=journal.close)
-    thread.start()
-    thread.join()
-    assert len(list(find_orphans(tmp_path))) == 1
-
-
 def test_threads_append_whole_lines(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
 
@@ -273,8 +264,3 @@ kill_self()
     assert others == [str(n_kept), str(n_kept), str(n_kept + 1)]
     take_in_orphans(warehouse)
     assert list_calls(warehouse) == [*(f"c{number}" for number in range(n_kept)), "c1000"]
-
-
-def test_no_folder_means_no_orphans(tmp_path: Path) -> None:
-    assert list(find_orphans(tmp_path / "none")) == []
-    assert take_in_orphans(make_warehouse(tmp_path)) == 0

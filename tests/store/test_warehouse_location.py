@@ -51,13 +51,6 @@ def test_its_url_names_the_same_place_again(name: str, tmp_path: Path) -> None:
     assert parse_location(location.url) == location
 
 
-def test_neighbours_are_named_after_the_file(tmp_path: Path) -> None:
-    location = parse_location(str(tmp_path / "w.duckdb"))
-    neighbours = [location.lock_path, location.journal_path, location.spool_path, location.unborn_path]
-    assert [path.name for path in neighbours] == ["w.duckdb.lock", "w.duckdb.journal", "w.duckdb.spool", "w.duckdb.new"]
-    assert {path.parent for path in neighbours} == {location.path.parent}
-
-
 def test_a_link_leads_to_the_file_so_that_both_names_share_lock_and_spool(tmp_path: Path) -> None:
     (tmp_path / "link.duckdb").symlink_to(tmp_path / "real.duckdb")
     assert parse_location("link.duckdb") == parse_location("real.duckdb")
@@ -82,11 +75,6 @@ def test_other_urls_are_refused_with_what_is_allowed(url: str) -> None:
         parse_location(url)
     assert repr(url) in str(raised.value)
     assert "duckdb:///folder/file.duckdb" in str(raised.value)
-
-
-def test_an_empty_url_is_refused_with_the_default() -> None:
-    with pytest.raises(WarehouseUrlError, match=r"empty.*duckdb:///evalhouse.duckdb"):
-        parse_location("  ")
 
 
 def test_path_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:

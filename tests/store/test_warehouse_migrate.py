@@ -15,7 +15,7 @@ from evalhouse.warehouse.engine.migrate import Migration, apply_migrations, load
 from evalhouse.warehouse.errors import MigrationError
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import view_scripts
-from evalhouse.warehouse.store import TABLES, VERDICT_TABLES, Warehouse
+from evalhouse.warehouse.store import TABLES, Warehouse
 
 MIGRATIONS = load_migrations()
 NEXT = Migration(
@@ -171,14 +171,6 @@ def test_numbers_of_migrations_have_no_gap(tmp_path: Path) -> None:
             load_migrations(folder)
 
 
-def test_each_migration_says_what_a_row_is() -> None:
-    for migration in MIGRATIONS:
-        tables = re.findall(r"^create table (\w+)", migration.sql, re.MULTILINE)
-        assert len(re.findall(r"^-- One row per .*\n(?:-- .*\n)*create table ", migration.sql, re.MULTILINE)) == len(
-            tables
-        )
-
-
 def test_a_changed_migration_is_noticed(tmp_path: Path) -> None:
     location = make_warehouse(tmp_path).location
     with duckdb.connect(str(location.path)) as con:
@@ -239,11 +231,6 @@ def test_tables_in_python_are_those_of_the_migrations(tmp_path: Path) -> None:
     assert (staged.pop("ordinal"), staged.pop("given_id")) == (pl.Int64, pl.String)
     assert {name: _POLARS_NAMES[kind] for name, kind in found["samples"].items()} == staged
     assert found["run_samples"]["ordinal"] == "BIGINT"
-
-
-def test_tables_whose_rows_a_resumed_sample_replaces_name_run_and_sample() -> None:
-    for table in VERDICT_TABLES:
-        assert list(TABLES[table])[:2] == ["run_id", "sample_id"]
 
 
 def test_long_texts_are_packed_with_zstd_on_a_plain_file(tmp_path: Path) -> None:

@@ -102,31 +102,6 @@ def test_what_fits_nothing_names_like_or_the_newest_runs(nights: Warehouse, want
         find_run(nights, wanted)
 
 
-@pytest.mark.parametrize(
-    ("statuses", "wanted", "place"),
-    [
-        (["completed", "completed", "incomplete", "failed"], "latest", 3),
-        (["completed", "completed", "incomplete", "failed"], "latest-completed", 1),
-        (["completed", "completed", "incomplete", "failed"], "latest completed", 1),
-        (["completed", "completed", "incomplete", "failed"], "previous-completed", 0),
-        (["completed", "completed", "failed", "completed"], "latest-completed:shop", 3),
-        (["failed", "cancelled"], "latest-completed", None),
-        (["completed", "running"], "previous-completed", None),
-    ],
-)
-def test_runs_that_did_not_complete_are_passed_over_on_demand(
-    tmp_path: Path, statuses: list[RunStatus], wanted: str, place: int | None
-) -> None:
-    warehouse = make_warehouse(tmp_path)
-    for n, status in enumerate(statuses):
-        insert_run(warehouse, make_run(f"run-{n}", minute=n, status=status, suite="shop"))
-    if place is None:
-        with pytest.raises(WarehouseError, match=r"no run has completed yet|is the first of its series"):
-            find_run(warehouse, wanted)
-    else:
-        assert find_run(warehouse, wanted).run_id == f"run-{place}"
-
-
 def test_without_runs_it_says_how_to_start_one(tmp_path: Path) -> None:
     with pytest.raises(WarehouseError, match=r"has no runs yet.*evalhouse run"):
         find_run(make_warehouse(tmp_path), "latest")
@@ -140,17 +115,32 @@ def test_the_first_run_has_no_previous(tmp_path: Path) -> None:
     assert find_run(warehouse, "latest").run_id == "r"
     with pytest.raises(WarehouseError, match="is the first of its series"):
         find_run(warehouse, "previous")
+    with pytest.raises(WarehouseError, match="no run has completed yet"):
+        find_run(warehouse, "latest-completed")
 
 
-SERIES = (("a1", None, "a"), ("n1", "nightly", "a"), ("a2", None, "a"), ("b1", None, "b"), ("n2", "nightly", "b"),
-          ("n3", "nightly", "b"), ("a3", None, "a"))  # fmt: skip
+# Of each run its suite, its dataset, and how it ended.
+SERIES: dict[str, tuple[str | None, str, RunStatus]] = {
+    "a1": (None, "a", "completed"), "n1": ("nightly", "a", "completed"), "a2": (None, "a", "completed"),
+    "b1": (None, "b", "completed"), "n2": ("nightly", "b", "completed"), "n3": ("nightly", "b", "completed"),
+    "a3": (None, "a", "completed"), "s1": ("shop", "c", "failed"), "s2": ("shop", "c", "completed"),
+    "s3": ("shop", "c", "completed"), "s4": ("shop", "c", "incomplete"), "s5": ("shop", "c", "cancelled"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    warehouse = make_warehouse(tmp_path_factory.mktemp("series"))
+    for minute, (run_id, (suite, dataset, status)) in enumerate(SERIES.items()):
+        insert_run(warehouse, make_run(run_id, minute=minute, suite=suite, dataset=dataset, status=status))
+    return warehouse
 
 
 @pytest.mark.parametrize(
     ("wanted", "beside", "found"),
     [
-        ("latest", None, "a3"),
-        ("previous", None, "a2"),
+        ("latest", None, "s5"),
+        ("previous", None, "s4"),
         ("previous", "a3", "a2"),
         ("previous", "a2", "a1"),
         ("previous", "n3", "n2"),
@@ -161,16 +151,18 @@ SERIES = (("a1", None, "a"), ("n1", "nightly", "a"), ("a2", None, "a"), ("b1", N
         ("previous:nightly", "n2", "n1"),
         ("previous:nightly", "a3", "n2"),
         ("latest:nightly", "a3", "n3"),
-        ("latest", "b1", "a3"),
+        ("latest", "b1", "s5"),
+        ("latest-completed", None, "s3"),
+        ("latest completed", None, "s3"),
+        ("latest-completed:shop", None, "s3"),
+        ("previous-completed", None, "s2"),
+        ("previous-completed", "s2", None),
     ],
 )
-def test_previous_stays_in_the_series_of_the_other_run(
-    tmp_path: Path, wanted: str, beside: str | None, found: str | None
+def test_previous_stays_in_the_series_of_the_other_run_and_passes_over_on_demand(
+    series: Warehouse, wanted: str, beside: str | None, found: str | None
 ) -> None:
-    warehouse = make_warehouse(tmp_path)
-    for minute, (run_id, suite, dataset) in enumerate(SERIES):
-        run = make_run(run_id, minute=minute, suite=suite, dataset=dataset, status="completed")
-        insert_run(warehouse, run)
+    warehouse = series
     other = find_run(warehouse, beside) if beside else None
     if found is None:
         with pytest.raises(
@@ -179,10 +171,11 @@ def test_previous_stays_in_the_series_of_the_other_run(
             find_run(warehouse, wanted, beside=other)
     else:
         assert find_run(warehouse, wanted, beside=other).run_id == found
-    in_sql = run_query(
-        warehouse.location, "select getvariable('latest') as latest, getvariable('previous') as previous"
-    )
-    assert in_sql.to_dicts() == [{"latest": "a3", "previous": "a2"}]
+
+
+def test_latest_and_previous_are_variables_of_a_query(series: Warehouse) -> None:
+    in_sql = run_query(series.location, "select getvariable('latest') as latest, getvariable('previous') as previous")
+    assert in_sql.to_dicts() == [{"latest": "s5", "previous": "s4"}]
 
 
 def test_columns_of_one_run_are_set(own_nights: Warehouse) -> None:

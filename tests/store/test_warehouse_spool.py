@@ -67,16 +67,6 @@ def test_flush_says_how_many_still_wait_and_where(tmp_path: Path) -> None:
     assert list_waiting(warehouse) == []
 
 
-def test_a_half_written_batch_is_left_alone(tmp_path: Path) -> None:
-    warehouse = make_warehouse(tmp_path)
-    partial = warehouse.location.spool_path / "00000000000000000001-abc.partial"
-    partial.mkdir(parents=True)
-    (partial / "statements.parquet").write_bytes(b"PAR1 half")
-    warehouse.flush()
-    assert warehouse.append(make_batch("k")) is True
-    assert list_keys(warehouse) == ["k"]
-
-
 def test_a_kill_while_spooling_leaves_no_whole_batch(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     script = "from pathlib import Path\nPath.rename = kill_self\nWarehouse(PATH).append(make_batch('k'), patience_s=0)"

@@ -5,7 +5,6 @@ A run costs seconds, so most tests read of one history of runs what they are abo
 
 from __future__ import annotations
 
-import random
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import Finished, finish, wait_for
+from cli_process import Finished, finish
 from collect_house import QUESTIONS, Harbour, N, build_harbour
 from rag_bot import start_rag_bot
 
@@ -227,27 +226,6 @@ def test_a_suite_without_a_target_has_nothing_to_collect(history: History) -> No
     assert "plain.toml has no [target]" in refused.stderr
 
 
-def test_a_failed_question_is_asked_again_by_resume_and_alone(harbour: Harbour) -> None:
-    harbour.bot.configure(refuse="mayor", fail_status=418)
-    first = run(harbour, "run", SUITE, status=3)
-    assert first["status"] == "incomplete"
-    failed = read_responses(harbour, first["run_id"])["mayor"]
-    assert (failed["status"], failed["answer"], failed["contexts"]) == ("failed", None, None)
-    assert "418" in failed["error"]
-    unscored = harbour.read("select distinct sample_id, metric, reason, detail from unscored order by metric")
-    assert {(row["sample_id"], row["reason"], row["detail"]) for row in unscored} == {
-        ("mayor", "target_failed", failed["error"])
-    }
-    assert len(unscored) == len(first["metrics"]), "everything rests on the answer or the contexts"
-    harbour.bot.configure(refuse=None)
-    harbour.bot.reset()
-    resumed = run(harbour, "resume", first["run_id"])
-    assert harbour.bot.stats.questions == ["Who is the mayor?"]
-    assert resumed["metrics"]["factual_f1"] == {**resumed["metrics"]["factual_f1"], "n_scored": N, "n_unscored": 0}
-    assert read_responses(harbour, first["run_id"])["mayor"]["status"] == "ok"
-    assert harbour.read("select count(*) as n from run_samples") == [{"n": N}]
-
-
 def test_failed_response_is_reported_and_stays_failed_when_judged(harbour: Harbour) -> None:
     harbour.bot.configure(refuse="mayor", fail_status=418)
     finished = harbour.place.call("collect", SUITE)
@@ -290,21 +268,7 @@ def test_a_bot_that_is_down_ends_the_run_at_once_and_resume_asks_it_when_it_is_u
     assert resumed["metrics"]["factual_f1"]["n_scored"] == 30
 
 
-def test_the_samples_of_a_run_without_a_target_are_responses_too(harbour: Harbour) -> None:
-    answered = [{**row, "answer": f"It is {number}.", "contexts": ["One."]} for number, row in enumerate(QUESTIONS)]
-    harbour.write_questions(answered)
-    metrics = ("--metrics", "faithfulness", "--judge", "lexical")
-    brought = run(harbour, "run", "harbour.jsonl", *metrics)
-    again = run(harbour, "run", "harbour.jsonl", *metrics, "--responses", brought["run_id"])
-    assert again["metrics"] == brought["metrics"]
-    assert again["calls"]["requests"] == 0
-    hashes = "select run_id, list(input_hash order by ordinal) as hashes from run_samples group by run_id"
-    first, second = harbour.read(hashes)
-    assert first["hashes"] == second["hashes"], "the same inputs by either way"
-
-
 def test_run_locks_its_suite_and_resumes_after_a_signal(harbour: Harbour) -> None:
-    folder, suite = harbour.place.folder, (harbour.place.folder / SUITE).read_text(encoding="utf-8")
     harbour.bot.configure(hold_after=2)
     first = harbour.place.start("run", SUITE)
     try:
@@ -313,10 +277,6 @@ def test_run_locks_its_suite_and_resumes_after_a_signal(harbour: Harbour) -> Non
         second = harbour.place.call("run", SUITE)
         assert second.status == 3
         assert f"run {running['run_id']} of suite 'harbour' is running" in second.stderr
-        assert harbour.place.call("collect", SUITE).status == 3
-        with start_rag_bot(harbour.bot.folder) as bot:
-            (folder / "other.toml").write_text(suite.replace(harbour.bot.url, bot.url), encoding="utf-8")
-            assert run(harbour, "collect", "other.toml")["status"] == "completed", "another suite is not kept waiting"
     finally:
         first.send_signal(signal.SIGINT)
         ended: Finished = finish(first)
@@ -328,46 +288,3 @@ def test_run_locks_its_suite_and_resumes_after_a_signal(harbour: Harbour) -> Non
     harbour.bot.reset()
     assert run(harbour, "resume", row["run_id"])["status"] == "completed"
     assert harbour.bot.stats.n_requests == N - 2, "what came back is not asked for again"
-
-
-N_QUESTIONS = 60
-CONCURRENCY = 4
-N_KILLS = 3
-SEED = 20261121
-
-
-@pytest.mark.slow
-def test_a_killed_run_asks_again_only_for_what_was_in_flight(tmp_path: Path, prefect_home: Path) -> None:
-    dice = random.Random(SEED)
-    harbour = build_harbour(
-        tmp_path / "harbour", {"PREFECT_HOME": str(prefect_home)}, concurrency=CONCURRENCY, slow_s=0.02
-    )
-    with harbour.bot:
-        rows = [{"id": f"q{n}", "question": f"Who was mayor number {n}?"} for n in range(N_QUESTIONS)]
-        harbour.write_questions(rows)
-        arguments = ["run", "harbour.toml"]
-        for _ in range(N_KILLS):
-            n_before = harbour.bot.stats.n_requests
-            process = harbour.place.start(*arguments)
-            enough = n_before + dice.randrange(1, 12)
-            wait_for(lambda enough=enough: harbour.bot.stats.n_requests >= enough, process)  # type: ignore[misc]
-            process.send_signal(signal.SIGKILL)
-            assert finish(process).status == -signal.SIGKILL
-            (run_id,) = (row["run_id"] for row in harbour.read("select run_id from runs"))
-            arguments = ["resume", run_id]
-        finished = harbour.place.call("resume", run_id, "--json")
-        assert finished.status == 0, finished.stderr
-        asked = Counter(harbour.bot.stats.questions)
-    assert asked.keys() == {row["question"] for row in rows}
-    n_again = asked.total() - N_QUESTIONS
-    print(f"{N_KILLS} kills, {N_QUESTIONS} questions, {n_again} asked again")
-    assert n_again <= N_KILLS * CONCURRENCY
-    responses = harbour.read("select count(*) as n, count(distinct sample_id) as n_samples from responses")
-    assert responses == [{"n": N_QUESTIONS, "n_samples": N_QUESTIONS}]
-    loaded = harbour.read(
-        "select sample_id from run_samples join samples using (sample_id, input_hash) join responses using (sample_id) "
-        "where samples.answer = responses.answer order by ordinal"
-    )
-    assert [row["sample_id"] for row in loaded] == [row["id"] for row in rows]
-    folder = harbour.warehouse.location.journal_path / "responses"
-    assert list(folder.iterdir()) == [], "and nothing is left beside the warehouse"

@@ -137,11 +137,6 @@ def test_response_that_cited_no_changed_document_stays_valid(
     assert find(asked, changed) == expected
 
 
-def test_run_without_changed_documents_asks_everything(asked: Warehouse) -> None:
-    for run in (make_run("new", minute=9, suite="nightly"), make_run("new", minute=9, kb_changed=("c",))):
-        assert find_unaffected(asked, run, TARGET) is None, "nothing is known of the change, or of the suite"
-
-
 @pytest.mark.parametrize(
     "changes",
     [

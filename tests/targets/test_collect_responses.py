@@ -10,7 +10,6 @@ from live_runs import open_warehouse
 from warehouse_processes import run_script
 from warehouse_runs import make_run
 
-from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.mover import Mover, take_in_orphans
 from evalhouse.warehouse.rows.calls import fetch_responses
 from evalhouse.warehouse.rows.runs import insert_run
@@ -67,27 +66,6 @@ def test_a_later_response_takes_the_place_of_an_earlier_one_of_the_same_run(ware
     assert read_answers(warehouse, "other") == {"s": "Answer s."}
 
 
-def test_responses_are_moved_while_others_come(warehouse: Warehouse) -> None:
-    record = Mover(warehouse, "responses")
-    record.keep(make_row("a"))
-    record.flush(patience_s=5.0)
-    assert read_answers(warehouse).keys() == {"a"}
-    record.keep(make_row("b"))
-    record.close()
-    assert read_answers(warehouse).keys() == {"a", "b"}
-
-
-def test_a_reader_that_keeps_the_file_loses_nothing(warehouse: Warehouse) -> None:
-    with warehouse.writing():  # this process is busy with the file, as an open notebook would be
-        record = Mover(warehouse, "responses")
-        record.keep(make_row("a"))
-        with pytest.raises(WarehouseBusy):
-            record.flush(patience_s=0.05)
-        record.keep(make_row("b"))
-    record.close()
-    assert read_answers(warehouse).keys() == {"a", "b"}
-
-
 def test_what_a_killed_process_kept_is_taken_in_later(warehouse: Warehouse) -> None:
     script = """
 from evalhouse.warehouse.mover import Mover
@@ -102,15 +80,6 @@ kill_self()
         take_in_orphans(warehouse)
         assert read_answers(warehouse).keys() == {"s0", "s1", "s2"}
     assert list((warehouse.location.journal_path / "responses").iterdir()) == []
-
-
-def test_responses_of_a_running_process_are_left_to_it(warehouse: Warehouse) -> None:
-    record = Mover(warehouse, "responses")
-    record.keep(make_row("a"))
-    take_in_orphans(warehouse)
-    assert read_answers(warehouse) == {}
-    record.close()
-    assert read_answers(warehouse).keys() == {"a"}
 
 
 def test_a_segment_taken_in_twice_counts_once(warehouse: Warehouse) -> None:

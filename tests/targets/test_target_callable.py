@@ -167,19 +167,6 @@ async def test_a_thousand_questions_to_a_plain_function() -> None:
     assert len(target_bots.watch.threads) <= 6
 
 
-async def test_as_many_calls_are_in_flight_as_allowed() -> None:
-    target_bots.watch.gate.clear()
-    target = make_target(TargetSettings(callable="target_bots:answer_watched", concurrency=5))
-    asked = [asyncio.create_task(target.ask(pose(f"q{n}"))) for n in range(12)]
-    for _ in range(5):
-        assert await asyncio.to_thread(target_bots.watch.reached.acquire, timeout=60)
-    assert target_bots.watch.in_flight == 5
-    target_bots.watch.gate.set()
-    await asyncio.gather(*asked)
-    await target.close()
-    assert target_bots.watch.most == 5
-
-
 async def test_coroutines_keep_to_the_limit_too() -> None:
     target = make_target(TargetSettings(callable="target_bots:answer_async", concurrency=7))
     await asyncio.gather(*(target.ask(pose()) for _ in range(40)))

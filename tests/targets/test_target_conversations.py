@@ -252,46 +252,6 @@ async def test_own_answers_are_the_history_across_shards_and_in_order(tmp_path: 
     assert rows[5].conversation[1].contexts == ["c"], "with what each answer rested on"
 
 
-async def test_datasets_answers_are_the_history_by_default(tmp_path: Path) -> None:
-    target = ScriptedTarget(remember)
-    async with collecting(tmp_path, target, len(TALKS), read_samples=read_talks) as (live_run, collection):
-        for number in collection.numbers:
-            await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
-        collection.record.flush()
-        responses = fetch_responses(live_run.warehouse, live_run.run_id, ["x/3"])
-    assert responses["x/3"].answer == "[old1old2q3]"
-
-
-async def test_failed_turn_ends_its_conversation_until_the_run_is_resumed(tmp_path: Path) -> None:
-    failing = ScriptedTarget(
-        lambda question: (
-            answer(answer=None, contexts=None, context_ids=None, latency_ms=None, error="status 500")
-            if question.sample_id == "x/2"
-            else remember(question)
-        )
-    )
-    options: dict[str, Any] = {"read_samples": read_talks, "conversations": GROUPS}
-    async with collecting(tmp_path, failing, len(TALKS), **options) as (live_run, collection):
-        for number in collection.numbers:
-            await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
-        collection.record.flush()
-        responses = fetch_responses(live_run.warehouse, live_run.run_id, ["x/1", "x/2", "x/3"])
-        assert responses["x/3"].error == "turn 2 of its conversation failed, so that it was not asked: status 500"
-        assert (collection.n_failed, "x/3" in failing.asked) == (2, False)
-        staging = stage_responses(collection, live_run.settings.shard_size)
-        rows = {sample.ordinal: sample for part in staging.read_parts() for sample in part}
-        staging.discard()
-        assert [turn.text for turn in rows[5].conversation] == ["q1", "old1", "q2", "old2"]
-    again = ScriptedTarget(remember)
-    async with collecting(tmp_path, again, len(TALKS), is_resumed=True, **options) as (live_run, collection):
-        for number in collection.numbers:
-            await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
-        collection.record.flush()
-        responses = fetch_responses(live_run.warehouse, live_run.run_id, ["x/3"])
-    assert again.asked == ["x/2", "x/3"], "nothing that came back is asked again"
-    assert responses["x/3"].answer == "[[q1][[q1]q2]q3]"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
     """The responses of an earlier run, with the messages before each."""
@@ -474,23 +434,6 @@ async def test_a_function_and_a_runnable_get_them_where_they_name_them() -> None
     runnable = {"runnable": "target_bots:answering_from"}
     assert (await ask_once(GIVEN, **runnable)).answer == "tides from ['one', 'two \"2\"']"
     assert (await ask_once(QUESTION, **runnable)).answer == "tides from None"
-
-
-@pytest.mark.parametrize(
-    ("settings", "takes"),
-    [
-        ({"url": "http://bot.example/ask"}, False),
-        ({"url": "http://bot.example/ask", "body": BODY}, True),
-        ({"callable": "target_bots:answer"}, False),
-        ({"callable": "target_bots:answer_from"}, True),
-        ({"runnable": "target_bots:texted"}, False),
-        ({"runnable": "target_bots:answering_from"}, True),
-    ],
-)
-async def test_a_target_says_whether_it_takes_contexts(settings: dict[str, Any], takes: bool) -> None:
-    target = make_target(TargetSettings(**settings))
-    assert target.takes_contexts == takes
-    await target.close()
 
 
 @pytest.mark.parametrize("text", ["answer from {{contexts}}", "{{context_ids}} and more"])

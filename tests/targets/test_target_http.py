@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -44,11 +43,6 @@ async def test_a_bot_answers_with_contexts_and_their_ids(bot: RagBot) -> None:
     assert (response.contexts, response.context_ids) == ((TALL_ANSWER,), ("paris.txt#2",))
     assert response.latency_ms is not None
     assert response.latency_ms > 0
-
-
-async def test_a_chinese_question_travels_whole(bot: RagBot) -> None:
-    response = await ask_once("长城全长多少？", url=bot.url)
-    assert (response.answer, response.context_ids) == ("长城全长超过两万公里。", ("wall.md#1",))
 
 
 async def test_get_puts_the_question_into_the_address(bot: RagBot) -> None:
@@ -193,14 +187,6 @@ async def test_a_bot_that_dies_fails_its_questions_and_no_others(bot: RagBot, ta
         assert response.error.endswith("check that it runs there (asked 3 times)")
 
 
-async def test_missing_host_is_reported() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, and not listening
-        response = await ask_once(url=f"http://127.0.0.1:{taken.getsockname()[1]}/ask", attempts=1)
-    assert response.error is not None
-    assert "check that it runs there" in response.error
-
-
 async def test_no_more_questions_are_in_flight_than_allowed(bot: RagBot, target: Target) -> None:
     bot.configure(hold_after=0)
     asked = [asyncio.create_task(target.ask(pose(sample_id=str(n)))) for n in range(40)]
@@ -323,11 +309,6 @@ async def test_depth_without_end_is_a_failed_response() -> None:
         assert (await ask_once(url=server.url, answer="$..c")).answer == "Yes."
 
 
-async def test_byte_order_mark_is_ignored() -> None:
-    with serving(Canned(body=[b'\xef\xbb\xbf{"answer": "Yes."}'])) as server:
-        assert (await ask_once(url=server.url)).answer == "Yes."
-
-
 async def test_no_cookie_goes_from_one_question_to_the_next() -> None:
     with serving(answer_json({"answer": "Yes."}, headers={"Set-Cookie": "talk=1"})) as server:
         target = make_target(TargetSettings(url=server.url))
@@ -337,8 +318,10 @@ async def test_no_cookie_goes_from_one_question_to_the_next() -> None:
     assert [sent.headers.get("cookie") for sent in server.requests] == [None, None]
 
 
-@pytest.mark.parametrize("key", ["answer", "contexts", "context_ids"])
-@pytest.mark.parametrize("path", ["a[", "$.a[", "", "$.a | $.b", "$.a[?nothing(@.b)]"])
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [("answer", "a["), ("contexts", ""), ("context_ids", "$.a | $.b"), ("answer", "$.a[?nothing(@.b)]")],
+)
 def test_invalid_path_is_refused_beforehand(key: str, path: str) -> None:
     with pytest.raises(TargetError, match=f"^{key} = .* is not a valid JSONPath: "):
         make_target(TargetSettings(url="http://localhost:1/ask", **{key: path}))

@@ -7,7 +7,6 @@ import target_bots
 from target_house import ask_once, pose
 
 from evalhouse.tasks.settings.suite import TargetSettings
-from evalhouse.tasks.targets.callables import read_shape
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.protocol import Response, TargetError
 
@@ -48,24 +47,6 @@ async def test_what_is_required_besides_the_question_comes_from_the_metadata() -
     response = await run("wanting", pose("tides", city="Lima"))
     assert response.error == "it requires country besides query, and this sample's metadata have none"
     assert response.attempts == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "others"),
-    [
-        ("texted", None, ()),
-        ("model", None, ()),
-        ("anything", None, ()),
-        ("prompted", "question", ()),
-        ("retrieving", "input", ()),
-        ("wanting", "query", ("country",)),
-        ("agent", "messages", ()),
-        ("any_object", "question", ()),
-    ],
-)
-def test_the_shape_of_an_input_is_read_from_its_schema(name: str, key: str | None, others: tuple[str, ...]) -> None:
-    shape = read_shape(name, getattr(target_bots, name))
-    assert (shape.key, shape.others) == (key, others)
 
 
 async def test_an_exception_is_a_failed_response(monkeypatch: pytest.MonkeyPatch) -> None:
