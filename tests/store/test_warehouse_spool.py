@@ -82,9 +82,9 @@ def test_a_kill_while_spooling_leaves_no_whole_batch(tmp_path: Path) -> None:
     "patch",
     [
         "store.drop_spooled = kill_self",
-        "store.shutil.rmtree = kill_self",
+        "remove_spooled = kill_self",
         # A removal that has come as far as the batch's head.
-        "store.shutil.rmtree = lambda path: ((path / 'batch.json').unlink(), kill_self())",
+        "remove_spooled = lambda path: ((path / 'batch.json').unlink(), kill_self())",
     ],
 )
 def test_a_kill_between_commit_and_removal_is_harmless(tmp_path: Path, patch: str) -> None:
