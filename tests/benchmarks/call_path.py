@@ -56,6 +56,12 @@ def build_samples(count: int) -> list[StoredSample]:
     return samples
 
 
+def list_rows(count: int) -> list[dict[str, Any]]:
+    """The same as rows of a dataset."""
+    names = ("question", "answer", "ground_truth", "contexts")
+    return [{"id": one.sample_id, **{name: getattr(one, name) for name in names}} for one in build_samples(count)]
+
+
 async def judge_shards(live_run: LiveRun, samples: list[StoredSample]) -> None:
     """Judge as the flow does: a few shards side by side, all steps of a shard side by side."""
     from live_runs import SAMPLE_STEPS  # noqa: PLC0415

@@ -12,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from scale import list_tree, measure_cpu
+
 SAMPLE = {
     "question": "When does the ferry to Aldmoor leave?",
     "ground_truth": "The ferry to Aldmoor leaves at 9:40 from pier 3.",
@@ -30,7 +32,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.calls):
             answer = f"The ferry to Aldmoor leaves at 9:40. It has {number} decks."
-            began, used = time.monotonic(), read_cpu_s()
+            began, used = time.monotonic(), measure_cpu(list_tree(os.getpid()))
             evaluate(
                 [{**SAMPLE, "answer": answer}],
                 metrics=options.metrics or (),
@@ -38,30 +40,13 @@ def main() -> None:
                 warehouse=str(Path(folder) / "w.duckdb"),
             )
             seconds.append(time.monotonic() - began)
-            cpu.append(read_cpu_s() - used)
+            cpu.append(measure_cpu(list_tree(os.getpid())) - used)
     for what, measured in (("seconds", seconds), ("CPU seconds", cpu)):
         later = statistics.median(measured[1:])
         print(
             f"{what}: first {measured[0]:.2f}, then {later:.2f} ({min(measured[1:]):.2f} to {max(measured[1:]):.2f}), "
             f"{measured[0] / later:.1f} to 1; all {len(measured)}: {sum(measured):.1f}"
         )
-
-
-def read_cpu_s() -> float:
-    """CPU seconds of this process and all below it that still run."""
-    below: dict[int, list[tuple[int, int]]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        below.setdefault(int(fields[1]), []).append((int(stat.parent.name), int(fields[11]) + int(fields[12])))
-    ticks, waiting = 0, [os.getpid()]
-    while waiting:
-        for process, used in below.get(waiting.pop(), []):
-            ticks += used
-            waiting.append(process)
-    return ticks / os.sysconf("SC_CLK_TCK") + time.process_time()
 
 
 if __name__ == "__main__":

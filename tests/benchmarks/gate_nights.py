@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "helpers"))
 
-from gate_histories import GRADES, Gate, World, find_first, run_nights
+from gate_histories import GRADES, Floats, Gate, World, find_first, run_nights
 
 N_NIGHTS = 30
 BROKEN = range(5, 20)
@@ -64,21 +65,13 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _make_gate(name: str, limit: float) -> Gate:
-    given = GATES[name]
-    return Gate(limit=limit, against=str(given["against"]), trend=limit / 2 if "has_trend" in given else None)
-
-
 def _print_broken(world: World, options: argparse.Namespace, names: Sequence[str]) -> None:
     share, n_broken = options.broken, len(BROKEN)
     print(f"{share:.0%} of the answers broken for {n_broken} nights, then fixed\n")
     print("| gate | first broken night failed | all broken nights failed | first fixed night passed |")
     print("|---|--:|--:|--:|")
     for name in names:
-        histories = []
-        for generator in _seed(options):
-            nights = world.break_down(share, nights=BROKEN, n_nights=BROKEN.stop + 1, generator=generator)
-            histories.append(run_nights(_make_gate(name, options.limit), nights))
+        histories = _run(name, options, partial(world.break_down, share, nights=BROKEN, n_nights=BROKEN.stop + 1))
         counts = [
             sum(outcomes[BROKEN.start]["gate"] == "failed" for outcomes in histories),
             sum(all(outcomes[night]["gate"] == "failed" for night in BROKEN) for outcomes in histories),
@@ -93,13 +86,10 @@ def _print_drift(world: World, options: argparse.Namespace, names: Sequence[str]
     print("| gate | found | by the trend | by the drop | median night |")
     print("|---|--:|--:|--:|--:|")
     for name in names:
-        histories = []
-        for generator in _seed(options):
-            nights = world.get_worse(options.loss, after=after, n_nights=after + DRIFT_NIGHTS, generator=generator)
-            histories.append(run_nights(_make_gate(name, options.limit), nights)[after:])
+        make = partial(world.get_worse, options.loss, after=after, n_nights=after + DRIFT_NIGHTS)
+        histories = [outcomes[after:] for outcomes in _run(name, options, make)]
         found = [night + 1 for outcomes in histories if (night := find_first(outcomes, "gate")) is not None]
-        counts = [_count(histories, kind) for kind in ("gate", "trend", "max_drop")]
-        print(f"| {name} | {' | '.join(map(str, counts))} | {np.median(found) if found else '–'} |")
+        print(f"| {name} | {_count_each(histories)} | {np.median(found) if found else '–'} |")
     print()
 
 
@@ -108,20 +98,28 @@ def _print_quiet(world: World, options: argparse.Namespace, names: Sequence[str]
     print("| gate | any | of the trend | of the drop |")
     print("|---|--:|--:|--:|")
     for name in names:
-        histories = [
-            run_nights(_make_gate(name, options.limit), world.stay(N_NIGHTS, generator)) for generator in _seed(options)
-        ]
-        counts = [_count(histories, kind) for kind in ("gate", "trend", "max_drop")]
-        print(f"| {name} | {' | '.join(map(str, counts))} |")
+        print(f"| {name} | {_count_each(_run(name, options, partial(world.stay, N_NIGHTS)))} |")
 
 
-def _count(histories: Sequence[Outcomes], kind: str) -> int:
-    return sum(find_first(outcomes, kind) is not None for outcomes in histories)
+def _run(name: str, options: argparse.Namespace, make: Callable[..., Iterator[Floats]]) -> list[Outcomes]:
+    """All histories of a gate, each drawn by a separate generator, which is the same for every gate."""
+    given = GATES[name]
+    trend = options.limit / 2 if "has_trend" in given else None
+    return [
+        run_nights(
+            Gate(limit=options.limit, against=str(given["against"]), trend=trend),
+            make(generator=np.random.default_rng([options.seed, history])),
+        )
+        for history in range(options.histories)
+    ]
 
 
-def _seed(options: argparse.Namespace) -> Iterator[np.random.Generator]:
-    """One a history, the same for every gate."""
-    return (np.random.default_rng([options.seed, history]) for history in range(options.histories))
+def _count_each(histories: Sequence[Outcomes]) -> str:
+    """How many histories have a night that is not passed: by the gate, the trend, the drop."""
+    counts = [
+        sum(find_first(outcomes, kind) is not None for outcomes in histories) for kind in ("gate", "trend", "max_drop")
+    ]
+    return " | ".join(map(str, counts))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -25,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from history_nights import METRICS, SUITE, Size, write_nights  # noqa: E402
+from scale import measure_command  # noqa: E402
 
 from evalhouse.flows.ui.sql import read_recipes  # noqa: E402
 
@@ -45,40 +45,16 @@ COMMANDS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """The time of one process, on the clock and of CPU, and its peak of memory."""
-
-    seconds: float
-    cpu_s: float
-    peak_mb: float
-
-
 def list_commands(only: str) -> dict[str, tuple[str, ...]]:
     """Return by name the arguments of every command with this word in its name."""
     queries = {f"query: {recipe.title}": ("query", recipe.sql) for recipe in read_recipes()}
     return {name: arguments for name, arguments in {**COMMANDS, **queries}.items() if only in name}
 
 
-def measure(folder: Path, warehouse: str, arguments: Sequence[str]) -> Measured:
-    """One command from start to end, its output to a file; leaves the program when it fails."""
-    program = str(Path(sys.executable).with_name("evalhouse"))
-    began = time.monotonic()
-    pid = os.posix_spawn(
-        program,
-        [program, *arguments, "--warehouse", str(folder / warehouse)],
-        {name: value for name, value in os.environ.items() if not name.startswith("EVALHOUSE_")},
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 1, folder / "out.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
-            (os.POSIX_SPAWN_OPEN, 2, folder / "errors.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
-        ],
-    )
-    _, status, usage = os.wait4(pid, 0)
-    seconds = time.monotonic() - began
-    code = os.waitstatus_to_exitcode(status)
-    if code and not (code == GATE_FAILED and arguments[0] == "gate"):
-        raise SystemExit(f"{' '.join(arguments)} ended with status {code}: {(folder / 'errors.txt').read_text()}")
-    return Measured(seconds=seconds, cpu_s=usage.ru_utime + usage.ru_stime, peak_mb=usage.ru_maxrss / 1024)
+def measure(folder: Path, warehouse: str, arguments: Sequence[str]) -> dict[str, float]:
+    """One command from start to end; leaves the program when it fails."""
+    allowed = (0, GATE_FAILED) if arguments[0] == "gate" else (0,)
+    return measure_command([*arguments, "--warehouse", str(folder / warehouse)], folder, allowed=allowed)
 
 
 def measure_all(folder: Path, size: Size, only: str) -> None:
@@ -97,9 +73,9 @@ def measure_all(folder: Path, size: Size, only: str) -> None:
     print(f"{'seconds':>8} {'cpu s':>6} {'small':>6} {'ratio':>6} {'peak MB':>8}  command", flush=True)
     for name, arguments in list_commands(only).items():
         small, found = measure(folder, "small.duckdb", arguments), measure(folder, large, arguments)
-        ratio = found.seconds / small.seconds
-        times = f"{found.seconds:>8.2f} {found.cpu_s:>6.2f} {small.seconds:>6.2f} {ratio:>6.1f}"
-        print(f"{times} {found.peak_mb:>8.0f}  {name}", flush=True)
+        ratio = found["seconds"] / small["seconds"]
+        times = f"{found['seconds']:>8.2f} {found['cpu']:>6.2f} {small['seconds']:>6.2f} {ratio:>6.1f}"
+        print(f"{times} {found['peak_mb']:>8.0f}  {name}", flush=True)
     for page in sorted(folder.glob("*.html")):
         print(f"{page.name}: {page.stat().st_size / 1e6:.2f} MB")
 

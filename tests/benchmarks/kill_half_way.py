@@ -21,23 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
-from call_path import build_samples  # noqa: E402
+from call_path import list_rows  # noqa: E402
 from cli_process import Place  # noqa: E402
 from kill_runs import Lane, Life, Moment, noting_endpoint, read_recorded, read_rows  # noqa: E402
 
 METRICS = "answer_correctness,context_recall,context_precision,faithfulness"
 REQUESTS_A_SAMPLE = 6
-
-
-def write_samples(path: Path, count: int) -> None:
-    """Write the samples of `call_path.py` as a dataset."""
-    with path.open("w", encoding="utf-8") as file:
-        for sample in build_samples(count):
-            row = {
-                "id": sample.sample_id, "question": sample.question, "answer": sample.answer,
-                "ground_truth": sample.ground_truth, "contexts": sample.contexts,
-            }  # fmt: skip
-            file.write(f"{json.dumps(row)}\n")
 
 
 def report(lane: Lane, lives: Sequence[Life], document: dict[str, object]) -> None:
@@ -81,7 +70,8 @@ def main() -> None:
     with noting_endpoint(latency=options.latency) as endpoint, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["TESTS_SESSION_FOLDER"] = f"{name}/session"  # each process has its own Prefect server
-        write_samples(folder / "samples.jsonl", options.samples)
+        rows = "".join(f"{json.dumps(row)}\n" for row in list_rows(options.samples))
+        (folder / "samples.jsonl").write_text(rows, encoding="utf-8")
         variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "none", "PREFECT_HOME": f"{name}/prefect"}
         lane = Lane(
             place=Place(folder=folder, variables=variables), endpoint=endpoint, arguments=run, n_requests=n_requests

@@ -22,27 +22,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 from endpoint import running_endpoint
-from scale import write_dataset
+from scale import list_tree, measure_cpu, write_dataset
 
 MOST_MB, MOST_S = 450, 4.0
 N_SAMPLES = 300
 PROGRAM = str(Path(sys.executable).with_name("evalhouse"))
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def list_tree(pid: int) -> list[int]:
-    """The process, and all that it has started and that they have, also what a process that has ended has left."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        parents[int(path.parent.name)] = int(fields[1])
-    tree = [pid]
-    for one in tree:
-        tree += [child for child, parent in parents.items() if parent == one]
-    return tree
 
 
 def measure_memory(pids: list[int]) -> tuple[float, float]:
@@ -58,18 +42,6 @@ def measure_memory(pids: list[int]) -> tuple[float, float]:
             if name in sums:
                 sums[name] += int(value)
     return sums["Pss:"] / 1024, sums["Rss:"] / 1024
-
-
-def measure_cpu(pids: list[int]) -> float:
-    """CPU seconds of these processes, and of their children that have ended."""
-    ticks = 0
-    for pid in pids:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        ticks += sum(map(int, fields[11:15]))
-    return ticks / _TICKS
 
 
 def start_run(folder: Path, *arguments: str, **variables: str) -> "subprocess.Popen[bytes]":

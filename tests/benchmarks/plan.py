@@ -77,60 +77,6 @@ class Queue:
     keeps_up: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The results. `rates` are samples a second that each limit lets through; the smallest of them counts."""
-
-    samples: float
-    calls: float
-    tokens: float
-    usd: float
-    rates: dict[str, float]
-    queue: Queue
-    hours: float
-    stored_gb: float
-    transactions: float
-    catalogue_gb: float
-    compact_hours: float
-    score_hours: float
-
-    @property
-    def narrowest(self) -> str:
-        """The limit that counts."""
-        return min(self.rates, key=lambda name: self.rates[name])
-
-
-def make_plan(given: Assumptions, seed: int = 1) -> Plan:
-    """The whole from its parts."""
-    samples = given.verdicts / given.verdicts_a_sample
-    calls = samples * given.calls_a_sample * given.changed
-    reused = samples * given.calls_a_sample - calls
-    prompt, completion = calls * given.prompt_tokens, calls * given.completion_tokens
-    price = given.usd_in * (1 - given.cached_share) + given.usd_cached * given.cached_share
-    rates = find_rates(given)
-    pace = min(rates.values())
-    queue = simulate_hour(given, pace, seed)
-    hours = samples / pace / _HOUR_S
-    transactions = queue.transactions * hours
-    rows = samples * given.rows_a_sample
-    stored = calls * given.bytes_a_call + reused * given.bytes_a_reuse + rows * given.bytes_a_row
-    stored += samples * given.scores_a_sample * given.bytes_a_score
-    return Plan(
-        samples=samples,
-        calls=calls,
-        tokens=prompt + completion,
-        usd=(prompt * price + completion * given.usd_out) / 1e6,
-        rates=rates,
-        queue=queue,
-        hours=hours,
-        stored_gb=stored / _GB,
-        transactions=transactions,
-        catalogue_gb=transactions * given.catalogue_bytes / _GB,
-        compact_hours=stored / _MB / given.compact_mb_s / _HOUR_S,
-        score_hours=samples * given.score_sample_s / _HOUR_S,
-    )
-
-
 def find_rates(given: Assumptions) -> dict[str, float]:
     """Samples a second that each limit alone would let through."""
     asked = given.calls_a_sample * given.changed
@@ -188,25 +134,36 @@ def simulate_hour(given: Assumptions, pace: float, seed: int) -> Queue:
     )
 
 
-def print_plan(given: Assumptions, plan: Plan) -> None:
-    """The plan for a person."""
+def print_plan(given: Assumptions, queue: Queue, rates: dict[str, float]) -> None:
+    """The plan for a person; `rates` are samples a second that each limit lets through; the smallest of them counts."""
+    samples = given.verdicts / given.verdicts_a_sample
+    calls = samples * given.calls_a_sample * given.changed
+    reused = samples * given.calls_a_sample - calls
+    prompt, completion = calls * given.prompt_tokens, calls * given.completion_tokens
+    price = given.usd_in * (1 - given.cached_share) + given.usd_cached * given.cached_share
+    narrowest = min(rates, key=lambda name: rates[name])
+    hours = samples / rates[narrowest] / _HOUR_S
+    stored = calls * given.bytes_a_call + reused * given.bytes_a_reuse
+    stored += samples * (given.rows_a_sample * given.bytes_a_row + given.scores_a_sample * given.bytes_a_score)
+    catalogue_gb = queue.transactions * hours * given.catalogue_bytes / _GB
     rows = {
-        "samples": f"{plan.samples:,.0f}, in {plan.samples / given.run_samples:,.0f} runs of {given.run_samples:,}",
-        "requests": f"{plan.calls:,.0f}",
-        "tokens": f"{plan.tokens:,.0f}",
-        "dollars": f"{plan.usd:,.0f}",
-        "hours": f"{plan.hours:,.0f} ({plan.hours / 24:,.1f} days); what counts is {plan.narrowest}",
-        "writers' lock": f"{plan.queue.busy:.0%} busy; a transaction waits {plan.queue.median_wait_s:.2f} s, at worst "
-        f"{plan.queue.worst_wait_s:.1f} s" + ("" if plan.queue.keeps_up else "; the queue only grows"),
-        "stored": f"{plan.stored_gb:,.0f} GB, {plan.stored_gb * given.usd_gb_month:,.0f} dollars a month",
-        "transactions": f"{plan.transactions:,.0f}; {plan.catalogue_gb:,.1f} GB of catalogue if never compacted",
-        "compacting": f"{plan.compact_hours:,.1f} hours in all, in which writers wait; best after each run",
-        "scoring": f"{plan.score_hours:,.1f} hours in all, in the process that began the run",
+        "samples": f"{samples:,.0f}, in {samples / given.run_samples:,.0f} runs of {given.run_samples:,}",
+        "requests": f"{calls:,.0f}",
+        "tokens": f"{prompt + completion:,.0f}",
+        "dollars": f"{(prompt * price + completion * given.usd_out) / 1e6:,.0f}",
+        "hours": f"{hours:,.0f} ({hours / 24:,.1f} days); what counts is {narrowest}",
+        "writers' lock": f"{queue.busy:.0%} busy; a transaction waits {queue.median_wait_s:.2f} s, at worst "
+        f"{queue.worst_wait_s:.1f} s" + ("" if queue.keeps_up else "; the queue only grows"),
+        "stored": f"{stored / _GB:,.0f} GB, {stored / _GB * given.usd_gb_month:,.0f} dollars a month",
+        "transactions": f"{queue.transactions * hours:,.0f}; {catalogue_gb:,.1f} GB of catalogue if never compacted",
+        "compacting": f"{stored / _MB / given.compact_mb_s / _HOUR_S:,.1f} hours in all, in which writers wait; best "
+        "after each run",
+        "scoring": f"{samples * given.score_sample_s / _HOUR_S:,.1f} hours in all, in the process that began the run",
     }
     for name, text in rows.items():
         print(f"{name:>14}  {text}")
     print("\nwhat each limit alone would let through, in samples a second:")
-    for name, rate in sorted(plan.rates.items(), key=lambda item: item[1]):
+    for name, rate in sorted(rates.items(), key=lambda item: item[1]):
         print(f"{rate:>14,.1f}  {name}")
     print("\nhours and the lock, by number of workers:")
     for workers in (1, 2, 4, 8, 16, 32, 64, 128, 256):
@@ -214,8 +171,9 @@ def print_plan(given: Assumptions, plan: Plan) -> None:
         if one.workers / one.move_s * one.transaction_s >= _BUSY_MOST:
             print(f"{workers:>14}      never    moving the journals alone fills the lock")
             continue
-        plan = make_plan(one)
-        print(f"{workers:>14}  {plan.hours:>9,.0f} h  lock {plan.queue.busy:>4.0%}  {plan.narrowest}")
+        name, pace = min(find_rates(one).items(), key=lambda item: item[1])
+        busy = simulate_hour(one, pace, seed=1).busy
+        print(f"{workers:>14}  {samples / pace / _HOUR_S:>9,.0f} h  lock {busy:>4.0%}  {name}")
 
 
 def main() -> None:
@@ -226,7 +184,8 @@ def main() -> None:
         flag = f"--{item.name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, default=item.default, help=f"{item.metadata['help']} ({item.default})")
     given = Assumptions(**vars(parser.parse_args()))
-    print_plan(given, make_plan(given))
+    rates = find_rates(given)
+    print_plan(given, simulate_hour(given, min(rates.values()), seed=1), rates)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "helpers")]
 
-from call_path import build_samples  # noqa: E402
+from call_path import build_samples, list_rows  # noqa: E402
 from endpoint import Asked, Raw, running_endpoint  # noqa: E402
 from endpoint_replies import Choice, build_completion, compose_reply  # noqa: E402
 from live_runs import judge_samples, lay_out_run, make_settings, point_to  # noqa: E402
@@ -195,9 +195,7 @@ def judge_by_ragas(meter: Meter, python: str, url: str, count: int) -> dict[str,
     """Return the requests of ragas, which are the same on every night."""
     with tempfile.TemporaryDirectory() as folder:
         samples = Path(folder) / "samples.json"
-        names = ("sample_id", "question", "answer", "ground_truth", "contexts")
-        rows = [{name: getattr(sample, name) for name in names} for sample in build_samples(count)]
-        samples.write_text(json.dumps(rows), encoding="utf-8")
+        samples.write_text(json.dumps(list_rows(count)), encoding="utf-8")
         environment = os.environ | {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "RAGAS_DO_NOT_TRACK": "true"}
         command = [os.path.abspath(python), str(FOLDER / "peer_ragas.py"), str(samples), "16"]
         done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)

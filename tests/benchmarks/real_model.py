@@ -2,14 +2,11 @@
 
 Judges rows of the sample dataset by every step of a default run, and labelled rows of your own as `evalhouse benchmark`
 reads them, through the commands themselves with all settings left alone. With --testset it also writes so many
-questions about the 60 documents that the tests of test sets have, and prints how many passed the checks. Installs and
-fetches nothing: the model is a GGUF file with the command of a server for it (such as llama.cpp's), or an
-endpoint at an address.
+questions about the 60 documents that the tests of test sets have, and prints how many passed the checks. The model is
+at an endpoint that runs already, such as llama.cpp's server.
 
-    python tests/benchmarks/real_model.py --folder DIR --model judge --gguf MODEL.gguf \\
-        --server "llama-server -m {gguf} --port {port} --alias {model} -c 16384 -np 1" \\
+    python tests/benchmarks/real_model.py --folder DIR --model judge --base-url http://localhost:8080/v1 \\
         [--rows 30] [--labelled FOLDER_OR_FILE …] [--labelled-rows 60] [--testset N]
-    python tests/benchmarks/real_model.py --folder DIR --model judge --base-url http://localhost:8080/v1
 
 Everything is kept in DIR. The same command again resumes where it was stopped and asks for nothing twice. With --tables
 it asks nothing, and prints the tables of what is there so far. Seconds of a request begin with its turn, when the one
@@ -19,17 +16,12 @@ before it was answered, so for a server with one slot they add up to the whole t
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +34,6 @@ SAMPLE = ROOT / "warehouse" / "sample_data" / "sample.jsonl"
 COMMAND = Path(sys.executable).with_name("evalhouse")
 LEXICAL = "lexical"
 INCOMPLETE = 3  # the exit status of a command that left something without a verdict
-START_S = 300.0
 RUNS = (
     "select run_id, status from runs where judge = '{judge}' and kind = 'evaluation' order by started_at desc limit 1"
 )
@@ -105,8 +96,6 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Judge with a real model and with the lexical judge, and compare.")
     parser.add_argument("--folder", type=Path, required=True, help="where everything is kept")
     parser.add_argument("--model", required=True, help="the name the server gives the model")
-    parser.add_argument("--gguf", type=Path, help="a model's file, for --server")
-    parser.add_argument("--server", help="the command of a server; {gguf}, {port} and {model} are filled in")
     parser.add_argument("--base-url", help="an OpenAI-compatible endpoint that runs already")
     parser.add_argument("--rows", type=int, default=30, help="rows of the sample dataset, spread over it evenly")
     parser.add_argument("--labelled", action="append", default=[], help="a labelled set, file or folder of sets")
@@ -114,43 +103,9 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--testset", type=int, metavar="N", help="also have a test set of N questions made")
     parser.add_argument("--tables", action="store_true", help="ask nothing; print what is there")
     arguments = parser.parse_args()
-    if not arguments.tables and bool(arguments.server) == bool(arguments.base_url):
-        parser.error("name either --server, with --gguf, or --base-url")
-    if arguments.server and not (arguments.gguf and arguments.gguf.is_file()):
-        parser.error(f"--gguf {arguments.gguf} is not a file")
+    if not arguments.tables and not arguments.base_url:
+        parser.error("name --base-url, the endpoint of the model")
     return arguments
-
-
-@contextlib.contextmanager
-def serving(arguments: argparse.Namespace) -> Iterator[str]:
-    """The address of the endpoint, which is ended with the block where it was started here."""
-    if arguments.base_url:
-        yield arguments.base_url
-        return
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = arguments.server.format(gguf=arguments.gguf, port=port, model=arguments.model)
-    with (arguments.folder / "server.log").open("ab") as log:
-        process = subprocess.Popen(shlex.split(command), stdout=log, stderr=log)
-    try:
-        base_url = f"http://127.0.0.1:{port}/v1"
-        wait_until_loaded(base_url, process)
-        yield base_url
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def wait_until_loaded(base_url: str, process: subprocess.Popen[bytes]) -> None:
-    """Servers list their models, or say 503, once they listen; most listen before the model is loaded."""
-    give_up_at = time.monotonic() + START_S
-    while time.monotonic() < give_up_at:
-        with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(f"{base_url}/models"):
-            return
-        if process.poll() is not None:
-            raise SystemExit(f"the server ended with status {process.returncode}; server.log says why")
-        time.sleep(0.5)
-    raise SystemExit(f"the server did not list its models within {START_S:g} s; server.log may say why")
 
 
 class House:
@@ -230,20 +185,18 @@ def main() -> None:
     folder = arguments.folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     judge = f"openai:{arguments.model}"
-    context = contextlib.nullcontext(None) if arguments.tables else serving(arguments)
-    with context as base_url:
-        house = House(folder, base_url)
-        if not arguments.tables:
-            if not house.rows.exists():
-                house.rows.write_text("".join(spread_rows(arguments.rows)), encoding="utf-8")
-            for name in (LEXICAL, judge):
-                if arguments.rows:
-                    house.judge_rows(name)
-                if arguments.labelled:
-                    print(f"\nLabelled rows by {name}")
-                    print(house.judge_labelled(name, arguments.labelled, arguments.labelled_rows))
-            if arguments.testset:
-                house.make_set(judge, arguments.testset)
+    house = House(folder, arguments.base_url)
+    if not arguments.tables:
+        if not house.rows.exists():
+            house.rows.write_text("".join(spread_rows(arguments.rows)), encoding="utf-8")
+        for name in (LEXICAL, judge):
+            if arguments.rows:
+                house.judge_rows(name)
+            if arguments.labelled:
+                print(f"\nLabelled rows by {name}")
+                print(house.judge_labelled(name, arguments.labelled, arguments.labelled_rows))
+        if arguments.testset:
+            house.make_set(judge, arguments.testset)
     for title, sql in TABLES.items():
         print(f"\n{title}")
         print(house.call("query", sql.format(judge=judge)))

@@ -60,6 +60,15 @@ class ModelServer(BaseHTTPRequestHandler):
         pass
 
 
+def find_times(query: str) -> str:
+    """Find the times of ferries.
+
+    Args:
+        query: What to look for.
+    """
+    return json.dumps(FOUND)
+
+
 # --- bots
 
 
@@ -79,11 +88,6 @@ def answer_with_langchain(url: str, **config: Any) -> None:
         def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
             return [Document(id=name, page_content=text) for name, text in TEXTS.items()]
 
-    @tool(TOOL)
-    def find_times(query: str) -> str:
-        """Find the times of ferries."""
-        return json.dumps(FOUND)
-
     model = ChatOpenAI(model=MODEL, base_url=url, api_key="none")
     placed = [("system", "Answer from: {context}"), MessagesPlaceholder("chat_history"), ("human", "{input}")]
     search = (lambda given: given["input"]) | Shelf()
@@ -96,7 +100,7 @@ def answer_with_langchain(url: str, **config: Any) -> None:
     history = [HumanMessage(FIRST), AIMessage(REPLY)]
     of_chain: Any = {"metadata": {"session_id": SESSION, "langfuse_session_id": SESSION}, **config}
     "".join(chain.stream({"input": QUESTION, "chat_history": history}, config=of_chain))
-    agent: Any = create_agent(model, [find_times])
+    agent: Any = create_agent(model, [tool(TOOL)(find_times)])
     agent.invoke({"messages": [*history, HumanMessage(QUESTION)]}, config=config)
 
 
@@ -122,10 +126,6 @@ def answer_with_llama_index(url: str) -> None:
     class Shelf(BaseRetriever):
         def _retrieve(self, query: QueryBundle) -> list[NodeWithScore]:
             return [NodeWithScore(node=TextNode(id_=name, text=text), score=0.9) for name, text in TEXTS.items()]
-
-    def find_times(query: str) -> str:
-        """Find the times of ferries."""
-        return json.dumps(FOUND)
 
     async def ask_agent() -> None:
         await FunctionAgent(tools=[find_times], llm=model).run(user_msg=QUESTION)
@@ -161,23 +161,18 @@ def answer_with_strands(url: str) -> None:
     from strands import Agent, tool
     from strands.models.openai import OpenAIModel
 
-    @tool(name=TOOL)
-    def find_times(query: str) -> str:
-        """Find the times of ferries.
-
-        Args:
-            query: What to look for.
-        """
-        return json.dumps(FOUND)
-
     model = OpenAIModel(client_args={"base_url": url, "api_key": "none"}, model_id=MODEL)
     earlier: Any = [
         {"role": "user", "content": [{"text": FIRST}]}, {"role": "assistant", "content": [{"text": REPLY}]},
     ]  # fmt: skip
     attributes = {"session.id": SESSION}
-    Agent(model=model, tools=[find_times], messages=earlier, trace_attributes=attributes, callback_handler=None)(
-        QUESTION
-    )
+    Agent(
+        model=model,
+        tools=[tool(name=TOOL)(find_times)],
+        messages=earlier,
+        trace_attributes=attributes,
+        callback_handler=None,
+    )(QUESTION)
 
 
 def answer_with_pydantic_ai(url: str) -> None:
@@ -221,10 +216,6 @@ def answer_with_mlflow(url: str) -> None:
 def answer_with_agent_framework(url: str) -> None:
     from agent_framework import Agent, Message
     from agent_framework.openai import OpenAIChatCompletionClient
-
-    def find_times(query: str) -> str:
-        """Find the times of ferries."""
-        return json.dumps(FOUND)
 
     client = OpenAIChatCompletionClient(model=MODEL, base_url=url, api_key="none")
     agent = Agent(client=client, tools=[find_times], name="ferries")

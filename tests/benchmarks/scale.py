@@ -12,7 +12,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _SUBJECTS = ["The pump", "The lamp", "The planter", "The tariff", "The depot", "The warranty", "The app", "The filter"]
@@ -51,20 +51,56 @@ def _sentences(draw: random.Random, number: int) -> Iterator[str]:
         yield f"{subject} of item {number} {verb} {draw.randint(100, 1999)} {thing} {draw.choice(_PLACES)}."
 
 
-def measure_run(dataset: Path, warehouse: Path) -> dict[str, float]:
-    """Wall seconds and peak memory in MB of one whole command."""
-    began = time.monotonic()
+def list_tree(pid: int) -> list[int]:
+    """The process, and all that it has started and that they have, also what a process that has ended has left."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        parents[int(path.parent.name)] = int(fields[1])
+    tree = [pid]
+    for one in tree:
+        tree += [child for child, parent in parents.items() if parent == one]
+    return tree
+
+
+def measure_cpu(pids: list[int]) -> float:
+    """CPU seconds of these processes, and of their children that have ended."""
+    ticks = 0
+    for pid in pids:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measure_command(
+    arguments: Sequence[str], folder: Path, *, allowed: Sequence[int] = (0,), **variables: str
+) -> dict[str, float]:
+    """Wall seconds, CPU seconds and peak memory in MB of one whole command, its output in files of the folder."""
+    began, flags = time.monotonic(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     program = str(Path(sys.executable).with_name("evalhouse"))
-    command = [program, "run", str(dataset), "--warehouse", str(warehouse), "--json"]
-    with (warehouse.parent / "out.json").open("w") as out:
-        actions = [(os.POSIX_SPAWN_DUP2, out.fileno(), 1)]
-        pid = os.posix_spawn(program, command, os.environ | {"EVALHOUSE_JUDGE": "lexical"}, file_actions=actions)
-        _, status, usage = os.wait4(pid, 0)
-    if status:
-        raise SystemExit(f"the run ended with status {os.waitstatus_to_exitcode(status)}")
+    actions = [
+        (os.POSIX_SPAWN_OPEN, number, folder / name, flags, 0o600)
+        for number, name in ((1, "out.txt"), (2, "errors.txt"))
+    ]
+    pid = os.posix_spawn(program, [program, *arguments], os.environ | variables, file_actions=actions)
+    _, status, usage = os.wait4(pid, 0)
+    if (code := os.waitstatus_to_exitcode(status)) not in allowed:
+        raise SystemExit(f"{' '.join(arguments)} ended with status {code}: {(folder / 'errors.txt').read_text()}")
     return {
         "seconds": time.monotonic() - began, "cpu": usage.ru_utime + usage.ru_stime, "peak_mb": usage.ru_maxrss / 1024,
     }  # fmt: skip
+
+
+def measure_run(dataset: Path, warehouse: Path) -> dict[str, float]:
+    """The same of a run with the lexical judge."""
+    arguments = ("run", str(dataset), "--warehouse", str(warehouse), "--json")
+    return measure_command(arguments, warehouse.parent, EVALHOUSE_JUDGE="lexical")
 
 
 def main(sizes: list[int]) -> None:

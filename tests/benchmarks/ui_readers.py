@@ -38,6 +38,7 @@ sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "tests" / "benchmark
 
 from history import SUITE, Size  # noqa: E402
 from history_nights import METRICS, write_nights  # noqa: E402
+from scale import measure_cpu  # noqa: E402
 
 from evalhouse.warehouse.store import Warehouse  # noqa: E402
 
@@ -187,12 +188,6 @@ def serve(path: Path) -> tuple[subprocess.Popen[bytes], str]:
             time.sleep(0.05)
 
 
-def measure_cpu(pid: int) -> float:
-    """Seconds of CPU that a process has had so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def print_times(name: str, ms: Sequence[float], *, is_page: bool = True) -> None:
     """A row: how many, median, 95th of a hundred, most."""
     ordered = sorted(ms)
@@ -225,9 +220,9 @@ def measure(path: Path, args: argparse.Namespace) -> None:
         forms = asyncio.run(find_forms(root, ids, args.only))
         process, results = start_writing(path, ids["run"], f"{ids['run']}-next", args.seconds)
         time.sleep(2)
-        before = measure_cpu(server.pid)
+        before = measure_cpu([server.pid])
         clicks = asyncio.run(read_pages(root, forms, ids, args))
-        cpu_s = measure_cpu(server.pid) - before
+        cpu_s = measure_cpu([server.pid]) - before
         beside = results.recv()
         process.join()
     finally:

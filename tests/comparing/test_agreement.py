@@ -8,8 +8,6 @@ import polars as pl
 import pytest
 
 from evalhouse.tasks.comparing.agreement import (
-    ALL_STEPS,
-    STEP_LABELS,
     Agreement,
     Change,
     balance_accuracy,
@@ -23,7 +21,6 @@ from evalhouse.tasks.comparing.agreement import (
     measure_people,
     share_agreeing,
 )
-from evalhouse.tasks.comparing.intervals import find_tails
 
 # Krippendorff (2011), Computing Krippendorff's Alpha-Reliability, section C: four observers, twelve units, five values.
 FOUR_OBSERVERS = (
@@ -90,57 +87,24 @@ def alpha_of(observers: Sequence[Sequence[object]]) -> float:
     return float(krippendorff_alpha(count_coincidences(pairable).sum(axis=0)))
 
 
-def draw_labels(n: int, n_labels: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    first = rng.integers(0, n_labels, n)
-    second = np.where(rng.random(n) < 0.7, first, rng.integers(0, n_labels, n))
-    return first, second, rng.random(n) + 0.1
-
-
-def table_of(first: np.ndarray, second: np.ndarray, weight: np.ndarray, n_labels: int) -> np.ndarray:
-    table = np.zeros((n_labels, n_labels))
-    np.add.at(table, (first, second), weight)
-    return table
-
-
-def test_alpha_of_four_observers_with_gaps_is_krippendorffs() -> None:
+def test_alpha_is_krippendorffs() -> None:
     assert alpha_of(FOUR_OBSERVERS) == pytest.approx(0.743, abs=5e-4)
-
-
-def test_alpha_of_two_observers_is_krippendorffs() -> None:
     assert alpha_of(TWO_VALUES) == pytest.approx(0.095, abs=5e-4)
     assert alpha_of(FIVE_VALUES) == pytest.approx(0.692, abs=5e-4)
+    assert np.isnan(alpha_of(((1, 1, 1), (1, 1, 1)))), "nothing varies"
 
 
-def test_alpha_of_three_observers_is_that_of_the_encyclopedia() -> None:
-    """The worked example of the Wikipedia article on the coefficient: 15 units, three coders, nominal: 0.691."""
-    gap = None
-    coders = (
-        (gap, gap, gap, gap, gap, 3, 4, 1, 2, 1, 1, 3, 3, gap, 3),
-        (1, gap, 2, 1, 3, 3, 4, 3, gap, gap, gap, gap, gap, gap, gap),
-        (gap, gap, 2, 1, 3, 4, 4, gap, 2, 1, 1, 3, 3, gap, 4),
-    )
-    assert alpha_of(coders) == pytest.approx(0.691, abs=5e-4)
-
-
-def test_alpha_is_undefined_when_nothing_varies() -> None:
-    assert np.isnan(alpha_of(((1, 1, 1), (1, 1, 1))))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_tables_give_what_the_library_gives(seed: int) -> None:
-    first, second, weight = draw_labels(200, 3, seed)
-    table = table_of(first, second, weight, 3)
+def test_tables_give_what_the_library_gives() -> None:
+    rng = np.random.default_rng(0)
+    first, weight = rng.integers(0, 3, 200), rng.random(200) + 0.1
+    second = np.where(rng.random(200) < 0.7, first, rng.integers(0, 3, 200))
+    table = np.zeros((3, 3))
+    np.add.at(table, (first, second), weight)
     assert cohen_kappa(table) == pytest.approx(library().cohen_kappa_score(first, second, sample_weight=weight))
     assert balance_accuracy(table) == pytest.approx(
         library().balanced_accuracy_score(second, first, sample_weight=weight)
     )
     assert share_agreeing(table) == pytest.approx(weight[first == second].sum() / weight.sum())
-
-
-def test_kappa_is_cohens_textbook_figure() -> None:
-    """50 proposals, 20 yes by both, 15 no by both, 5 and 10 apart: κ = 0.4."""
-    assert cohen_kappa(np.array([[20.0, 5.0], [10.0, 15.0]])) == pytest.approx(0.4)
 
 
 def test_values_and_confusion_of_a_judge() -> None:
@@ -199,10 +163,6 @@ def test_small_counts_are_noted(n: int, note: str) -> None:
     assert any(text.startswith(note) for text in found.notes)
 
 
-def test_enough_of_everything_has_no_note() -> None:
-    assert measure_judge(frame_of(support([1] * 30), support([1] * 25 + [0] * 5)), "attribute").notes == ()
-
-
 def test_a_judge_without_a_fault_keeps_a_width() -> None:
     """36 of 36: with a true share below 0.9026 that would be seen in fewer than one case of forty."""
     both = support([1] * 30 + [0] * 6)
@@ -240,34 +200,6 @@ def width(found: Agreement) -> float:
     return found.accuracy.ci_high - found.accuracy.ci_low
 
 
-def test_intervals_are_the_same_for_the_same_seed() -> None:
-    weight = np.random.default_rng(0).uniform(1, 2, 60).tolist()  # so that no two draws come to the same
-    frame = frame_of(support([1] * 60), support([1, 1, 0] * 20), weight=weight)
-    assert measure_judge(frame, "attribute", seed=3) == measure_judge(frame, "attribute", seed=3)
-    assert measure_judge(frame, "attribute", seed=3) != measure_judge(frame, "attribute", seed=4)
-
-
-@pytest.mark.slow
-def test_interval_of_the_accuracy_covers() -> None:
-    """400 draws of 40 samples with two verdicts each, which share their luck: 95 %, less what 400 draws are off by."""
-    rng = np.random.default_rng(5)
-    covered = 0
-    for number in range(400):
-        shares = rng.beta(4, 1, 40)
-        right = rng.random((40, 2)) < shares[:, None]
-        judge = support([1] * 80)
-        samples = [f"s{place // 2}" for place in range(80)]
-        frame = frame_of(judge, support(right.ravel().tolist()), samples=samples)
-        found = measure_judge(frame, "attribute", seed=number, resamples=400).accuracy
-        covered += found.ci_low is not None and found.ci_high is not None and found.ci_low <= 0.8 <= found.ci_high
-    assert 0.92 <= covered / 400 <= 0.98
-
-
-def test_tails_widen_for_few_clusters() -> None:
-    assert find_tails(100_000)[0] == pytest.approx(0.025, abs=1e-4)
-    assert find_tails(10)[0] < 0.015
-
-
 def test_people_with_each_other() -> None:
     first = support([1] * 30 + [0] * 10)
     second = [*support([1] * 25 + [0] * 5 + [0] * 5), *[None] * 5]
@@ -278,16 +210,6 @@ def test_people_with_each_other() -> None:
     (pair,) = found.pairs
     assert pair.reviewers == ("p0", "p1")
     assert pair.agreement.kappa.value == pytest.approx(library().cohen_kappa_score(first[:35], second[:35]))
-
-
-def test_three_reviewers_have_three_pairs_and_one_alpha() -> None:
-    rng = np.random.default_rng(1)
-    people = [support((rng.random(40) < 0.6).tolist()) for _ in range(3)]
-    found = measure_people(frame_of(support([1] * 40), *people), "attribute")
-    assert found.alpha.value == pytest.approx(alpha_of(people))
-    assert [pair.reviewers for pair in found.pairs] == [("p0", "p1"), ("p0", "p2"), ("p1", "p2")]
-    agreeing = [pair.agreement.accuracy.value for pair in found.pairs]
-    assert found.agreeing.value == pytest.approx(np.mean(agreeing))
 
 
 def test_groups_never_mix_steps() -> None:
@@ -306,22 +228,12 @@ def test_groups_never_mix_steps() -> None:
     ]  # fmt: skip
 
 
-def test_labels_of_classify_are_three() -> None:
-    assert STEP_LABELS["classify"] == ("TP", "FP", "FN")
-    judge, person = ["TP", "FP", "TP", "FN"] * 10, ["TP", "TP", "TP", "FN"] * 10
-    found = measure_judge(frame_of(judge, person, step="classify"), "classify")
-    assert found.accuracy.value == pytest.approx(0.75)
-    # People never gave FP, so that it has no recall to average.
-    assert found.balanced_accuracy.value == pytest.approx((20 / 30 + 1) / 2)
-
-
 def make_change_frame(
     old: Sequence[bool],
     new: Sequence[bool],
     people: Sequence[bool],
     *,
     step: str = "rank",
-    per_sample: int = 1,
     reviewer: str = "ann",
     weight: Sequence[float] | float = 1.0,
 ) -> pl.DataFrame:
@@ -334,7 +246,7 @@ def make_change_frame(
     return pl.DataFrame(
         {
             "run_id": ["r"] * n,
-            "sample_id": [f"s{place // per_sample}" for place in range(n)],
+            "sample_id": [f"s{place}" for place in range(n)],
             "step": [step] * n,
             "statement_id": [f"i{place}" for place in range(n)],
             "context_rank": pl.Series([None] * n, dtype=pl.Int64),
@@ -368,15 +280,9 @@ def test_same_verdicts_are_the_same() -> None:
     people = [True, False] * 20
     change = compare_one(make_change_frame([True] * 40, [True] * 40, people))
     assert (change.verdict, change.n_changed) == ("same", 0)
+    cancelled = compare_one(make_change_frame([True] * 40, [False] * 40, people))
+    assert (cancelled.n_better, cancelled.n_worse, cancelled.verdict) == (20, 20, "undecided")
     assert (change.accuracy_difference.value, change.accuracy_difference.ci_low) == (0, None)
-
-
-def test_changes_that_cancel_out_are_undecided() -> None:
-    people = [True, False] * 20
-    change = compare_one(make_change_frame([True] * 40, [False] * 40, people))
-    assert (change.n_better, change.n_worse, change.verdict) == (20, 20, "undecided")
-    assert change.accuracy_difference.ci_low is not None
-    assert change.accuracy_difference.ci_low < 0 < (change.accuracy_difference.ci_high or 0)
 
 
 def test_interval_is_of_the_paired_difference() -> None:
@@ -397,17 +303,6 @@ def change_width(low: float | None, high: float | None) -> float:
     return high - low
 
 
-def test_changed_verdicts_of_one_sample_are_drawn_together() -> None:
-    people = [True] * 60
-    old = [place % 20 < 10 for place in range(60)]
-    apart = compare_one(make_change_frame(old, people, people))
-    together = compare_one(make_change_frame(old, people, people, per_sample=10))
-    assert change_width(together.accuracy_difference.ci_low, together.accuracy_difference.ci_high) > 1.5 * change_width(
-        apart.accuracy_difference.ci_low, apart.accuracy_difference.ci_high
-    )
-    assert "too few samples: 6 of 10" in together.notes
-
-
 def test_weights_and_reviewers_count_as_they_do_for_agreement() -> None:
     people = [True] * 40
     old, new = [True] * 20 + [False] * 20, [True] * 40
@@ -421,17 +316,6 @@ def test_weights_and_reviewers_count_as_they_do_for_agreement() -> None:
     assert (change.n_changed, change.n_better, change.n_worse) == (20, 0, 0)
 
 
-def test_several_steps_have_a_row_each_and_one_for_all_without_kappa() -> None:
-    people = [True, False] * 20
-    first = make_change_frame([True] * 40, people, people)
-    second = make_change_frame(people, people, people, step="attribute")
-    changes = compare_changes(pl.concat([first, second]))
-    assert [change.step for change in changes] == ["attribute", "rank", ALL_STEPS]
-    assert changes[-1].accuracy_old.value == pytest.approx(0.75)
-    assert changes[-1].accuracy_new.value == 1
-    assert changes[-1].kappa_difference is None
-
-
 def test_moves_say_what_people_say() -> None:
     frame = make_change_frame([True, True], [False, True], [False, True])
     (move,) = list_moves(frame).to_dicts()
@@ -440,13 +324,9 @@ def test_moves_say_what_people_say() -> None:
     )  # fmt: skip
 
 
-def test_nothing_to_compare_is_an_empty_list() -> None:
-    assert compare_changes(make_change_frame([True], [True], [True]).clear()) == []
-
-
 def test_equal_prompts_are_seldom_called_different() -> None:
     """Both prompts are right as often; luck alone differs: 5 %, and the error of so many draws."""
-    rng, n_draws = np.random.default_rng(3), 80
+    rng, n_draws = np.random.default_rng(3), 50
     called = 0
     for number in range(n_draws):
         people = [True] * 60

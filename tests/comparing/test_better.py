@@ -72,13 +72,9 @@ def build_nights(folder: Path, metric: MetricFile) -> Warehouse:
     return warehouse
 
 
-@pytest.mark.parametrize("make", [make_own_metric, pytest.param(make_own_rubric, marks=pytest.mark.slow)])
-def test_a_rise_of_what_is_better_low_is_called_worse(
-    make: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert callable(make)
-    metric = make(tmp_path)
-    assert metric.better == "low"
+def test_a_rise_of_what_is_better_low_is_called_worse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metric = make_own_metric(tmp_path)
+    assert metric.better == make_own_rubric(tmp_path).better == "low"
     at = ("--warehouse", build_nights(tmp_path, metric).location.name)
 
     (compared,) = call_here(capsys, "compare", "base", "candidate", "--json", *at).document["metrics"]

@@ -20,18 +20,15 @@ from evalhouse.tasks.comparing.runs import (
     MetricComparison,
     compare_runs,
 )
-from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.store import Warehouse
 
 
 class Nights(NoiseHouse):
     """Two runs without a sample, to be filled."""
 
-    @property
-    def pair(self) -> RunPair:
-        return RunPair(self.warehouse, self.runs[BASE], self.runs[CANDIDATE])
+    def pair(self, base: str = BASE, candidate: str = CANDIDATE) -> RunPair:
+        return RunPair(self.warehouse, self.runs[base], self.runs[candidate])
 
     def add_samples(self, run_id: str, samples: Mapping[str, str], **columns: object) -> None:
         """Samples of a run by id, with their hashes."""
@@ -73,8 +70,8 @@ class Nights(NoiseHouse):
         ]
         self.add("llm_calls", *({"run_id": run_id, **row} for row in rows))
 
-    def compare_pair(self, **settings: Any) -> Comparison:  # noqa: ANN401  # fields of ComparisonSettings
-        return compare_runs(self.pair, ComparisonSettings(**{"resamples": 1000, **settings}))
+    def compare_pair(self, base: str = BASE, candidate: str = CANDIDATE, **settings: Any) -> Comparison:  # noqa: ANN401
+        return compare_runs(self.pair(base, candidate), ComparisonSettings(**{"resamples": 1000, **settings}))
 
 
 Make = Callable[..., Nights]
@@ -94,31 +91,13 @@ def get(comparison: Comparison, metric: str) -> MetricComparison:
     return found
 
 
-def test_samples_are_marked_by_their_runs(make: Make) -> None:
-    nights = make()
-    nights.add_samples(BASE, {"a": "1", "b": "1"})
-    nights.add_samples(CANDIDATE, {"c": "1", "b": "2"})
-    assert nights.pair.fetch("samples").rows() == [("c", False, True), ("b", True, True), ("a", True, False)]
-
-
-def test_scores_of_both_runs_stand_side_by_side(make: Make) -> None:
-    nights = make()
-    nights.add_scores(BASE, "m", {"a": 0.5, "b": None})
-    nights.add_scores(CANDIDATE, "m", {"b": 1.0, "c": 0.0}, version="2")
-    assert sorted(nights.pair.fetch("scores").rows()) == [
-        ("m", "a", 0.5, None, "1", None, "high"),
-        ("m", "b", None, 1.0, "1", "2", "high"),
-        ("m", "c", None, 0.0, None, "2", "high"),
-    ]
-
-
 SAMPLE: dict[str, Any] = {
     "sample_id": "s", "question": "Where?", "answer": "Here.", "ground_truth": "There.", "contexts": ["One.", "Two."],
     "context_ids": ["1", "2"], "reference_context_ids": ["1"], "metadata": '{"rows": [1], "latency": 3}',
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("other", "changed"), [
+CHANGES: tuple[tuple[dict[str, object], list[str]], ...] = (
     ({}, []),
     ({"answer": None}, ["answer"]),
     ({"answer": "Here. "}, ["answer"]),
@@ -130,56 +109,47 @@ SAMPLE: dict[str, Any] = {
     ({"metadata": '{"rows": [2], "latency": 3}'}, ["rows"]),
     ({"metadata": '{"rows": [1], "latency": 9, "tables": {"a": 1}}'}, ["tables"]),
     ({"metadata": None}, ["rows"]),
-])  # fmt: skip
-def test_what_changed_in_a_sample(make: Make, other: dict[str, object], changed: list[str]) -> None:
-    nights = make()
-    nights.add("samples", {"input_hash": "1", **SAMPLE}, {"input_hash": "2", **SAMPLE, **other})
-    nights.add_samples(BASE, {"s": "1"})
-    nights.add_samples(CANDIDATE, {"s": "2"})
-    (row,) = nights.pair.fetch_changed_inputs(METADATA_INPUTS).to_dicts()
-    assert [name for name, is_changed in row.items() if is_changed is True] == changed
-
-
-def test_metadata_of_a_run_sample_replaces_that_of_the_sample(make: Make) -> None:
-    nights = make()
-    nights.add("samples", {"input_hash": "1", **SAMPLE})
-    nights.add_samples(BASE, {"s": "1"})
-    nights.add_samples(CANDIDATE, {"s": "1"}, metadata='{"rows": [7]}')
-    (row,) = nights.pair.fetch_changed_inputs(METADATA_INPUTS).to_dicts()
-    assert [name for name, is_changed in row.items() if is_changed is True] == ["rows"]
-
-
-def test_equal_hashes_are_not_read(make: Make) -> None:
-    nights = make()
-    nights.add("samples", {"input_hash": "1", **SAMPLE})
-    for run_id in (BASE, CANDIDATE):
-        nights.add_samples(run_id, {"s": "1"})
-    assert nights.pair.fetch_changed_inputs(METADATA_INPUTS).is_empty()
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "is_changed"),
-    [
-        ([{"prompt_hash": "p"}], [{"prompt_hash": "p"}], False),
-        ([{"prompt_hash": "p"}], [{"prompt_hash": "q"}], True),
-        ([{"judge": "openai:a"}], [{"judge": "openai:b"}], True),
-        ([{"model": "a-1"}], [{"model": "a-2"}], True),
-        # What came from the record names the model that was asked for, and not the one that answered.
-        ([{"model": "a-1"}], [{"model": "a", "status": "cached"}], False),
-        ([{"model": "a-1"}, {"model": "a-1", "status": "error"}], [{"model": "a-1"}], False),
-        ([{"prompt_hash": "p"}], [{"prompt_hash": "p"}, {"prompt_hash": "q", "status": "error"}], False),
-        ([{"prompt_hash": "p"}], [{"prompt_hash": "p"}, {"prompt_hash": "p"}], False),
-        ([{"step": "rank"}], [{"step": "attribute", "prompt_hash": "q"}], False),
-        ([], [{"prompt_hash": "q"}], False),
-    ],
 )
-def test_another_judge_is_seen_by_sample_and_step(
-    make: Make, before: list[Row], after: list[Row], is_changed: bool
-) -> None:
+
+
+def test_what_changed_in_a_sample(make: Make) -> None:
+    """Metadata of a run's sample replaces the sample's; samples of equal hashes are not read."""
     nights = make()
-    nights.add_calls(BASE, *before)
-    nights.add_calls(CANDIDATE, *after)
-    assert nights.pair.fetch("changed_judges").rows() == ([("s", "classify")] if is_changed else [])
+    for number, (other, _) in enumerate(CHANGES):
+        sample = {**SAMPLE, "sample_id": f"s{number}"}
+        nights.add("samples", {"input_hash": "1", **sample}, {"input_hash": "2", **sample, **other})
+    ids = [f"s{number}" for number in range(len(CHANGES))]
+    nights.add("samples", *({"input_hash": "1", **SAMPLE, "sample_id": name} for name in ("of run", "equal")))
+    nights.add_samples(BASE, dict.fromkeys([*ids, "of run", "equal"], "1"))
+    nights.add_samples(CANDIDATE, {**dict.fromkeys(ids, "2"), "equal": "1"})
+    nights.add_samples(CANDIDATE, {"of run": "1"}, metadata='{"rows": [7]}')
+    rows = nights.pair().fetch_changed_inputs(METADATA_INPUTS).to_dicts()
+    found = {row["sample_id"]: [name for name, is_changed in row.items() if is_changed is True] for row in rows}
+    assert found == {"of run": ["rows"], **dict(zip(ids, (changed for _, changed in CHANGES), strict=True))}
+
+
+JUDGES: tuple[tuple[list[Row], list[Row], bool], ...] = (
+    ([{"prompt_hash": "p"}], [{"prompt_hash": "p"}], False),
+    ([{"prompt_hash": "p"}], [{"prompt_hash": "q"}], True),
+    ([{"judge": "openai:a"}], [{"judge": "openai:b"}], True),
+    ([{"model": "a-1"}], [{"model": "a-2"}], True),
+    # What came from the record names the model that was asked for, and not the one that answered.
+    ([{"model": "a-1"}], [{"model": "a", "status": "cached"}], False),
+    ([{"model": "a-1"}, {"model": "a-1", "status": "error"}], [{"model": "a-1"}], False),
+    ([{"prompt_hash": "p"}], [{"prompt_hash": "p"}, {"prompt_hash": "q", "status": "error"}], False),
+    ([{"prompt_hash": "p"}], [{"prompt_hash": "p"}, {"prompt_hash": "p"}], False),
+    ([{"step": "rank"}], [{"step": "attribute", "prompt_hash": "q"}], False),
+    ([], [{"prompt_hash": "q"}], False),
+)
+
+
+def test_another_judge_is_seen_by_sample_and_step(make: Make) -> None:
+    nights = make()
+    for run_id, side in ((BASE, 0), (CANDIDATE, 1)):
+        calls = ({"sample_id": f"s{number}", **call} for number, case in enumerate(JUDGES) for call in case[side])
+        nights.add_calls(run_id, *calls)
+    expected = [(f"s{number}", "classify") for number, case in enumerate(JUDGES) if case[2]]
+    assert sorted(nights.pair().fetch("changed_judges").rows()) == expected
 
 
 def test_the_numbers_are_those_of_polars(make: Make) -> None:
@@ -219,26 +189,6 @@ def test_the_numbers_are_those_of_polars(make: Make) -> None:
     assert get(comparison, "flat").paired.verdict == "undecided"
 
 
-def test_metrics_stand_in_the_order_of_the_runs(make: Make) -> None:
-    nights = make(metrics=("mrr", "factual_f1"))
-    nights.add_samples(BASE, {"s": "1"})
-    nights.add_samples(CANDIDATE, {"s": "1"})
-    for metric in ("a_metric", "factual_f1", "mrr"):
-        nights.add_scores(BASE, metric, {"s": 0.0})
-    assert [one.metric for one in nights.compare_pair().metrics] == ["mrr", "factual_f1", "a_metric"]
-
-
-def test_the_direction_that_is_better_is_stored_with_the_scores(make: Make) -> None:
-    nights = make()
-    ids = name_ids(12)
-    for run_id, value in ((BASE, 0.0), (CANDIDATE, 0.5)):
-        nights.add_samples(run_id, dict.fromkeys(ids, "1"))
-        for metric, better in (("hallucination", None), ("faithfulness", None), ("blunders", "low")):
-            nights.add_scores(run_id, metric, dict.fromkeys(ids, value), better=better)
-    verdicts = {one.metric: one.paired.verdict for one in nights.compare_pair().metrics}
-    assert verdicts == {"hallucination": "worse", "faithfulness": "better", "blunders": "worse"}
-
-
 def test_runs_without_a_score_or_a_sample(make: Make) -> None:
     nights = make()
     assert nights.compare_pair().metrics == ()
@@ -265,13 +215,17 @@ SETTINGS: list[tuple[dict[str, object], str, str]] = [
 ]
 
 
-def test_settings_of_the_run_move_the_metrics_they_reach(tmp_path: Path) -> None:
+def test_settings_of_the_run_move_the_metrics_they_reach(make: Make) -> None:
+    nights = make()
+    nights.add_samples(BASE, {"s": "1"})
+    for metric in {metric for _, metric, _ in SETTINGS}:
+        nights.add_scores(BASE, metric, {"s": 0.0})
+    for number, (columns, metric, _) in enumerate(SETTINGS):
+        nights.add_run(f"c{number}", minute=60, **columns)
+        nights.add_samples(f"c{number}", {"s": "1"})
+        nights.add_scores(f"c{number}", metric, {"s": 1.0})
     for number, (columns, metric, part) in enumerate(SETTINGS):
-        nights = Nights(tmp_path / str(number), **columns)
-        for run_id, value in ((BASE, 0.0), (CANDIDATE, 1.0)):
-            nights.add_samples(run_id, {"s": "1"})
-            nights.add_scores(run_id, metric, {"s": value})
-        (found,) = get(nights.compare_pair(), metric).parts
+        (found,) = get(nights.compare_pair(candidate=f"c{number}"), metric).parts
         assert (found.name, found.value) == (part, 1.0), (columns, metric)
 
 
@@ -285,11 +239,11 @@ def test_a_users_metric_may_rest_on_any_text(make: Make) -> None:
     assert part.name == "contexts"
 
 
-def make_talks(make: Make, column: str) -> Nights:
+def make_talks(make: Make) -> Nights:
     """Twelve samples of three talks, all of a talk alike, and one that is in no talk."""
     nights = make()
     ids = name_ids(13)
-    metadata = [f'{{"{column}": "talk {place % 3}", "n": {place}}}' for place in range(12)] + ["{}"]
+    metadata = [f'{{"talk": "talk {place % 3}", "n": {place}}}' for place in range(12)] + ["{}"]
     rows = [{"sample_id": name, "metadata": text} for name, text in zip(ids, metadata, strict=True)]
     nights.add("samples", *({**SAMPLE, "input_hash": "1", **one} for one in rows))
     for run_id, values in ((BASE, [0.0] * 13), (CANDIDATE, [[0.5, 0.25, 1.0][place % 3] for place in range(13)])):
@@ -307,9 +261,9 @@ def add_prompt(nights: Nights, prompt_hash: str, name: str, template: str) -> No
     )
 
 
-@pytest.mark.parametrize("metric", [name for name in load_metrics() if name.startswith("relevance_")])
-def test_a_changed_ground_truth_counts_where_the_stored_prompt_took_it(make: Make, metric: str) -> None:
+def test_a_changed_ground_truth_counts_where_the_stored_prompt_took_it(make: Make) -> None:
     nights = make()
+    metrics = [name for name in load_metrics() if name.startswith("relevance_")]
     ids = name_ids(8)
     truths = {BASE: ("1", "Here."), CANDIDATE: ("2", "There.")}
     for value, (run_id, (input_hash, truth)) in enumerate(truths.items()):
@@ -317,12 +271,15 @@ def test_a_changed_ground_truth_counts_where_the_stored_prompt_took_it(make: Mak
         nights.add(
             "samples", *(SAMPLE | {"sample_id": name, "input_hash": input_hash, "ground_truth": truth} for name in ids)
         )
-        nights.add_scores(run_id, metric, dict.fromkeys(ids, float(value)))
+        for metric in metrics:
+            nights.add_scores(run_id, metric, dict.fromkeys(ids, float(value)))
         calls = {"step": "grade_relevance", "prompt_hash": "p", "judge": "j", "status": "ok"}
         nights.add_calls(run_id, *({"sample_id": name, **calls} for name in ids))
     template = "variables: {question: text, ground_truth: text, answer: text}"
     add_prompt(nights, "p", "relevance", template)
-    assert [part.name for part in get(nights.compare_pair(), metric).parts] == ["ground_truth"]
+    comparison = nights.compare_pair()
+    found = {metric: [part.name for part in get(comparison, metric).parts] for metric in metrics}
+    assert found == {metric: ["ground_truth"] for metric in metrics}
 
 
 def test_a_users_rubric_is_moved_by_its_judge_and_only_by_inputs_that_it_read(make: Make) -> None:
@@ -346,7 +303,7 @@ def test_a_users_rubric_is_moved_by_its_judge_and_only_by_inputs_that_it_read(ma
 
 
 def test_clusters_by_a_named_column_leave_few_observations(make: Make) -> None:
-    nights = make_talks(make, "talk")
+    nights = make_talks(make)
     alone, clustered = get(nights.compare_pair(), "m").paired, get(nights.compare_pair(cluster="talk"), "m").paired
     assert (alone.n_clusters, clustered.n_clusters) == (13, 4)
     assert alone.verdict == "better"
@@ -355,22 +312,9 @@ def test_clusters_by_a_named_column_leave_few_observations(make: Make) -> None:
     assert alone.difference == clustered.difference
 
 
-def test_a_known_column_groups_samples_of_which_some_have_no_value(make: Make) -> None:
-    nights = make_talks(make, "conversation_id")
-    comparison = nights.compare_pair()
-    assert (comparison.cluster, get(comparison, "m").paired.n_clusters) == ("conversation_id", 4)
-    assert "1 samples have no conversation_id: each of them counts as a separate group" in comparison.warnings
-    with open_writer(nights.warehouse.location, patience_s=5.0) as connection:
-        connection.execute("""update samples set metadata = '{"conversation_id": 9}' where metadata::varchar = '{}'""")
-    comparison = nights.compare_pair()
-    assert (comparison.cluster, get(comparison, "m").paired.n_clusters) == ("conversation_id", 4)
-    assert not [warning for warning in comparison.warnings if "conversation_id" in warning]
-    assert nights.compare_pair(cluster="none").cluster is None
-
-
 def test_a_column_that_is_not_there_is_refused(make: Make) -> None:
     with pytest.raises(ComparisonError, match="metadata column 'talks'; did you mean talk"):
-        make_talks(make, "talk").compare_pair(cluster="talks")
+        make_talks(make).compare_pair(cluster="talks")
 
 
 def test_only_what_moved_is_listed(make: Make) -> None:
@@ -383,43 +327,32 @@ def test_only_what_moved_is_listed(make: Make) -> None:
     assert nights.compare_pair().moves.rows() == [("b", "m", 0.5, 0.75, "noise"), ("c", "m", None, 1.0, "noise")]
 
 
-def test_a_comparison_leaves_the_warehouse_as_it_was(make: Make) -> None:
-    nights = make_talks(make, "talk")
-
-    def count(warehouse: Warehouse) -> list[dict[str, object]]:
-        return warehouse.read_rows("select count(*) as n, (select count(*) from scores) as n_scores from batches")
-
-    before, bytes_before = count(nights.warehouse), nights.warehouse.location.path.read_bytes()
-    nights.compare_pair()
-    assert count(nights.warehouse) == before
-    assert nights.warehouse.location.path.read_bytes() == bytes_before
-
-
-@pytest.mark.parametrize(
-    ("changed", "fell", "scored", "stages"),
-    [
-        (("answer", "contexts"), ("factual_f1", "context_recall"), ("context_recall", "mrr"), {"retrieval": "worse"}),
-        (("contexts",), ("context_recall",), ("context_recall",), {"retrieval": "worse"}),
-        (("answer", "contexts"), ("factual_f1",), ("context_recall",), {"generation": "worse"}),
-        (("answer",), ("factual_f1",), ("context_recall",), {"generation": "worse"}),
-        (("answer",), ("factual_f1",), (), {"generation": "worse"}),
-        (("answer", "contexts"), ("factual_f1",), (), {"answer": "worse"}),  # nothing measures the contexts
-        (("ground_truth",), ("factual_f1", "context_recall"), ("context_recall",), {}),
-        (("answer", "contexts"), (), ("context_recall",), {}),
-    ],
+STAGES: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], dict[str, str]], ...] = (
+    (("answer", "contexts"), ("factual_f1", "context_recall"), ("context_recall", "mrr"), {"retrieval": "worse"}),
+    (("contexts",), ("context_recall",), ("context_recall",), {"retrieval": "worse"}),
+    (("answer", "contexts"), ("factual_f1",), ("context_recall",), {"generation": "worse"}),
+    (("answer",), ("factual_f1",), ("context_recall",), {"generation": "worse"}),
+    (("answer",), ("factual_f1",), (), {"generation": "worse"}),
+    (("answer", "contexts"), ("factual_f1",), (), {"answer": "worse"}),  # nothing measures the contexts
+    (("ground_truth",), ("factual_f1", "context_recall"), ("context_recall",), {}),
+    (("answer", "contexts"), (), ("context_recall",), {}),
 )
-def test_the_stage_that_got_worse_follows_from_what_changed_where_scores_fell(
-    make: Make, changed: tuple[str, ...], fell: tuple[str, ...], scored: tuple[str, ...], stages: dict[str, str]
-) -> None:
+
+
+def test_the_stage_that_got_worse_follows_from_what_changed_where_scores_fell(make: Make) -> None:
     """Half of the samples have other texts, and lower scores in these metrics; without verdicts there are no causes."""
     nights = make()
     ids = name_ids(20)
     texts = {"contexts": ["Three."], "answer": "Not here.", "ground_truth": "Elsewhere."}
-    for run_id, hurt in ((BASE, set()), (CANDIDATE, set(ids[:10]))):
-        for name in ids:
-            others = {column: texts[column] for column in changed} if name in hurt else {}
-            nights.add("samples", {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **others})
-        nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
-        for metric in ("factual_f1", *scored):
-            nights.add_scores(run_id, metric, {name: 0.0 if name in hurt and metric in fell else 1.0 for name in ids})
-    assert nights.compare_pair().causes.stages == stages
+    for number, (changed, fell, scored, _) in enumerate(STAGES):
+        for run_id, hurt in ((f"b{number}", set()), (f"c{number}", set(ids[:10]))):
+            nights.add_run(run_id, minute=number)
+            for name in ids:
+                others = {column: texts[column] for column in changed} if name in hurt else {}
+                nights.add("samples", {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **others})
+            nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
+            for metric in ("factual_f1", *scored):
+                values = {name: 0.0 if name in hurt and metric in fell else 1.0 for name in ids}
+                nights.add_scores(run_id, metric, values)
+    for number, (*case, stages) in enumerate(STAGES):
+        assert nights.compare_pair(f"b{number}", f"c{number}").causes.stages == stages, case

@@ -63,17 +63,14 @@ def test_runs_without_common_samples_have_no_difference() -> None:
     assert (found.n, found.n_clusters) == (0, 0)
     assert found.difference is found.ci_low is found.ci_high is found.p is found.p_adjusted is None
     assert found.verdict == "undecided"
-
-
-def test_no_sample_and_no_metric_at_all() -> None:
     assert compare(np.empty(0)).verdict == "undecided"
     assert compare_many(np.empty((3, 0))) == []
 
 
-@pytest.mark.parametrize("n", [2, 20, 500])
+@pytest.mark.parametrize("n", [2, 500])
 def test_equal_scores_are_the_same_and_their_interval_is_what_so_few_cannot_exclude(n: int) -> None:
     found = compare([0.0] * n)
-    assert found.verdict == "same"
+    assert found.verdict == compare([1e-16, -1e-16, 0.0]).verdict == "same"  # sums in another order
     assert found.p == 1.0
     # The upper limits of no gain and of no loss among n.
     most = float(stats.binomtest(0, n).proportion_ci(method="exact").high)
@@ -102,19 +99,6 @@ def test_few_moves_count_by_the_scale_and_six_by_the_widest() -> None:
     assert six.ci_high == pytest.approx(-6 / 40 * 0.1 + 0.1 * 0.1, abs=0.005)
 
 
-def test_on_another_scale_few_moves_are_as_wide_as_it() -> None:
-    column = np.array([-1.0, *[0.0] * 39])[:, None]
-    wide, narrow = (
-        compare_paired(column, np.arange(40), low_is_good=[False], scales=[scale])[0] for scale in (100.0, 1.0)
-    )
-    assert wide.ci_high is not None
-    assert wide.ci_high > 50 * (narrow.ci_high or 0.0) > 0
-
-
-def test_scores_summed_in_another_order_are_the_same() -> None:
-    assert compare([1e-16, -1e-16, 0.0]).verdict == "same"
-
-
 @pytest.mark.parametrize(("n", "verdict"), [(1, "undecided"), (3, "undecided"), (5, "undecided"), (6, "better")])
 def test_few_samples_that_all_gain_stay_undecided(n: int, verdict: str) -> None:
     found = compare([0.3] * n)
@@ -130,7 +114,7 @@ def test_better_is_lower_for_metrics_of_faults() -> None:
     assert compare(-gain).verdict == compare(gain, low=True).verdict == "worse"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_exact_test_is_scipys(seed: int) -> None:
     differences = np.random.default_rng(seed).choice([-0.5, 0.0, 0.25, 0.5, 1.0], size=12)
     theirs = stats.permutation_test(
@@ -156,14 +140,6 @@ def test_a_drawn_p_is_never_zero() -> None:
     assert found.p == pytest.approx(1 / 10_001)
 
 
-def test_of_many_samples_the_interval_is_that_of_scipys_bootstrap() -> None:
-    differences = np.random.default_rng(6).choice([0.0, 0.0, 0.5, -0.5, 1.0], size=400)
-    theirs = stats.bootstrap((differences,), np.mean, method="percentile", n_resamples=10_000, rng=1)
-    found = compare(differences)
-    assert found.ci_low == pytest.approx(theirs.confidence_interval.low, abs=0.006)
-    assert found.ci_high == pytest.approx(theirs.confidence_interval.high, abs=0.006)
-
-
 def test_equal_seeds_give_equal_results_and_others_nearly() -> None:
     differences = np.random.default_rng(7).normal(0.1, 1.0, size=60)
     assert compare(differences, seed=3) == compare(differences, seed=3)
@@ -171,15 +147,6 @@ def test_equal_seeds_give_equal_results_and_others_nearly() -> None:
     assert one.p != other.p
     assert one.p == pytest.approx(other.p, abs=0.03)
     assert (one.ci_low, one.ci_high) == (other.ci_low, other.ci_high), "nothing in it is drawn"
-
-
-def test_a_metric_of_few_samples_is_drawn_among_its_own() -> None:
-    differences = np.random.default_rng(8).normal(0.0, 1.0, size=(1000, 2))
-    differences[5:, 1] = np.nan
-    wide, narrow = compare_many(differences)[1], compare(differences[:5, 1])
-    assert wide.n == narrow.n == 5
-    assert wide.ci_low == pytest.approx(narrow.ci_low, abs=0.05)
-    assert wide.p == narrow.p
 
 
 def test_samples_of_one_cluster_are_flipped_together() -> None:
@@ -190,26 +157,7 @@ def test_samples_of_one_cluster_are_flipped_together() -> None:
     assert alone.p == pytest.approx(2 / 128)
 
 
-def test_one_cluster_is_one_observation() -> None:
-    found = compare([0.2, 0.4, 0.6] * 10, [7] * 30)
-    assert (found.n, found.n_clusters) == (30, 1)
-    assert found.ci_low is None
-    assert found.p == 1.0
-
-
 SCORES = st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.0, 0.25, 1.0]), min_size=2, max_size=14)
-
-
-@given(SCORES)
-@settings(max_examples=40, deadline=None)
-def test_the_way_back_is_the_mirror_image(differences: list[float]) -> None:
-    there, back = compare(differences, resamples=400), compare([-value for value in differences], resamples=400)
-    assert there.p == pytest.approx(back.p, abs=0.12 if not there.is_exact else 1e-12)
-    assert there.difference == pytest.approx(-(back.difference or 0.0))
-    assert (there.n_higher, there.n_lower) == (back.n_lower, back.n_higher)
-    assert (there.ci_low is None) == (back.ci_low is None)
-    if there.ci_low is not None and back.ci_high is not None:
-        assert there.ci_low == pytest.approx(-back.ci_high)
 
 
 @given(SCORES)
@@ -227,19 +175,6 @@ def test_what_is_found_keeps_to_what_can_be(differences: list[float]) -> None:
     assert found.ci_low < found.ci_high, "no number of samples is certain"
 
 
-def test_p_does_not_depend_on_the_scale_of_scores() -> None:
-    differences = np.random.default_rng(9).normal(0.2, 1.0, size=40)
-    one, other = compare(differences), compare(differences * 100)
-    assert one.p == other.p
-    assert one.ci_low is not None
-    assert one.ci_low * 100 == pytest.approx(other.ci_low)
-
-
-def test_clusters_of_one_count_as_single_samples() -> None:
-    differences = np.random.default_rng(14).normal(0.1, 1.0, size=30)
-    assert compare(differences, list(range(30))) == compare(differences, [number * 7 for number in range(30)])
-
-
 def adjust_by_hand(differences: Floats) -> list[float]:
     """Westfall and Young's step-down maxT as their definition has it, over all sign patterns."""
     patterns = np.array(list(itertools.product([-1.0, 1.0], repeat=len(differences))))
@@ -253,24 +188,13 @@ def adjust_by_hand(differences: Floats) -> list[float]:
     return adjusted
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_p_is_adjusted_as_westfall_and_young_define_it(seed: int) -> None:
     generator = np.random.default_rng(seed)
     differences = generator.normal(0.4, 1.0, size=(10, 1)) + generator.normal(0.0, 0.7, size=(10, 5))
     found = compare_many(differences)
     assert [one.p_adjusted for one in found] == pytest.approx(adjust_by_hand(differences))
     assert all(one.is_exact and one.p is not None and one.p <= (one.p_adjusted or 0.0) for one in found)
-
-
-def test_copies_of_a_metric_cost_nothing_and_strangers_do() -> None:
-    differences = np.random.default_rng(1).normal(0.35, 1.0, size=(40, 1))
-    copies = compare_many(np.hstack([differences] * 18))
-    assert [one.p_adjusted for one in copies] == [copies[0].p] * 18
-    strangers = np.hstack([differences, np.random.default_rng(2).normal(0.0, 1.0, size=(40, 17))])
-    among = compare_many(strangers)[0]
-    assert among.p is not None
-    assert among.p_adjusted is not None
-    assert 5 * among.p < among.p_adjusted <= 18 * among.p + 0.01
 
 
 def test_only_the_metrics_that_are_asked_about_count_for_the_adjustment() -> None:
@@ -292,30 +216,14 @@ def share_covered(found: Sequence[Paired], truth: float) -> float:
     return float(np.mean([one.ci_low is not None and one.ci_low <= truth <= (one.ci_high or 0.0) for one in found]))
 
 
-RARE = {"8 % lost, 4 % gained": (0.08, 0.04), "2 % lost": (0.02, 0.0), "2 % lost, 1 % gained": (0.02, 0.01)}
-
-
-@pytest.mark.parametrize("rates", RARE)
-@pytest.mark.parametrize("n", [20, pytest.param(200, marks=pytest.mark.slow)])
-def test_the_interval_covers_the_truth_where_flips_are_rare(n: int, rates: str) -> None:
-    """A bootstrap, which knows only what it saw, covers 0.78 and 0.33 at n = 20."""
-    lost, gained = RARE[rates]
-    generator = np.random.default_rng(n)
-    flips = generator.choice([-1.0, 0.0, 1.0], p=[lost, 1 - lost - gained, gained], size=(n, N_RUNS))
-    covered = share_covered(compare_many(flips, resamples=1), gained - lost)
-    print(f"coverage, {rates}, n = {n}: {covered:.3f}")
-    assert covered >= 0.94
-
-
-@pytest.mark.parametrize("n", [pytest.param(8, marks=pytest.mark.slow), 20])
-def test_the_interval_covers_the_truth(n: int) -> None:
-    generator = np.random.default_rng(n)
-    evenly = generator.normal(0.2, 1.0, size=(n, N_RUNS))
+def test_the_interval_covers_the_truth() -> None:
+    generator = np.random.default_rng(20)
+    evenly = generator.normal(0.2, 1.0, size=(20, N_RUNS))
     assert 0.93 <= share_covered(compare_many(evenly, resamples=2000), 0.2) <= 0.985
     # Most samples do not change, a few gain or lose: the usual night.
     steps = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
     shares = np.array([0.05, 0.1, 0.6, 0.15, 0.1])
-    seldom = generator.choice(steps, p=shares, size=(n, N_RUNS))
+    seldom = generator.choice(steps, p=shares, size=(20, N_RUNS))
     assert 0.90 <= share_covered(compare_many(seldom, resamples=2000), float(steps @ shares)) <= 0.999
 
 
@@ -328,7 +236,7 @@ def test_only_the_clustered_interval_covers_when_samples_share_a_document() -> N
     assert share_covered(compare_many(differences[:, :200], resamples=1000), 0.1) < 0.7
 
 
-@pytest.mark.parametrize("n", [6, 12, 40])
+@pytest.mark.parametrize("n", [6, 40])
 def test_false_alarms_are_as_rare_as_promised(n: int) -> None:
     differences = np.random.default_rng(n).choice([-0.5, 0.0, 0.0, 0.5], size=(n, N_RUNS))
     p_values = [one.p for one in compare_many(differences, resamples=2000)]
@@ -337,7 +245,7 @@ def test_false_alarms_are_as_rare_as_promised(n: int) -> None:
 
 def test_over_many_metrics_there_is_seldom_one_false_alarm() -> None:
     generator = np.random.default_rng(12)
-    n_alarms, n_nights = 0, 150
+    n_alarms, n_nights = 0, 80
     for night in range(n_nights):
         shared = generator.normal(size=(40, 1))
         differences = shared + generator.normal(size=(40, 12))  # metrics of one verdict go together

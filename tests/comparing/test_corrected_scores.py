@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from corrected_runs import Design, Drawn, draw, fill_drawn
-from rows import Row, Sample, add_samples, fill, open_rows, read, read_metrics, score
+from rows import Row, Sample, add_samples, fill, open_rows, read, score
 from scipy.optimize import minimize_scalar
 from scipy.stats import t as student
 
@@ -45,8 +45,7 @@ def width(found: pl.DataFrame) -> float:
     pytest.param(GOOD, {}, id="good", marks=pytest.mark.slow),
     pytest.param(LENIENT, {"truth": 0.9}, id="lenient, high", marks=pytest.mark.slow),
     pytest.param(POOR, {"hard_share": 0.5}, id="poor, strata", marks=pytest.mark.slow),
-    pytest.param(LENIENT, UNFINISHED, id="lenient, strata, unfinished", marks=pytest.mark.slow),
-    pytest.param(LENIENT, {**UNFINISHED, "n_runs": 120}, id="lenient, strata, unfinished, fewer runs"),
+    pytest.param(LENIENT, {**UNFINISHED, "n_runs": 120}, id="lenient, strata, unfinished"),
 ])  # fmt: skip
 def test_intervals_cover_the_truth_where_the_judge_is_biased(
     judge: Mapping[str, float], further: dict[str, Any]
@@ -65,7 +64,7 @@ def test_intervals_cover_the_truth_where_the_judge_is_biased(
 
 
 def test_interval_is_narrower_than_that_of_peoples_labels_alone_when_the_judge_is_good() -> None:
-    design = Design(n_runs=100, n_samples=200, n_picked=80, seed=5, **GOOD)
+    design = Design(n_runs=50, n_samples=200, n_picked=80, seed=5, **GOOD)
     drawn = draw(design)
     with open_rows() as con:
         fill_drawn(con, drawn)
@@ -86,17 +85,8 @@ def people_alone(drawn: Drawn, run: int) -> float:
 
 
 def test_a_judge_that_says_nothing_is_given_no_weight_to_speak_of() -> None:
-    found = correct(Design(n_runs=100, n_samples=120, n_picked=80, sensitivity=0.5, specificity=0.5))
+    found = correct(Design(n_runs=50, n_samples=120, n_picked=80, sensitivity=0.5, specificity=0.5))
     assert found["judge_weight"].mean() < 0.15  # type: ignore[operator]
-
-
-@pytest.mark.slow
-def test_few_reviews_without_an_error_leave_a_wide_interval() -> None:
-    """A judge who is right of 97 in 100 and lenient for the rest: of 50 reviewed a fifth of the runs see no error."""
-    design = Design(n_runs=N_RUNS, n_samples=400, n_picked=50, truth=0.9, sensitivity=1.0, specificity=0.7, seed=9)
-    found = correct(design)
-    assert (found["judge_bias"].abs() < 1e-12).sum() > 40
-    assert cover(found, 0.9) >= 0.928
 
 
 @pytest.mark.parametrize("hard_share", [0.0, 0.5])
@@ -167,12 +157,6 @@ def test_too_little_reviewed_has_counts_and_no_corrected_mean(n_picked: int, n_s
     assert row["mean"] is not None
 
 
-def test_nothing_reviewed_has_no_row() -> None:
-    with open_rows() as con:
-        fill_drawn(con, draw(Design(n_runs=1, n_samples=20, n_picked=0, **GOOD)))
-        assert read(con, "from corrected_scores") == []
-
-
 def review(con: duckdb.DuckDBPyConnection, labels: Mapping[str, str], *, run_id: str = "r", **more: object) -> None:
     """One export of a run in which these items were picked, and one person's labels of them; ids like A1 or C2."""
     rows: list[Row] = []
@@ -240,11 +224,6 @@ def test_contexts_beyond_k_and_repeats_do_not_count() -> None:
     ]  # fmt: skip
 
 
-def test_default_k_is_that_of_the_metric() -> None:
-    """The views cannot read the metric's header; where it changes they must."""
-    assert read_metrics()["precision_retrieved"].parameters == {"k": 5.0}
-
-
 def test_reviewers_who_differ_share_a_verdict_and_the_latest_label_of_each_counts() -> None:
     sample = Sample(answer=["TP"], answer_support=[[1]])
     with open_rows() as con:
@@ -276,14 +255,6 @@ def test_verdicts_without_a_label_are_represented_by_their_group() -> None:
         weights = {row["weight"] for row in read(con, "from corrected_verdicts")}
     assert [(row["n_picked"], row["n_labelled"]) for row in strata] == [(4, 3)]
     assert list(weights) == [pytest.approx(2 * 4 / 3)]
-
-
-def test_labels_of_verdicts_that_chance_did_not_pick_do_not_correct() -> None:
-    with open_rows() as con:
-        add_scored(con, Sample(answer=["TP"], answer_support=[[1]]), ("faithfulness",))
-        review(con, {"attribute s A1": "supported"})
-        con.execute("delete from review_picks")
-        assert read(con, "from corrected_verdicts") == []
 
 
 def test_labels_carried_into_a_run_that_shares_little_correct_nothing() -> None:

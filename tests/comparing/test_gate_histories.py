@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from gate_histories import Floats, Gate, World, find_first, run_nights
 
-from evalhouse.tasks.comparing.gate_checks import list_windows
-
 WORLD = World()
 Make = Callable[[np.random.Generator], Iterator[Floats]]
 
@@ -43,22 +41,15 @@ def count_found(histories: list[list[dict[str, str]]], kind: str) -> int:
 
 @pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
 def test_a_broken_bot_fails_every_night_until_it_is_fixed(against: str) -> None:
-    for outcomes in run_histories(break_down, 3, against=against):
+    for outcomes in run_histories(break_down, 2, against=against):
         assert [outcome["gate"] for outcome in outcomes[3:9]] == ["failed"] * 6
         assert outcomes[9]["gate"] == "passed"
 
 
 def test_a_plain_previous_run_forgets_what_was_refused() -> None:
     """The effect of the named choice, and why it is not the default."""
-    for outcomes in run_histories(break_down, 3, against="previous_any", trend=None):
+    for outcomes in run_histories(break_down, 2, against="previous_any", trend=None):
         assert [outcome["gate"] for outcome in outcomes[3:9]] == ["failed"] + ["passed"] * 5
-
-
-def test_what_was_accepted_passes_from_then_on() -> None:
-    gate, nights = Gate(trend=0.01, resamples=1_000), break_down(np.random.default_rng(1))
-    assert [gate.decide(next(nights))["gate"] for _ in range(4)][-1] == "failed"
-    gate.accept()
-    assert [gate.decide(next(nights))["gate"] for _ in range(5)] == ["passed"] * 5
 
 
 def test_a_slow_loss_is_found_within_ten_nights_and_quiet_nights_are_let_through() -> None:
@@ -68,19 +59,10 @@ def test_a_slow_loss_is_found_within_ten_nights_and_quiet_nights_are_let_through
 
 @pytest.mark.slow
 def test_a_slow_loss_is_found_in_most_histories_and_false_alarms_are_few() -> None:
-    histories = run_histories(get_worse, 100, resamples=2_000)
-    print(f"found: {count_found(histories, 'trend')} of 100 by the trend, {count_found(histories, 'gate')} by the gate")
-    assert count_found(histories, "trend") >= 80
+    histories = run_histories(get_worse, 40, resamples=2_000)
+    print(f"found: {count_found(histories, 'trend')} of 40 by the trend, {count_found(histories, 'gate')} by the gate")
+    assert count_found(histories, "trend") >= 32
     # At a limit of 0 chance alone decides.
-    n_false = count_found(run_histories(stay, 100, limit=0.02, trend=0.0, resamples=2_000), "trend")
-    print(f"false alarms: {n_false} of 100 quiet histories")
-    assert n_false <= 5
-
-
-def test_windows_are_thirds_of_all_nights_and_of_the_newest() -> None:
-    def show(n: int) -> list[tuple[int, int]]:
-        return [(window.start, window.n_side) for window in list_windows(n)]
-
-    assert [show(n) for n in (1, 2, 5, 6, 20)] == [[], [(0, 1)], [(0, 1)], [(0, 2)], [(0, 6)]]
-    assert show(21) == [(0, 7), (1, 6)]
-    assert show(60) == [(0, 10), (40, 6)]
+    n_false = count_found(run_histories(stay, 40, limit=0.02, trend=0.0, resamples=2_000), "trend")
+    print(f"false alarms: {n_false} of 40 quiet histories")
+    assert n_false <= 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import sqrt
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -27,8 +27,6 @@ from evalhouse.tasks.comparing.gate_checks import (
     count_outcomes,
     is_passed,
 )
-from evalhouse.tasks.comparing.intervals import find_mean_interval
-from evalhouse.tasks.comparing.noise import Noise, find_floor
 from evalhouse.tasks.comparing.runs import MetricComparison
 
 
@@ -329,59 +327,3 @@ def test_few_samples_with_rare_flips_pass_no_drop_that_they_cannot_exclude() -> 
         ]
         assert outcomes.count("passed") / N_RUNS <= 0.02
         assert outcomes.count("failed") / N_RUNS <= 0.1
-
-
-JUDGE_FLIPS = 0.1
-
-
-def flip(generator: np.random.Generator, truths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A judge's verdicts of true or false, one in ten of which is the other one."""
-    flips = generator.random(truths.shape) < JUDGE_FLIPS
-    return np.where(flips, 1.0 - truths, truths)
-
-
-def judge_nights(generator: np.random.Generator, *, drop: float, n: int, n_again: int) -> dict[str, MetricComparison]:
-    """Two nights over n samples, in the second of which a share of the good ones is bad, by a judge whose noise was
-    measured over as many pairs."""
-    truths = (generator.random(n) < 0.8).astype(np.float64)
-    later = np.where(generator.random(n) < drop / 0.8, 0.0, truths)
-    base, candidate = flip(generator, truths), flip(generator, later)
-    pairs = base[:n_again] - flip(generator, truths[:n_again])
-    noise = Noise(n_pairs=n_again, n_changed=int((pairs != 0).sum()), sum_squares=float((pairs**2).sum()))
-    floor = find_floor(noise, n=n, again=np.ones(n, dtype=np.int64), scale=1.0)
-    return compare_values({"factual_f1": candidate - base}, floor)
-
-
-@pytest.mark.parametrize("n_again", [pytest.param(10, marks=pytest.mark.slow), 100])
-def test_with_a_noisy_judge_few_gates_fail_where_nothing_changed_and_most_do_at_a_great_drop(n_again: int) -> None:
-    """200 samples at a limit of 0 and of 0.02, with no drop and a true one of 0.25; the judge sees 0.8 of it."""
-    generator = np.random.default_rng(23)
-    shares: dict[float, dict[float, float]] = {}
-    for drop in (0.0, 0.25):
-        nights = [judge_nights(generator, drop=drop, n=200, n_again=n_again) for _ in range(N_RUNS)]
-        shares[drop] = {
-            limit: sum(check_drops({"factual_f1": limit}, found)[0].outcome == "failed" for found in nights) / N_RUNS
-            for limit in (0.0, 0.02)
-        }
-    print(f"share of gates that failed, by true drop and limit, {n_again} judged again: {shares}")
-    allowed = 0.05 + 3 * sqrt(0.05 * 0.95 / N_RUNS)
-    assert shares[0.0][0.0] <= allowed
-    assert shares[0.0][0.02] <= allowed
-    assert shares[0.25][0.02] >= 0.8
-
-
-def test_a_mean_of_just_the_minimum_seldom_fails_and_one_far_below_mostly_does() -> None:
-    """60 verdicts of true or false, at a minimum of 0.8, with the interval that `run_scores` makes of them."""
-    generator = np.random.default_rng(22)
-    shares = {}
-    for mean in (0.8, 0.6):
-        n_true = generator.binomial(60, mean, size=1000)
-        n_failed = 0
-        for total in n_true:
-            low, high = find_mean_interval(np.arange(60) < total, np.arange(60), minimum=0.0) or (None, None)
-            score = Score(mean=total / 60, ci_low=low, ci_high=high, n_scored=60, n_samples=60, n_applicable=60)
-            n_failed += check_mean("min", "own", 0.8, score).outcome == "failed"
-        shares[mean] = n_failed / 1000
-    print(f"share of minimums that failed, by true mean: {shares}")
-    assert shares[0.8] <= 0.05
-    assert shares[0.6] >= 0.8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from random import Random
 
 import numpy as np
 import pytest
@@ -84,39 +83,6 @@ def test_the_parts_add_up_to_the_difference_of_the_means(rows: list[Row]) -> Non
     assert sum(part.n for part in parts) == sum(row[0] is not None or row[1] is not None for row in rows)
     assert all(0 <= part.n_moved <= part.n and part.n > 0 for part in parts)
     assert len({part.name for part in parts}) == len(parts)
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20), NAMES)
-def test_one_thing_that_changes_makes_one_part(pairs: list[tuple[float, float]], name: str) -> None:
-    (part,) = split([keep(base, candidate, name) for base, candidate in pairs])
-    assert part.name == name
-    assert part.n == len(pairs)
-
-
-MIRRORED = {
-    "added": "removed", "removed": "added", "newly_scored": "no_longer_scored", "no_longer_scored": "newly_scored",
-}  # fmt: skip
-
-
-@given(st.lists(draw_row(), max_size=30))
-def test_the_way_back_has_the_same_parts_with_the_other_sign(rows: list[Row]) -> None:
-    there = split(rows)
-    back = split([(after, before, in_after, in_before, name) for before, after, in_before, in_after, name in rows])
-    mirrored = {MIRRORED.get(part.name, part.name): (part.n, part.n_moved) for part in there}
-    assert {part.name: (part.n, part.n_moved) for part in back} == mirrored
-    values = {MIRRORED.get(part.name, part.name): -part.value for part in there}
-    assert as_values(back) == pytest.approx(values, abs=1e-12)
-
-
-@given(st.lists(draw_row(), max_size=30), st.randoms())
-def test_the_order_of_the_samples_does_not_matter(rows: list[Row], random: Random) -> None:
-    shuffled = random.sample(rows, len(rows))
-    assert as_values(split(shuffled)) == pytest.approx(as_values(split(rows)), abs=1e-12)
-
-
-def test_a_sum_in_another_order_has_not_moved() -> None:
-    (part,) = split([keep(0.1 + 0.2, 0.3, "answer")])
-    assert part.n_moved == 0
 
 
 def test_parts_by_hand() -> None:

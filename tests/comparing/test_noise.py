@@ -63,13 +63,6 @@ def test_of_pairs_that_all_agree_the_floor_is_the_rule_of_three() -> None:
         assert find(measure([0.0] * n_pairs), n=200) == pytest.approx(expected, rel=1e-4)
 
 
-def test_few_pairs_that_differ_are_bounded_by_how_many_can() -> None:
-    one = measure([0.1, *[0.0] * 19])
-    share = stats.binomtest(1, 20, alternative="less").proportion_ci(0.95).high
-    assert find(one, n=100) == pytest.approx(1.96 * sqrt(share / 100) + 0.05 / 100, rel=1e-4)
-    assert find(measure([0.5, 0.5]), n=100) == pytest.approx((1.96 * 10 + 0.25) / 100, rel=1e-4), "all of them can"
-
-
 def test_only_samples_judged_again_bring_noise() -> None:
     noise = measure(PAIRS)
     assert find(noise, n=200, m=0) == 0.0
@@ -77,23 +70,6 @@ def test_only_samples_judged_again_bring_noise() -> None:
     assert floors == sorted(floors)
     half_step = np.sqrt(np.mean(np.square(PAIRS[:8]))) / 2 / 200
     assert (floors[1] - half_step) * 2 == pytest.approx(floors[2] - half_step), "as the root of how many"
-
-
-def test_samples_of_a_cluster_count_as_if_they_erred_together() -> None:
-    noise = measure(PAIRS)
-    apart = find(noise, n=200)
-    together = find_floor(noise, n=200, again=np.full(25, 8, dtype=np.int64), scale=1.0)
-    as_one_each = find(noise, n=25)
-    half_step = np.sqrt(np.mean(np.square(PAIRS[:8]))) / 2
-    assert together - half_step / 200 == pytest.approx(as_one_each - half_step / 25)
-    assert together > apart
-
-
-def test_the_floor_is_in_the_unit_of_the_scores() -> None:
-    letters = measure(np.array(PAIRS) * 1000)
-    assert find(letters, n=200, scale=1000) == pytest.approx(1000 * find(measure(PAIRS), n=200))
-    none = measure([0.0] * 30)
-    assert find(none, n=200, scale=1000) == pytest.approx(1000 * find(none, n=200))
 
 
 def test_pools_add_up_and_nothing_is_nothing() -> None:
@@ -104,6 +80,7 @@ def test_pools_add_up_and_nothing_is_nothing() -> None:
     assert pooled.sum_squares == pytest.approx(measure(PAIRS).sum_squares)
     assert pooled.deviation == pytest.approx(np.sqrt(np.mean(np.square(PAIRS))))
     assert pool_noise([Noise(n_pairs=0, n_changed=0, sum_squares=0.0)]) is None
+    assert sum_squares(n=0, mean=None, sd=None) == 0.0
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
@@ -113,15 +90,11 @@ def test_sums_of_squares_come_back_from_mean_and_deviation(differences: list[flo
     assert found == pytest.approx(float(np.square(differences).sum()), abs=1e-9)
 
 
-def test_sums_of_squares_without_a_pair_are_zero() -> None:
-    assert sum_squares(n=0, mean=None, sd=None) == 0.0
-
-
-@given(st.integers(0, 200), st.floats(0, 1), st.text(max_size=5))
-def test_a_share_is_picked_in_order_and_the_same_each_time(n: int, share: float, seed: str) -> None:
+@given(st.integers(0, 200), st.floats(0, 1), st.integers(0, 9))
+def test_a_share_is_picked_in_order_and_the_same_each_time(n: int, share: float, seed: int) -> None:
     ids = [f"s{number:03d}" for number in range(n)]
-    picked = pick_samples(ids, share=share, seed=seed)
-    assert picked == pick_samples(ids, share=share, seed=seed) == sorted(picked)
+    picked = pick_samples(ids, share=share, seed=f"run-{seed}")
+    assert picked == pick_samples(ids, share=share, seed=f"run-{seed}") == sorted(picked)
     assert set(picked) <= set(ids)
     assert len(set(picked)) == len(picked) == min(n, max(-int(-share * n // 1), MIN_SAMPLES))
 
@@ -143,11 +116,11 @@ def draw(generator: np.random.Generator, steps: str, rate: float, shape: tuple[i
 
 
 @pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("rate", [0.01, 0.1, 0.4])
+@pytest.mark.parametrize("rate", [0.01, 0.2])
 def test_noise_alone_seldom_goes_beyond_the_floor(steps: str, rate: float) -> None:
     """Nights that differ by noise alone, each with a floor from a separate noise run."""
     generator = np.random.default_rng(len(steps))
-    n_nights, shares = 1500, {}
+    n_nights, shares = 800, {}
     for n_pairs in (10, 30, 200):
         for n in (20, 200):
             floors = [find(measure(pairs), n=n) for pairs in draw(generator, steps, rate, (n_nights, n_pairs))]
@@ -194,19 +167,6 @@ def test_the_smallest_drop_is_the_one_that_takes_the_present_questions(answers: 
     assert (count_questions(components, drop, answers=answers) <= n) == (drop >= smallest) or drop == pytest.approx(
         smallest, rel=1 / n
     )
-
-
-@given(answers=shares, part=st.floats(min_value=0, max_value=1), drop=drops)
-def test_more_of_anything_never_takes_more_questions(answers: float, part: float, drop: float) -> None:
-    plan = plan_spending(make_components(answers, judge=part * answers), drop)
-    counts = [plan.n_needed, *plan.n_with_repeats.values()]
-    assert counts == sorted(counts, reverse=True)
-    assert plan.n_without_judge is not None
-    assert plan.n_needed_low <= plan.n_needed <= plan.n_needed_high
-    assert plan.n_without_judge <= plan.n_needed
-    assert plan_spending(make_components(answers), drop, power=0.9).n_needed >= plan.n_needed
-    smaller = plan_spending(make_components(answers), drop / 2)
-    assert smaller.n_needed >= plan.n_needed
 
 
 def test_a_plan_describes_questions_repeats_and_votes() -> None:
@@ -291,14 +251,9 @@ def test_it_says_which_metric_by_how_much_and_by_how_many_pairs() -> None:
     moved = pl.col("difference") + pl.when(pl.col("metric") == "faithfulness").then(0.3).otherwise(0.0)
     (shift,) = find_shifts(frame.with_columns(difference=moved), ["noise-0", "noise-1"])
     assert (shift.metric, shift.n_pairs, shift.n_runs) == ("faithfulness", 60, 2)
+    assert find_shifts(frame.clear(), ["noise-0"]) == describe_shifts([]) == []
     assert 0 < shift.ci_low < shift.difference < shift.ci_high
     (warning,) = describe_shifts([shift])
     assert (
         f"faithfulness {shift.difference:.3f} higher (+{shift.ci_low:.3f} to +{shift.ci_high:.3f}; 60 pairs)" in warning
     )
-
-
-def test_without_pairs_there_is_nothing_to_say() -> None:
-    nothing = draw_runs(np.random.default_rng(2), [])
-    assert find_shifts(nothing, []) == find_shifts(nothing, ["noise-0"]) == []
-    assert describe_shifts([]) == []

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cli_house import write_dataset
-from cli_process import Place
 from live_runs import point_to
 from noise_house import BASE, CANDIDATE, JUDGE, NoiseHouse
 
-from evalhouse.flows.run.again import measure_noise
+from evalhouse.flows.run.again import _draw_samples, measure_noise
 from evalhouse.flows.run.outcome import NoiseOutcome, RunOutcome
 from evalhouse.tasks.asking.embeddings import AskedEmbedder
 from evalhouse.tasks.asking.usage import Usage
@@ -21,7 +19,6 @@ from evalhouse.tasks.comparing.noise import MIN_SAMPLES
 from evalhouse.tasks.judge.protocol import RepeatedJudge
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
-from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun
@@ -44,13 +41,6 @@ class Again:
         live_run.asker.record.close()
         update_run(self.house.warehouse, run.run_id, status="completed")
         return RunOutcome(run=run, status="completed", counts=Usage(requests=3, spent_usd=0.5), problem=None)
-
-    @property
-    def sample_ids(self) -> list[str]:
-        assert self.run is not None
-        sql = "select sample_id from run_samples where run_id = $run_id order by ordinal"
-        rows = self.house.warehouse.read_rows(sql, {"run_id": self.run.run_id})
-        return [str(row["sample_id"]) for row in rows]
 
 
 Measure = Callable[..., NoiseOutcome | None]
@@ -79,69 +69,68 @@ def measure(house: NoiseHouse, again: Again) -> Measure:
     return call
 
 
-def test_of_unchanged_samples_a_share_is_drawn_and_a_handful_at_least(
-    house: NoiseHouse, again: Again, measure: Measure
-) -> None:
+def draw(house: NoiseHouse, share: float = 0.05, run_id: str = CANDIDATE) -> tuple[list[str], str]:
+    """The samples that a noise run would judge, and what they are drawn from."""
+    return _draw_samples(find_run(house.warehouse, run_id), house.warehouse, share=share)
+
+
+def test_of_unchanged_samples_a_share_is_drawn_and_a_handful_at_least(house: NoiseHouse) -> None:
     house.judge(CANDIDATE, HALF, reused=40)
-    found = measure(0.05)
-    assert found is not None
-    assert (found.population, found.n_samples) == ("unchanged", MIN_SAMPLES)
-    assert len(again.sample_ids) == MIN_SAMPLES
-    assert again.sample_ids == sorted(again.sample_ids) != house.ids[:MIN_SAMPLES]
+    drawn, population = draw(house)
+    assert (len(drawn), population) == (MIN_SAMPLES, "unchanged")
+    assert drawn == sorted(drawn) != house.ids[:MIN_SAMPLES]
+    assert len(draw(house, 0.6)[0]) == 24
 
 
-def test_a_great_share_is_that_share(house: NoiseHouse, again: Again, measure: Measure) -> None:
-    house.judge(CANDIDATE, HALF, reused=40)
-    measure(0.6)
-    assert len(again.sample_ids) == 24
-
-
-@pytest.mark.parametrize(("n_unchanged", "population"), [(MIN_SAMPLES, "unchanged"), (MIN_SAMPLES - 1, "all")])
-def test_where_too_few_are_unchanged_all_are_drawn_from(
-    *, house: NoiseHouse, again: Again, measure: Measure, n_unchanged: int, population: str
-) -> None:
+def test_where_too_few_are_unchanged_all_are_drawn_from(house: NoiseHouse) -> None:
     house.judge(CANDIDATE, HALF)
-    with house.warehouse.writing() as connection:
-        connection.execute(
-            "update run_samples set input_hash = 'other' where run_id = 'candidate' and ordinal > ?", [n_unchanged]
-        )
-    found = measure()
-    assert found is not None
-    assert found.population == population
-    assert (set(again.sample_ids) == set(house.ids[:MIN_SAMPLES])) == (population == "unchanged")
+    change = "update run_samples set input_hash = 'other' where run_id = 'candidate' and ordinal > ?"
+    for n_unchanged, population in ((MIN_SAMPLES, "unchanged"), (MIN_SAMPLES - 1, "all")):
+        with house.warehouse.writing() as connection:
+            connection.execute(change, [n_unchanged])
+        drawn, found = draw(house)
+        assert found == population
+        assert (drawn == house.ids[:MIN_SAMPLES]) == (population == "unchanged")
 
 
-@pytest.mark.parametrize("change", [
-    "update runs set language = 'zh' where run_id = 'base'",
-    "update runs set judge = 'openai:other' where run_id = 'base'",
-    """update runs set config = '{"temperature": 1.0}' where run_id = 'base'""",
-    "update llm_calls set prompt_hash = 'p0' where run_id = 'base'",
-    "update runs set status = 'cancelled' where run_id = 'base'",
-    "update runs set dataset = 'other.jsonl' where run_id = 'base'",
-    "update runs set kind = 'noise' where run_id = 'base'",
-])  # fmt: skip
-def test_unchanged_means_judged_alike_by_the_evaluation_before(
-    house: NoiseHouse, measure: Measure, change: str
-) -> None:
-    house.judge(CANDIDATE, HALF)
-    with house.warehouse.writing() as connection:
-        connection.execute(change)
-    found = measure()
-    assert found is not None
-    assert found.population == "all"
+CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"language": "zh"},
+    {"judge": "openai:other"},
+    {"config": {"temperature": 1.0}},
+    {"prompt_hash": "p0"},
+    {"status": "cancelled"},
+    {"dataset": "other.jsonl"},
+    {"kind": "noise"},
+)
 
 
-def test_samples_without_a_score_are_not_judged_again(house: NoiseHouse, again: Again, measure: Measure) -> None:
+def test_unchanged_means_judged_alike_by_the_evaluation_before(tmp_path: Path) -> None:
+    """Each change is of the run before in a separate series."""
+    house = NoiseHouse(tmp_path)
+    for number, change in enumerate(CHANGES):
+        series = {"dataset": f"{number}.jsonl"}
+        of_call = {name: value for name, value in change.items() if name == "prompt_hash"}
+        of_run = {name: value for name, value in change.items() if name not in of_call}
+        house.add_run(f"before-{number}", minute=0, **{**series, **of_run})
+        house.judge(f"before-{number}", HALF, **of_call)
+        house.add_run(f"after-{number}", minute=1, **series)
+        house.judge(f"after-{number}", HALF)
+    populations = [draw(house, run_id=f"after-{number}")[1] for number in range(len(CHANGES))]
+    assert populations == ["unchanged"] + ["all"] * (len(CHANGES) - 1)
+
+
+def test_samples_without_a_score_are_not_judged_again(house: NoiseHouse) -> None:
     house.judge(CANDIDATE, [None] * 28 + [0.5] * 12)
-    measure(1.0)
-    assert again.sample_ids == house.ids[28:]
+    assert draw(house, 1.0)[0] == house.ids[28:]
 
 
-def test_the_noise_run_has_the_settings_of_the_run_and_its_own_keys(
+def test_a_noise_run_has_the_settings_of_the_run_and_is_made_once(
     house: NoiseHouse, again: Again, measure: Measure
 ) -> None:
     house.judge(CANDIDATE, HALF)
-    measure(0.5, label="night", tags=("a",), votes=3, concurrency=7)
+    found = measure(0.5, label="night", tags=("a",), votes=3, concurrency=7)
+    assert found is not None
     assert again.live_run is not None
     assert again.run is not None
     config = again.run.config
@@ -152,6 +141,15 @@ def test_the_noise_run_has_the_settings_of_the_run_and_its_own_keys(
     assert isinstance(again.live_run.asker.judge, RepeatedJudge)
     assert again.live_run.progress.n_samples == 20
     assert find_run(house.warehouse, "latest").run_id == CANDIDATE
+    assert found.describe() == (
+        "judge's noise: 20 unchanged samples judged again, 0 with another score; 3 more requests, cost $0.5000 "
+        f"(run {again.run.run_id})"
+    )
+    assert found.to_plain() == {
+        "run_id": again.run.run_id, "status": "completed", "population": "unchanged", "n_samples": 20, "n_changed": 0,
+        "requests": 3, "cost_usd": 0.5, "problem": None,
+    }  # fmt: skip
+    assert measure() is None, "as when a run is resumed that had been measured"
 
 
 def test_embeddings_of_a_model_are_asked_again_as_well(house: NoiseHouse, again: Again, measure: Measure) -> None:
@@ -163,21 +161,11 @@ def test_embeddings_of_a_model_are_asked_again_as_well(house: NoiseHouse, again:
     assert again.live_run.embedder.asker.judge.name == "openai:embedder"
 
 
-def test_a_run_is_measured_once(house: NoiseHouse, measure: Measure) -> None:
+def test_only_evaluations_that_came_to_their_end_are_measured(house: NoiseHouse, measure: Measure) -> None:
     house.judge(CANDIDATE, HALF)
-    assert measure() is not None
-    assert measure() is None, "as when a run is resumed that had been measured"
-
-
-@pytest.mark.parametrize(
-    "columns", [{"status": "cancelled"}, {"status": "failed"}, {"kind": "collection"}, {"kind": "noise"}]
-)
-def test_only_evaluations_that_came_to_their_end_are_measured(
-    house: NoiseHouse, measure: Measure, columns: Mapping[str, object]
-) -> None:
-    house.judge(CANDIDATE, HALF)
-    update_run(house.warehouse, CANDIDATE, **columns)
-    assert measure() is None
+    for columns in ({"kind": "collection"}, {"kind": "noise"}, {"kind": "evaluation", "status": "cancelled"}):
+        update_run(house.warehouse, CANDIDATE, **columns)
+        assert measure() is None
     assert len(list_runs(house.warehouse)) == 2
 
 
@@ -206,29 +194,13 @@ def test_a_run_without_a_score_has_nothing_to_judge_again(house: NoiseHouse, mea
     assert measure() == NoiseOutcome(problem="no sample has a score")
 
 
-def test_the_outcome_names_its_cost(house: NoiseHouse, again: Again, measure: Measure) -> None:
+def test_the_lexical_judge_is_not_asked_a_second_time(tmp_path: Path, measure: Measure, house: NoiseHouse) -> None:
     house.judge(CANDIDATE, HALF)
-    found = measure()
+    update_run(house.warehouse, CANDIDATE, judge="lexical")
+    found = measure(judge="lexical")
     assert found is not None
-    assert again.run is not None
-    assert found.describe() == (
-        "judge's noise: 10 unchanged samples judged again, 0 with another score; 3 more requests, cost $0.5000 "
-        f"(run {again.run.run_id})"
-    )
-    assert found.to_plain() == {
-        "run_id": again.run.run_id, "status": "completed", "population": "unchanged", "n_samples": 10, "n_changed": 0,
-        "requests": 3, "cost_usd": 0.5, "problem": None,
-    }  # fmt: skip
-
-
-def test_the_lexical_judge_is_not_asked_a_second_time(tmp_path: Path, prefect_home: Path) -> None:
-    row = {"question": "Where?", "answer": "Here.", "ground_truth": "Here.", "contexts": ["Here."]}
-    write_dataset(tmp_path, [{**row, "id": str(number)} for number in range(3)], "here.jsonl")
-    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
-    finished = place.call("run", "here.jsonl", "--noise", "0.5", "--judge", "lexical")
-    assert finished.status == 0, finished.stderr
-    assert "judge's noise: none: the judge always gives the same verdicts" in finished.lines
-    assert Warehouse(str(tmp_path / "evalhouse.duckdb")).read_rows(
+    assert found.describe() == "judge's noise: none: the judge always gives the same verdicts"
+    assert house.warehouse.read_rows(
         "select distinct noise_run_id = run_id as is_itself, n_changed, sd_difference from noise where n_samples > 1"
     ) == [{"is_itself": True, "n_changed": 0, "sd_difference": 0.0}]
-    assert len(place.call("runs", "--json").document) == 1
+    assert len(list_runs(house.warehouse)) == 2

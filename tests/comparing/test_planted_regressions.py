@@ -24,7 +24,7 @@ TOOLS: Final = (
     "boiler", "pump", "valve", "lamp", "crane", "winch", "anchor", "radar", "engine", "hatch", "mast", "oar",
 )  # fmt: skip
 # The runs in their order, each with what is wrong in the bot; the first is repeated, so that it is also a run before.
-NIGHTS: Final = ("base", "no_contexts", "healed", "invents", "invents_beside_new_contexts", "loses_and_invents")
+NIGHTS: Final = ("base", "no_contexts", "healed", "invents")
 
 
 def make_rows(night: str) -> list[dict[str, Any]]:
@@ -37,11 +37,9 @@ def make_rows(night: str) -> list[dict[str, Any]]:
         answer = "The canteen has a pleasant view." if number % 9 == 1 else truth
         if night == "no_contexts" and is_hit:
             contexts, answer = contexts[1:], f"A {tool} is checked by the harbour crew."
-        if night == "loses_and_invents" and is_hit:
-            contexts, answer = contexts[1:], f"The Royal Board bought the {tool} in Lisbon in 1897."
-        if night.startswith("invents") and is_hit:
+        if night == "invents" and is_hit:
             answer = f"The Royal Board bought the {tool} in Lisbon in 1897." if number % 2 else "I do not know."
-        if night == "invents_beside_new_contexts":
+        if night == "invents":
             contexts[2] = f"Page {number + 40} has no more on this."
         rows.append(
             {"id": f"q{number}", "question": f"How heavy is {tool} number {number}?", "answer": answer,
@@ -86,9 +84,7 @@ EVERYWHERE: Final = (("base", "no_contexts"), ("no_contexts", "healed"))
     ("base", "candidate", "sentence"),
     [
         ("base", "no_contexts", rf"{MISSED} before"),
-        ("base", "loses_and_invents", rf"{MISSED} before"),
-        ("base", "invents", rf"Generation is worse than in {{base}}, with the same contexts {INVENTED}"),
-        ("base", "invents_beside_new_contexts", rf"Generation is worse than in {{base}} {INVENTED}"),
+        ("base", "invents", rf"Generation is worse than in {{base}} {INVENTED}"),
         ("no_contexts", "healed", r"Retrieval is better than in {base} \(retrieval missed it: 12 → 0\); 11 % .*"),
         ("no_contexts", "invents", r"Generation is worse than in {base} \(.*\); retrieval is better \(.*\); .*"),
         ("base", "healed", r"No score differs from {base}; 11 % of 36 answers have a problem, as before"),
@@ -124,13 +120,12 @@ def test_without_an_earlier_run_it_names_what_is_frequent(client: TestClient) ->
     assert "Most often, in 4 samples: hallucinated against contexts." in html.unescape(page)
 
 
-@pytest.mark.parametrize("columns", ["100", "80"])
-def test_a_comparison_fits_a_screen_and_all_has_the_rest(columns: str, place: Place) -> None:
-    place.variables["COLUMNS"] = columns
+def test_a_comparison_fits_a_screen_and_all_has_the_rest(place: Place) -> None:
+    place.variables["COLUMNS"] = "80"
     short = place.call("compare", "base", "no_contexts").lines
     whole = place.call("compare", "base", "no_contexts", "--all").lines
     assert len(short) <= 30
-    assert max(len(line) for line in short if "  " in line and not line.startswith("next:")) <= int(columns)
+    assert max(len(line) for line in short if "  " in line and not line.startswith("next:")) <= 80
     assert any(re.match(r"context_recall +1\.000 +0\.667 +-0\.333 .* worse$", line) for line in short)
     assert not any(line.startswith("refusal_rate") for line in short), "it did not move"
     assert len(whole) > 2 * len(short)

@@ -174,9 +174,7 @@ def test_another_judge_is_named_and_nothing_is_decided_by_it(store: Warehouse, a
     [
         (("alpha", "bravo", "alpha"), "run alpha was named twice; name each run once"),
         (("alpha", "bravo", "other"), "run alpha of data.jsonl and run other of data.jsonl have no sample in common"),
-        (("alpha", "bravo", "carol", "--sort", "bleu"), "--sort: no run has a metric 'bleu'; known:"),
         (("alpha", "bravo", "carol", "--sample", "s1"), "--sample shows two runs: evalhouse compare alpha bravo"),
-        (("alpha", "bravo", "carol", "--by", "tier"), "no sample of run alpha has a metadata column 'tier'"),
         (("alpha", "bravo", "carol", "--cluster", "tier"), "--cluster: no sample has a metadata column 'tier'"),
         (("alpha", "bravo", "--differ"), "--differ is for three or more runs"),
         (("alpha", *["bravo"] * 10), "11 runs were named; name 2 to 10"),
@@ -204,24 +202,6 @@ def test_what_else_the_runs_differ_in_is_a_warning_and_any_metric_sorts(store: W
     ]
     assert [sample["sample_id"] for sample in document["samples"]] == ["s9"]
     assert [of["metric"] for of in document["metrics"]] == list(METRICS), "the metric that sorts is compared as well"
-
-
-def test_runs_without_a_score_are_laid_side_by_side_all_the_same(store: Warehouse, ask: Ask) -> None:
-    for name in ("alpha", "bravo", "carol"):
-        add_run(store, name, answer_correctness="null", faithfulness="null", hallucination="null")
-    lines = ask("compare", "alpha", "bravo", "carol").lines
-    assert (lines[0], lines[-1]) == ("No clear winner.", "No run has scores yet.")
-    page = make_client(store.location.url).get("/compare?runs=alpha,bravo,carol").text
-    assert "No run has scores yet." in page
-    assert "Answer of <ins>carol</ins>" in page
-
-
-def test_labels_that_two_runs_share_give_way_to_their_ids(store: Warehouse, ask: Ask) -> None:
-    for name in ("alpha", "bravo"):
-        add_run(store, name, label="prompt v2")
-    add_run(store, "carol", label="prompt v3")
-    document = ask("compare", "alpha", "bravo", "carol", "--json").document
-    assert [run["name"] for run in document["runs"]] == ["alpha", "bravo", "prompt v3"]
 
 
 def test_the_page_has_the_sentence_the_scores_and_the_answers_side_by_side(store: Warehouse) -> None:
@@ -280,6 +260,5 @@ def test_of_equal_runs_hardly_any_is_called_better_and_a_loser_is_found() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("skewed", [False, True])
-@pytest.mark.parametrize("n", [60, 200])
-def test_at_most_one_family_of_runs_in_twenty_has_a_false_finding(n: int, *, skewed: bool) -> None:
-    check_error(400, n, skewed=skewed, most=0.06)  # 5 % and two standard errors
+def test_at_most_one_family_of_runs_in_twenty_has_a_false_finding(*, skewed: bool) -> None:
+    check_error(300, 60, skewed=skewed, most=0.06)  # 5 % and a standard error

@@ -1,12 +1,9 @@
 """fact_lists: the statements behind the factual scores as lists, for readers who know a run by its label and link."""
 
-from collections.abc import Callable
 from typing import Any
 
 import duckdb
 import pytest
-from cli_house import House
-from cli_process import Finished
 from rows import Row, Sample, add_samples, fill, open_rows, read, score
 
 FACTUAL = ("factual_precision", "factual_recall", "factual_f1")
@@ -70,28 +67,5 @@ def test_nothing_listed_is_not_the_same_as_nothing_classified() -> None:
         "stopped": (None, None, None, "cancelled"),
     }
     assert [rows["broken"][metric] for metric in FACTUAL] == [None] * 3
-
-
-def test_run_without_these_metrics_has_the_lists_too() -> None:
-    row = read_lists(Sample(answer=["TP"], ground_truth=["TP"]), metrics=())["s"]
-    assert row["tp"] == ["Statement A1."]
-    assert [row[metric] for metric in FACTUAL] == [None] * 3
-
-
-def test_runs_do_not_mix() -> None:
-    with open_rows() as con:
-        for run_id, labels in (("r", ["TP"]), ("q", ["FP"])):
-            fill(con, "runs", {"run_id": run_id, "label": f"run {run_id}"})
-            add_samples(con, Sample(answer=labels, ground_truth=["TP"]), run_id=run_id)
-        rows = read(con, "select run_id, label, n_tp, n_fp from fact_lists order by run_id")
-    assert [tuple(row.values()) for row in rows] == [("q", "run q", 0, 1), ("r", "run r", 1, 0)]
-
-
-def test_judged_run_is_read_by_the_command(house: House, ask: Callable[..., Finished]) -> None:
-    sql = f"select * from fact_lists where run_id = '{house.run_id}' and sample_id = 'tide-1'"
-    (row,) = ask("query", sql, "--format", "json").document
-    assert row["tp"] == ["High tide at Brankmouth is at 6 in the morning."]
-    assert row["fp"] == ["The harbour is closed on Mondays."]
-    assert row["fn"] == []
-    assert (row["label"], row["href"], row["tags"]) == ("first night", "https://example.org/c/1", ["a", "b"])
-    assert (row["factual_precision"], row["factual_recall"]) == (0.5, 1)
+    without = read_lists(Sample(answer=["TP"], ground_truth=["TP"]), metrics=())["s"]
+    assert (without["tp"], without["factual_f1"]) == (["Statement A1."], None)

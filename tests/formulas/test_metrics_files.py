@@ -1,6 +1,5 @@
 """The strict reader of metric files: what it gives, and what it refuses and in which words."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -72,16 +71,10 @@ def test_a_header_says_which_way_is_better_and_whether_it_is_a_default() -> None
     assert metric_version(plain, {}) == metric_version(further, {}), "scores by an older header are the same formula's"
 
 
-def test_metric_that_needs_no_step() -> None:
+def test_what_is_left_open_and_what_is_not_code() -> None:
     metric = parse(WHOLE.replace("needs: classify", "needs: -"))
     assert metric.needs == metric.optional_needs == ()
-
-
-def test_last_semicolon_is_dropped() -> None:
     assert parse(WHOLE.rstrip() + ";\n").sql == parse(WHOLE).sql
-
-
-def test_text_in_strings_and_comments_is_not_code() -> None:
     body = BODY.replace("1.0", "length('$5; \"it''s') /* $no; */").replace("from", "-- $neither;\nfrom")
     assert parse(HEADER + SAYS + body).parameters == {}
 
@@ -92,10 +85,8 @@ def test_text_in_strings_and_comments_is_not_code() -> None:
         ("", "no '-- metric: …' line"),
         (WHOLE.replace("-- version: 1\n", ""), "no '-- version: …' line"),
         (WHOLE.replace("-- needs: classify\n", ""), "no '-- needs: …' line"),
-        ("\n" + WHOLE, "no '-- metric: …' line"),
         (WHOLE.replace("metric: share", "metric: Share"), "must be the file's name"),
         (WHOLE.replace("version: 1", "version: 1.2"), "version is '1.2'; it must be a whole number from 1"),
-        (WHOLE.replace("version: 1", "version: 0"), "version is '0'"),
         (
             WHOLE.replace("version", "author"),
             "unknown header 'author'; known: metric, version, needs, parameter, better, minimum, embeddings, "
@@ -103,21 +94,16 @@ def test_text_in_strings_and_comments_is_not_code() -> None:
         ),
         (HEADER + "-- needs: rank\n" + SAYS + BODY, "header 'needs' is given twice"),
         (WHOLE.replace("needs: classify", "needs:"), "header 'needs' is empty; write - for none"),
-        (WHOLE.replace("version: 1", "version: "), "header 'version' is empty$"),
         (HEADER + SAYS + "-- parameter: k = 5\n" + BODY, "'parameter' comes after the description"),
         (HEADER + BODY, "lacks the meaning of a row"),
         (WHOLE.replace("classify", "clasify"), "unknown step 'clasify' in needs; did you mean classify"),
         (WHOLE.replace("classify", "classify?"), r"unknown step 'classify\?' in needs"),
         (WHOLE.replace("classify", "classify, classify"), "'classify' is in needs twice"),
-        (WHOLE.replace("classify", "classify, -"), "unknown step '-'"),
-        (WHOLE.replace("classify", "classify,"), "unknown step ''"),
         (HEADER + "-- better: lower\n" + SAYS + BODY, "better is 'lower'; it must be 'high' or 'low' or 'neutral'"),
         (HEADER + "-- minimum: low\n" + SAYS + BODY, "minimum is 'low'; it must be a number from 0 to below 1"),
-        (HEADER + "-- minimum: 1\n" + SAYS + BODY, "minimum is '1'; it must be a number from 0 to below 1"),
         (HEADER + "-- default: 3\n" + SAYS + BODY, "default is '3'; it must be 'no', 'yes' or 'yes, place <number>'"),
         (HEADER + "-- correctable: no\n" + SAYS + BODY, "correctable is 'no'; it must be 'yes' or 'no, ratio'"),
         (HEADER + "-- parameter: k\n" + SAYS + BODY, "parameter is 'k'; it must be '<name> = <default number>'"),
-        (HEADER + "-- parameter: k = five\n" + SAYS + BODY, "parameter is 'k = five'"),
         (HEADER + "-- parameter: k = nan\n" + SAYS + BODY, "parameter is 'k = nan'"),
         (HEADER + "-- parameter: K = 5\n" + SAYS + BODY, "parameter is 'K = 5'"),
         (HEADER + "-- parameter: run_id = 5\n" + SAYS + BODY, "'run_id' is taken"),
@@ -126,7 +112,6 @@ def test_text_in_strings_and_comments_is_not_code() -> None:
         (WHOLE.replace("1.0", "$k"), "the SQL uses \\$k; add '-- parameter: k = <default number>'"),
         (WHOLE.replace("$run_id", "'r'"), "the SQL never uses \\$run_id"),
         (HEADER + SAYS, "must be one SELECT"),
-        (WHOLE.rstrip() + ";\ndrop table scores\n", "must be one SELECT"),
         (HEADER + SAYS + "delete from scores where run_id = $run_id\n", "must be one SELECT"),
     ],
 )
@@ -235,19 +220,3 @@ def test_a_python_file_that_fails_is_named_when_it_is_run(tmp_path: Path) -> Non
     (tmp_path / "mine.py").write_text(f"1 / 0\n{PYTHON}", encoding="utf-8")
     with pytest.raises(MetricFileError, match=r"mine\.py cannot be loaded: ZeroDivisionError: division by zero"):
         load_function(load_metrics(tmp_path)["half"])
-
-
-def test_reader_knows_no_database() -> None:
-    tree = ast.parse(Path(metric_files.__file__).read_text(encoding="utf-8"))
-    imported = {
-        name.split(".")[0]
-        for node in ast.walk(tree)
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
-    assert "duckdb" not in imported

@@ -86,17 +86,21 @@ def test_steps_that_are_not_needed_do_not_matter() -> None:
 
 def test_precedence_of_reasons() -> None:
     """Missing inputs come first, then failures, then the lack of statements; in any order of steps."""
-    pairs = list(product(REASONS, REASONS))
-    for metric in METRICS:
-        needs = read_metrics()[metric].needs[:2]
-        if len(needs) < 2:
-            continue
-        with open_rows() as con:
-            samples = (fully_judged(f"{a} {b}", reasons=dict(zip(needs, (a, b), strict=True))) for a, b in pairs)
-            add_samples(con, *samples)
-            found = score(con, metric)
-        for a, b in pairs:
-            assert found[f"{a} {b}"].unscored_reason == min(a, b, key=REASONS.index), metric
+    kinds = ("no_answer", "target_failed", "judge_failed", "cancelled", "no_statements")
+    pairs = list(product(kinds, kinds))
+    runs: dict[str, list[Sample]] = {}
+    for needs in {read_metrics()[metric].needs[:2] for metric in METRICS}:
+        if len(needs) == 2:
+            reasons = {f"{a} {b}": dict(zip(needs, (a, b), strict=True)) for a, b in pairs}
+            runs[",".join(needs)] = [fully_judged(name, reasons=given) for name, given in reasons.items()]
+    with open_rows() as con:
+        add_runs(con, runs)
+        for metric in METRICS:
+            if (run_id := ",".join(read_metrics()[metric].needs[:2])) in runs:
+                found = score(con, metric, run_id)
+                assert {name: row.unscored_reason for name, row in found.items()} == {
+                    f"{a} {b}": min(a, b, key=REASONS.index) for a, b in pairs
+                }, metric
 
 
 def test_reason_that_is_not_on_the_list_still_leaves_the_score_missing() -> None:

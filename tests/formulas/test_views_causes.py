@@ -28,61 +28,53 @@ def diagnose_each(*samples: Sample) -> list[dict[str, Any]]:
     return [found[f"r{n}"] for n in range(len(samples))]
 
 
-RULES = {
-    "verdicts_missing": replace(GOOD, reasons={"classify": "judge_failed"}),
-    "labels_contradict": replace(GOOD, answer=["FP", "FP"]),
-    "support_contradicts": replace(GOOD, ground_truth_support=[[], []]),
-    "usefulness_contradicts": replace(GOOD, useful=[False, False]),
-    "truth_not_to_be_had": Sample(),
-    "truth_silent": Sample(answer=["FP", "FP"], answer_support=[[1], []], useful=[True]),
-    "answered_anyway": Sample(answer=["FP", "FP", "FP"], answer_support=[[1], [], []], useful=[True]),
-    "truth_unborne": Sample(
-        answer=["FP", "FP"],
-        ground_truth=["FN"],
-        answer_support=[[2], []],
-        ground_truth_support=[[]],
-        useful=[False, True],
+# Each rule, with a sample that it decides and its evidence.
+RULED: dict[str, tuple[Sample, str | None]] = {
+    "verdicts_missing": (replace(GOOD, reasons={"classify": "judge_failed"}), "judge_failed: classify"),
+    "labels_contradict": (replace(GOOD, answer=["FP", "FP"]), "4 of 4: A1, A2, G1, G2"),
+    "support_contradicts": (replace(GOOD, ground_truth_support=[[], []]), "4 of 4: A1, A2, G1, G2"),
+    "usefulness_contradicts": (replace(GOOD, useful=[False, False]), "2 of 2: G1, G2"),
+    "truth_not_to_be_had": (Sample(), None),
+    "truth_silent": (Sample(answer=["FP", "FP"], answer_support=[[1], []], useful=[True]), "1 of 2: A1"),
+    "answered_anyway": (
+        Sample(answer=["FP", "FP", "FP"], answer_support=[[1], [], []], useful=[True]),
+        "3 of 3: A1, A2, A3",
     ),
-    "refused": Sample(ground_truth=["FN", "FN"], ground_truth_support=[[1], []], useful=[True]),
-    "reference_not_retrieved": replace(ABSENT, context_ids=["a", "b"], reference_ids=["a", "z"]),
-    "references_lack_it": replace(ABSENT, context_ids=["a", "b"], reference_ids=["b", "b"]),
-    "nowhere": ABSENT,
-    "ranked_low": replace(LEFT_OUT, ground_truth_support=[[1], [4, 5]], useful=[True, False, False, True, False]),
-    "invented": replace(GOOD, answer=["TP", "FP"], answer_support=[[1], []]),
-    "distracted": replace(GOOD, answer=["TP", "FP"], answer_support=[[1], [3]], useful=[True, True, False]),
-    "turn_repeated": replace(GOOD, answer=["TP", "FP"], answer_support=[[1], []], turn_support={"A2": [2, 4]}),
-    "passed_over": LEFT_OUT,
-    "turn_passed_over": replace(ABSENT, turn_support={"G2": [1]}),
-    "truth_incomplete": replace(GOOD, answer=["TP", "FP"]),
-    "unsupported_but_true": replace(GOOD, answer_support=[[1], []]),
-    "within_tolerance": GOOD,
+    "truth_unborne": (
+        Sample(
+            answer=["FP", "FP"],
+            ground_truth=["FN"],
+            answer_support=[[2], []],
+            ground_truth_support=[[]],
+            useful=[False, True],
+        ),
+        "1 of 2: A1",
+    ),
+    "refused": (Sample(ground_truth=["FN", "FN"], ground_truth_support=[[1], []], useful=[True]), "1 of 2: G1"),
+    "reference_not_retrieved": (replace(ABSENT, context_ids=["a", "b"], reference_ids=["a", "z"]), "1 of 2: G2"),
+    "references_lack_it": (replace(ABSENT, context_ids=["a", "b"], reference_ids=["b", "b"]), "1 of 2: G2"),
+    "nowhere": (ABSENT, "1 of 2: G2"),
+    "ranked_low": (
+        replace(LEFT_OUT, ground_truth_support=[[1], [4, 5]], useful=[True, False, False, True, False]),
+        "1 of 2: G2",
+    ),
+    "invented": (replace(GOOD, answer=["TP", "FP"], answer_support=[[1], []]), "1 of 2: A2"),
+    "distracted": (
+        replace(GOOD, answer=["TP", "FP"], answer_support=[[1], [3]], useful=[True, True, False]),
+        "1 of 2: A2",
+    ),
+    "turn_repeated": (
+        replace(GOOD, answer=["TP", "FP"], answer_support=[[1], []], turn_support={"A2": [2, 4]}),
+        "1 of 2: A2; said in T2, T4",
+    ),
+    "passed_over": (LEFT_OUT, "1 of 2: G2"),
+    "turn_passed_over": (replace(ABSENT, turn_support={"G2": [1]}), "1 of 2: G2; said in T1"),
+    "truth_incomplete": (replace(GOOD, answer=["TP", "FP"]), "1 of 2: A2"),
+    "unsupported_but_true": (replace(GOOD, answer_support=[[1], []]), "1 of 2: A2"),
+    "within_tolerance": (GOOD, None),
 }
+RULES = {rule: sample for rule, (sample, _) in RULED.items()}
 FINDINGS = ("truth_outdated", "retrieved_before")
-EVIDENCE = {
-    "verdicts_missing": "judge_failed: classify",
-    "labels_contradict": "4 of 4: A1, A2, G1, G2",
-    "support_contradicts": "4 of 4: A1, A2, G1, G2",
-    "usefulness_contradicts": "2 of 2: G1, G2",
-    "truth_not_to_be_had": None,
-    "truth_silent": "1 of 2: A1",
-    "answered_anyway": "3 of 3: A1, A2, A3",
-    "truth_unborne": "1 of 2: A1",
-    "refused": "1 of 2: G1",
-    "reference_not_retrieved": "1 of 2: G2",
-    "references_lack_it": "1 of 2: G2",
-    "nowhere": "1 of 2: G2",
-    "ranked_low": "1 of 2: G2",
-    "invented": "1 of 2: A2",
-    "distracted": "1 of 2: A2",
-    "turn_repeated": "1 of 2: A2; said in T2, T4",
-    "passed_over": "1 of 2: G2",
-    "turn_passed_over": "1 of 2: G2; said in T1",
-    "truth_incomplete": "1 of 2: A2",
-    "unsupported_but_true": "1 of 2: A2",
-    "within_tolerance": None,
-}
-
-
 SILENT = dict.fromkeys(("classify", "attribute_answer", "attribute_ground_truth"), "no_statements")
 MADE_UP = Sample(answer=["FP", "FP"], answer_support=[[], []], reasons={"attribute_ground_truth": "no_statements"})
 NOTHING_FOUND = Sample(
@@ -109,7 +101,7 @@ TIED = Sample(
 ADDED = {"answer": ["TP", "FP"], "answer_support": [[1], []]}
 FAULTS = (("FP", [], "hallucinated"), ("FP", [3], "misled_by_contexts"), ("TP", [], "own_knowledge"))
 CASES: dict[str, tuple[Sample, dict[str, object]]] = {
-    **{f"the rule {rule}": (sample, {"rule": rule, "evidence": EVIDENCE[rule]}) for rule, sample in RULES.items()},
+    **{f"the rule {name}": (sample, {"rule": name, "evidence": found}) for name, (sample, found) in RULED.items()},
     **{
         f"{step} gave {reason}": (
             replace(LEFT_OUT, reasons={step: reason}),
@@ -283,23 +275,6 @@ def test_ids_that_never_match_in_a_run_accuse_no_retrieval(ids: list[str], rule:
     assert [row["rule"] for row in rows] == [rule]
 
 
-def test_statement_of_another_conversation_was_not_retrieved_there() -> None:
-    other = replace(GOOD, sample_id="other", ground_truth_support=[[1], []], turn_support={"G2": [2]})
-    with open_rows() as con:
-        add_stated(con, ABSENT, other)
-        con.execute("update statements set text = $text where statement_id = 'G2'", {"text": FACT})
-        rows = {row["sample_id"]: row for row in read(con, "from sample_causes")}
-    assert (rows["s"]["rule"], rows["other"]["cause"]) == ("nowhere", "fine")
-
-
-def test_a_short_statement_follows_from_what_the_turns_hold() -> None:
-    with open_rows() as con:
-        add_stated(con, replace(ABSENT, ground_truth_support=[[], []], turn_support={"G1": [1]}))
-        con.execute("update statements set text = 'No.' where statement_id = 'G2'")
-        (row,) = read(con, "from sample_causes")
-    assert (row["rule"], row["evidence"]) == ("turn_passed_over", "1 of 2: G2")
-
-
 def test_statement_of_the_same_sample_is_not_found_elsewhere() -> None:
     with open_rows() as con:
         add_stated(con, ABSENT)
@@ -337,19 +312,15 @@ def test_another_threshold_gives_another_cause() -> None:
         assert [row["cause"] for row in read(con, "from sample_causes")] == ["fine"]
 
 
-@pytest.fixture(scope="module")
-def counted() -> list[dict[str, Any]]:
-    """run_causes of a run of ten: six fine, one each of three failures, one not judged; and of a run of none judged."""
+def test_shares_of_a_run_add_up_and_have_wilsons_interval() -> None:
+    """Of ten samples six are fine, three have one failure each, and one is not judged; another run has none judged."""
     failures = [RULES[rule] for rule in ("invented", "passed_over", "nowhere", "verdicts_missing")]
     with open_rows() as con:
         samples = [*[GOOD] * 6, *failures]
         add_stated(con, *(replace(sample, sample_id=f"s{n}") for n, sample in enumerate(samples)))
         add_stated(con, RULES["verdicts_missing"], run_id="unjudged")
-        return read(con, "from run_causes order by run_id, precedence")
-
-
-def test_shares_of_a_run_add_up_and_have_wilsons_interval(counted: list[dict[str, Any]]) -> None:
-    rows = {row["cause"]: row for row in counted if row["run_id"] == "r"}
+        counted = {(row["run_id"], row["cause"]): row for row in read(con, "from run_causes")}
+    rows: dict[Any, Any] = {cause: row for (run_id, cause), row in counted.items() if run_id == "r"}
     assert set(rows) == set(get_args(Cause))
     assert (rows["not_judged"]["n_samples"], rows["not_judged"]["n_of"]) == (1, 10)
     judged = [row for cause, row in rows.items() if cause != "not_judged"]
@@ -359,6 +330,9 @@ def test_shares_of_a_run_add_up_and_have_wilsons_interval(counted: list[dict[str
         low, high = find_wilson_ends(row["n_samples"], row["n_of"])
         assert (row["ci_low"], row["ci_high"]) == pytest.approx((low, high), abs=1e-9)
         assert row["ci_low"] <= row["share"] <= row["ci_high"]
+    assert counted["unjudged", "not_judged"]["share"] == 1
+    fine = counted["unjudged", "fine"]
+    assert (fine["n_of"], fine["share"], fine["ci_low"], fine["ci_high"]) == (0, None, None, None)
 
 
 def find_wilson_ends(hits: int, n: int) -> tuple[float, float]:
@@ -367,16 +341,3 @@ def find_wilson_ends(hits: int, n: int) -> tuple[float, float]:
     a, b, c = n + z2, -(2 * n * share + z2), n * share**2
     root = sqrt(max(b * b - 4 * a * c, 0))
     return (-b - root) / (2 * a), (-b + root) / (2 * a)
-
-
-def test_a_run_without_verdicts_has_no_shares(counted: list[dict[str, Any]]) -> None:
-    rows = {row["cause"]: row for row in counted if row["run_id"] == "unjudged"}
-    assert (rows["not_judged"]["share"], rows["not_judged"]["ci_high"]) == (1, 1)
-    assert (rows["fine"]["n_of"], rows["fine"]["share"], rows["fine"]["ci_low"], rows["fine"]["ci_high"]) == (
-        0, None, None, None,
-    )  # fmt: skip
-
-
-def test_an_empty_warehouse_has_no_causes() -> None:
-    with open_rows() as con:
-        assert read(con, "from sample_causes") == read(con, "from run_causes") == []

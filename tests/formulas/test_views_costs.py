@@ -5,15 +5,6 @@ from datetime import datetime
 import pytest
 from rows import Row, Sample, add_samples, fill, open_rows, read, read_metrics, score
 
-
-def costs_of(*calls: Row) -> list[dict[str, object]]:
-    """The rows of run_costs for these calls of one run."""
-    with open_rows() as con:
-        rows = [{"call_id": f"c{n}", "run_id": "r", "step": "classify", **call} for n, call in enumerate(calls)]
-        fill(con, "llm_calls", *rows)
-        return read(con, "from run_costs order by run_id, step")
-
-
 SPENT = {"prompt_tokens": 100, "completion_tokens": 10, "cost_usd": 0.5}
 CACHED = {"status": "cached", "reused_call_id": "c0"}
 COSTS: dict[str, tuple[list[Row], Row]] = {
@@ -76,15 +67,6 @@ def test_sum_over_a_run_never_passes_over_an_unknown_price(other: Row) -> None:
     assert sums == [{"run_id": "priced", "usd": 0.25, "n": 0}, {"run_id": "r", "usd": None, "n": 1}]
 
 
-def test_one_row_per_step() -> None:
-    rows = costs_of({"step": "rank"}, {"step": "classify"}, {"step": "rank"}, {"run_id": "other"})
-    assert [(row["run_id"], row["step"], row["n_calls"]) for row in rows] == [
-        ("other", "classify", 1),
-        ("r", "classify", 1),
-        ("r", "rank", 2),
-    ]
-
-
 def test_latencies_count_only_answers_that_the_run_asked_for() -> None:
     started = {"started_at": datetime(2026, 1, 1), "status": "completed", "kind": "evaluation"}
     answered = [{"status": "ok", "latency_ms": float(n)} for n in range(1, 102)]
@@ -134,14 +116,6 @@ def test_step_with_another_reason_is_not_blamed() -> None:
                              "unscored_reason": "no_ground_truth"})  # fmt: skip
         (row,) = read(con, "from unscored")
     assert (row["steps"], row["detail"]) == (["classify"], "no_ground_truth it was")
-
-
-def test_ranking_without_ids_waits_for_no_step() -> None:
-    with open_rows() as con:
-        add_samples(con, Sample(reasons={"rank": "no_ground_truth"}))
-        fill(con, "scores", {"run_id": "r", "sample_id": "s", "metric": "mrr", "unscored_reason": "no_reference_ids"})
-        (row,) = read(con, "from unscored")
-    assert (row["reason"], row["steps"], row["detail"]) == ("no_reference_ids", None, None)
 
 
 def test_every_missing_score_has_exactly_one_row() -> None:

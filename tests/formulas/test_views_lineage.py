@@ -114,38 +114,17 @@ def test_missing_score_keeps_a_row_with_what_happened() -> None:
     assert (compared["step"], compared["step_reason"], compared["similarity"]) == ("similarity", None, 0.5)
 
 
-def test_ranking_by_ids_rests_on_no_verdict() -> None:
-    by_ids = Sample(context_ids=["a", "b"], reference_ids=["b"], useful=[True, False])
-    with open_rows() as con:
-        add_samples(con, by_ids)
-        add_score(con, "mrr")
-        add_score(con, "context_precision")
-        rows = read(con, "select metric, step, useful from score_lineage order by metric, context_rank")
-    assert [(row["metric"], row["step"], row["useful"]) for row in rows] == [
-        ("context_precision", "rank", True),
-        ("context_precision", "rank", False),
-        ("mrr", None, None),
-    ]
-
-
-def test_score_of_a_metric_without_a_file_is_still_found() -> None:
-    with open_rows() as con:
-        add_samples(con, JUDGED)
-        add_score(con, "users_own")
-        (row,) = read(con, "from score_lineage")
-    assert (row["metric"], row["value"], row["step"], row["question"]) == ("users_own", 0.5, None, "Where is it?")
-
-
-def test_verdicts_hold_the_split_itself() -> None:
+def test_score_of_a_metric_without_a_file_is_still_found_and_splits_are_verdicts() -> None:
     with open_rows() as con:
         add_samples(con, JUDGED)
         con.execute("update statements set call_id = 'split'")
-        rows = read(con, "select step, statement_id, call_id from verdicts where step like 'extract%' order by all")
-    assert [(row["step"], row["statement_id"], row["call_id"]) for row in rows] == [
-        ("extract_answer", "A1", "split"),
-        ("extract_answer", "A2", "split"),
-        ("extract_ground_truth", "G1", "split"),
-    ]
+        add_score(con, "users_own")
+        (row,) = read(con, "from score_lineage")
+        splits = read(con, "select step, statement_id, call_id from verdicts where step like 'extract%' order by all")
+    assert (row["metric"], row["value"], row["step"], row["question"]) == ("users_own", 0.5, None, "Where is it?")
+    assert [tuple(split.values()) for split in splits] == [
+        ("extract_answer", "A1", "split"), ("extract_answer", "A2", "split"), ("extract_ground_truth", "G1", "split"),
+    ]  # fmt: skip
 
 
 def test_rating_is_shown_as_its_place_on_the_scale_too() -> None:

@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -129,40 +128,6 @@ def test_interval_of_ratings_ends_at_the_lowest_one() -> None:
     assert ends(plain)[0] < 0.1, "without it a mean below every rating is possible"
 
 
-def test_mean_lies_within_the_interval() -> None:
-    rng = random.Random(7)
-    runs = [[rng.random() ** rng.choice([0, 0.1, 1, 9]) for _ in range(rng.randint(1, 30))] for _ in range(200)]
-    with open_rows() as con:
-        fill(con, "scores", *(row for n, run in enumerate(runs) for row in scores_of(run, run_id=f"r{n}")))
-        rows = read(con, "from run_scores")
-    assert len(rows) == 200
-    assert all(row["ci_low"] <= row["mean"] <= row["ci_high"] for row in rows)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(("n", "at_least"), [(5, 0.90), (15, 0.86), (60, 0.94)])
-def test_interval_on_binary_values_covers_the_true_mean(n: int, at_least: float) -> None:
-    """Exactly, by the binomial distribution: 95 % on average over all true means from 0.01 to 0.99. Wilson's weak spot
-    is a true mean nearer to an end than one sample in n would take it: at n = 15 and 0.01 it covers 0.86.
-
-    The plain normal interval falls to 0.05, 0.14 and 0.45 at these n.
-    """
-    with open_rows() as con:
-        runs = (scores_of([1.0] * hits + [0.0] * (n - hits), run_id=f"{hits:02}") for hits in range(n + 1))
-        fill(con, "scores", *(row for run in runs for row in run))
-        bounds = [(row["ci_low"], row["ci_high"]) for row in read(con, "from run_scores order by run_id")]
-    means = [percent / 100 for percent in range(1, 100)]
-    coverages = [
-        sum(
-            math.comb(n, hits) * mean**hits * (1 - mean) ** (n - hits)
-            for hits, (low, high) in enumerate(bounds)
-            if low <= mean <= high
-        )
-        for mean in means
-    ]
-    assert min(coverages) >= at_least
-    assert sum(coverages) / len(coverages) >= 0.95
-
-
 def test_samples_of_a_cluster_count_together() -> None:
     """Four documents of five questions each, all right or all wrong: four observations."""
     values = [1.0] * 15 + [0.0] * 5
@@ -198,17 +163,17 @@ def draw_values(rng: np.random.Generator, kind: int, n: int) -> list[float]:
 
 
 def test_sql_and_python_have_one_interval() -> None:
-    """Compare the intervals of `gate --cluster` and of the view for 240 runs: without clusters, with clusters of like
+    """Compare the intervals of `gate --cluster` and of the view for 120 runs: without clusters, with clusters of like
     sizes, and with one that has most of the samples."""
     rng = np.random.default_rng(5)
     theirs, scores, members = {}, [], []
-    for number in range(240):
+    for number in range(120):
         n = int(rng.integers(1, 40))
         values = np.array(draw_values(rng, number, n))
         places = np.arange(n) if number % 8 < 4 else rng.integers(0, max(2, n // 4), n)
-        if number >= 160:
+        if number >= 80:
             places = np.maximum(np.arange(n) - n // 2, 0)
-        run_id, is_alone = f"r{number}", number % 8 < 4 and number < 160
+        run_id, is_alone = f"r{number}", number % 8 < 4 and number < 80
         scores += scores_of(values.tolist(), run_id=run_id)
         members += members_of([None if is_alone else f"d={place}" for place in places], run_id)
         found = find_interval(values[:, None], np.unique(places, return_inverse=True)[1])
@@ -223,60 +188,41 @@ def test_sql_and_python_have_one_interval() -> None:
 N_DRAWN = 4000
 
 
-@dataclass(frozen=True)
-class Values:
-    """Scores as some metric has them, samples × runs at a time, and their true mean."""
-
-    mean: float
-    draw: Callable[[np.random.Generator, tuple[int, int]], np.ndarray[Any, Any]]
-
-
-DRAWN = {
-    "0 or 1": Values(0.95, lambda rng, shape: (rng.random(shape) < 0.95).astype(float)),
-    "like F1": Values(0.45, lambda rng, shape: np.where(rng.random(shape) < 0.25, 0.0, rng.beta(3, 2, shape))),
-    "precision@5, 0 or 0.2": Values(0.17, lambda rng, shape: np.where(rng.random(shape) < 0.85, 0.2, 0.0)),
-    "94 % zeros": Values(0.02, lambda rng, shape: np.where(rng.random(shape) < 0.94, 0.0, rng.beta(1, 2, shape))),
-    "similarity": Values(12 / 17, lambda rng, shape: rng.beta(12, 5, shape)),
-    "90 % ones": Values(0.95, lambda rng, shape: np.where(rng.random(shape) < 0.9, 1.0, rng.beta(2, 2, shape))),
+# Scores as some metric has them, samples x runs at a time, by name, and their true mean.
+DRAWN: dict[str, tuple[float, Callable[[np.random.Generator], np.ndarray[Any, Any]]]] = {
+    "0 or 1": (0.95, lambda rng: (rng.random((20, N_DRAWN)) < 0.95).astype(float)),
+    "like F1": (0.45, lambda rng: np.where(rng.random((20, N_DRAWN)) < 0.25, 0.0, rng.beta(3, 2, (20, N_DRAWN)))),
+    "94 % zeros": (0.02, lambda rng: np.where(rng.random((20, N_DRAWN)) < 0.94, 0.0, rng.beta(1, 2, (20, N_DRAWN)))),
+    "90 % ones": (0.95, lambda rng: np.where(rng.random((20, N_DRAWN)) < 0.9, 1.0, rng.beta(2, 2, (20, N_DRAWN)))),
 }
 
 
 @pytest.mark.parametrize("kind", DRAWN)
-@pytest.mark.parametrize("n", [20, pytest.param(50, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.slow)])
-def test_the_interval_covers_the_mean_of_metrics_as_they_are(n: int, kind: str) -> None:
-    draw, truth = DRAWN[kind].draw, DRAWN[kind].mean
-    values = draw(np.random.default_rng(n), (n, N_DRAWN))
-    found = find_interval(values, np.arange(n))
-    covered = float(((found.low <= truth) & (truth <= found.high)).mean())
-    print(f"coverage, {kind}, n = {n}: {covered:.3f}, width {float((found.high - found.low).mean()):.3f}")
-    assert covered >= 0.93
+def test_the_interval_covers_the_mean_of_metrics_as_they_are(kind: str) -> None:
+    truth, draw = DRAWN[kind]
+    found = find_interval(draw(np.random.default_rng(20)), np.arange(20))
+    assert float(((found.low <= truth) & (truth <= found.high)).mean()) >= 0.93
 
 
 SIZES = {
     "8 of five": [5] * 8,
-    "20 of five": [5] * 20,
     "by Zipf": [60, 30, 20, 15, 12, 10, 8, 7, 6, 6, 5, 5, 4, 4, 4, *[3] * 5, *[2] * 10],
-    "a few large ones": [50, 20, 10, 5, 5, 5, *[1] * 15],
     "one large one": [100, *[1] * 20],
 }
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize(
-    ("truth", "strength"),
-    [(0.5, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0.5, 4), (0.7, 1), (0.7, 4), (0.9, 4)))],
-)
-def test_the_clustered_interval_covers_for_documents_of_all_sizes(sizes: str, truth: float, strength: float) -> None:
-    """Right or wrong, with a share 1 / (1 + strength) of the variance between documents."""
+def test_the_clustered_interval_covers_for_documents_of_all_sizes(sizes: str) -> None:
+    """Right or wrong, with half of the variance between documents."""
     counts = np.array(SIZES[sizes])
     rng, places = np.random.default_rng(len(counts)), np.repeat(np.arange(len(counts)), counts)
-    of_document = rng.beta(truth * strength, (1 - truth) * strength, size=(len(counts), N_DRAWN))
+    of_document = rng.beta(0.5, 0.5, size=(len(counts), N_DRAWN))
     values = (rng.random((len(places), N_DRAWN)) < of_document[places]).astype(float)
     covered = {}
     for name, groups in (("clustered", places), ("alone", np.arange(len(places)))):
         found = find_interval(values, groups)
-        covered[name] = float(((found.low <= truth) & (found.high >= truth)).mean())
-    print(f"coverage, documents {sizes}, {truth}, {strength}: {covered}")
+        covered[name] = float(((found.low <= 0.5) & (found.high >= 0.5)).mean())
+    print(f"coverage, documents {sizes}: {covered}")
     assert covered["clustered"] >= 0.94
     assert covered["alone"] < 0.9
 
@@ -353,13 +299,3 @@ def test_sample_history() -> None:
         ("b", 0.75, "a", 0.25, True, "Now.", None),
         ("c", None, "b", None, True, "Then.", "judge_failed"),
     ]
-
-
-def test_scores_and_their_history_say_when_and_under_which_label_and_tags_they_were_made() -> None:
-    run = {"run_id": "r", "suite": "nightly", "label": "v7", "tags": ["a", "b"], "started_at": datetime(2026, 1, 2)}
-    with open_rows() as con:
-        fill(con, "runs", run)
-        fill(con, "scores", {"run_id": "r", "sample_id": "s", "metric": "mrr", "value": 1.0})
-        for view in ("run_scores", "score_history"):
-            (row,) = read(con, f"select run_id, label, tags, started_at from {view}")
-            assert row == {name: run[name] for name in ("run_id", "label", "tags", "started_at")}

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from evalhouse.tasks.lexical.judge import LEXICAL_VERSION, judge_lexically, read_score
-from evalhouse.tasks.lexical.match import rate_contexts
+from evalhouse.tasks.lexical.judge import judge_lexically, read_score
 
 QUESTION = "How tall is the Marlow tower and when was it built?"
 
@@ -29,34 +28,20 @@ CONTEXTS = make_items(
 )
 
 
-def test_the_version_is_a_short_string() -> None:
-    assert isinstance(LEXICAL_VERSION, str)
-    assert LEXICAL_VERSION
-
-
 def test_extract_gives_statements() -> None:
     reply = judge_lexically(
         "extract", {"question": QUESTION, "text": "Hi! It is 98 metres tall. It was built in 1902."}
     )
     assert reply == {"statements": ["It is 98 metres tall.", "It was built in 1902."]}
-
-
-def test_extract_of_a_refusal_gives_none() -> None:
     assert judge_lexically("extract", {"question": QUESTION, "text": "Sorry, I don't know."}) == {"statements": []}
 
 
 def test_classify_labels_every_statement_once() -> None:
     data = {"question": QUESTION, "answer_statements": ANSWER, "ground_truth_statements": TRUTH}
-    labels = {verdict["id"]: verdict["label"] for verdict in get_verdicts(judge_lexically("classify", data))}
-    assert labels == {"A1": "TP", "A2": "FP", "G1": "TP", "G2": "FN"}
-
-
-def test_reasons_name_the_number_that_decided() -> None:
-    data = {"question": QUESTION, "answer_statements": ANSWER, "ground_truth_statements": TRUTH}
-    reasons = {verdict["id"]: verdict["reason"] for verdict in get_verdicts(judge_lexically("classify", data))}
-    assert "1875" in reasons["A2"]
-    assert "1902" in reasons["G2"]
-    assert all(reason and "\n" not in reason for reason in reasons.values())
+    verdicts = get_verdicts(judge_lexically("classify", data))
+    assert [(one["id"], one["label"]) for one in verdicts] == [("A1", "TP"), ("A2", "FP"), ("G1", "TP"), ("G2", "FN")]
+    assert "1875" in verdicts[1]["reason"]
+    assert "1902" in verdicts[3]["reason"]
 
 
 def test_reasons_read_well() -> None:
@@ -94,39 +79,14 @@ def test_attribute_names_the_contexts_in_rank_order() -> None:
     }
     named = {verdict["id"]: verdict["contexts"] for verdict in get_verdicts(judge_lexically("attribute", data))}
     assert named == {"G1": ["C1"], "G2": ["C2"], "G3": []}
-
-
-def test_attribute_takes_both_lists_at_once() -> None:
-    data = {"question": "", "contexts": CONTEXTS, "answer_statements": ANSWER, "ground_truth_statements": TRUTH}
-    assert [verdict["id"] for verdict in get_verdicts(judge_lexically("attribute", data))] == ["A1", "A2", "G1", "G2"]
-
-
-def test_attribute_without_contexts_supports_nothing() -> None:
-    data = {"question": "", "contexts": [], "answer_statements": ANSWER, "ground_truth_statements": []}
-    assert [verdict["contexts"] for verdict in get_verdicts(judge_lexically("attribute", data))] == [[], []]
+    without = get_verdicts(judge_lexically("attribute", data | {"contexts": [], "answer_statements": ANSWER}))
+    assert [verdict["contexts"] for verdict in without] == [[]] * 5
 
 
 def test_rank_labels_every_context() -> None:
     data = {"question": QUESTION, "ground_truth": "It is 98 metres tall. It was built in 1902.", "contexts": CONTEXTS}
     labels = [(verdict["id"], verdict["label"]) for verdict in get_verdicts(judge_lexically("rank", data))]
     assert labels == [("C1", "useful"), ("C2", "not_useful"), ("C3", "useful")]
-
-
-def test_a_context_ahead_of_the_others_is_useful_where_it_would_not_be_alone() -> None:
-    """The words of the subject are in all contexts; the other words of one distinguish it."""
-    question, truth = "When is high tide at Brankmouth?", "High tide at Brankmouth is at 6 in the morning, says Maud."
-    near, far = "High tide comes early at Brankmouth on this day.", "Gulls nest on the pier."
-    alone = rate_contexts(question, truth, [near])[0]
-    beside = rate_contexts(question, truth, [near, far, far])
-    assert beside[0].score > beside[1].score
-    spread = beside[0].score - beside[1].score
-    plain = [rate_contexts(question, truth, [text])[0].score for text in (near, far)]
-    assert spread > plain[0] - plain[1]
-    assert 0 <= min(one.score for one in beside) <= max(one.score for one in beside) <= 1
-    # A context alone is measured by nothing but itself, and equal ones do not stand out.
-    both = rate_contexts(question, truth, [near, near])
-    assert both[0].score == pytest.approx(both[1].score)
-    assert both[0].score == pytest.approx(alone.score, abs=0.1)
 
 
 def test_the_score_is_read_off_a_reason() -> None:
@@ -137,23 +97,6 @@ def test_the_score_is_read_off_a_reason() -> None:
     assert 0.5 <= score <= 1
     assert read_score("The context says so, score 0.90: certainly.") is None
     assert read_score("score 9.00: x") is None
-
-
-def test_rank_reason_has_percentages() -> None:
-    data = {"question": QUESTION, "ground_truth": "98 metres", "contexts": CONTEXTS}
-    assert "of the ground truth" in get_verdicts(judge_lexically("rank", data))[0]["reason"]
-    assert "ground truth" not in get_verdicts(judge_lexically("rank", data | {"ground_truth": ""}))[0]["reason"]
-
-
-def test_chinese_end_to_end() -> None:
-    question = "马洛塔有多高？"
-    data = {
-        "question": question,
-        "answer_statements": make_items("A", "马洛塔高98米。", "它由僧侣建造。"),
-        "ground_truth_statements": make_items("G", "马洛塔的高度是98米。"),
-    }
-    labels = [verdict["label"] for verdict in get_verdicts(judge_lexically("classify", data))]
-    assert labels == ["TP", "FP", "TP"]
 
 
 def test_equal_requests_get_equal_replies() -> None:

@@ -71,23 +71,18 @@ def test_no_kind_of_pair_is_left_behind(way: Way, kind: str) -> None:
     ("right", "wrong"),
     [
         ("The watch isn't waterproof.", "The watch is waterproof."),
-        ("Smoking is not allowed in the rooms.", "Smoking is allowed in the rooms."),
         ("The policy does not cover theft.", "The policy covers theft."),
         ("Neither the lift nor the stairs are open.", "The lift is open."),
         ("保修不包括刮痕。", "保修包括刮痕。"),
-        ("室内不可以吸烟。", "室内可以吸烟。"),
         ("该费用不属于学费。", "该费用属于学费。"),
         ("行程不可能缩短。", "行程可能缩短。"),
-        ("设备未进行检修。", "设备进行检修。"),
         ("The pass costs €20.", "The pass costs $20."),
-        ("The pass costs 20 euros.", "The pass costs 20 dollars."),
         ("The bag weighs 5 kg.", "The bag weighs 5 g."),
         ("The flight takes more than 10 hours.", "The flight takes less than 10 hours."),
         ("Keep the vaccine above 5 °C.", "Keep the vaccine below 5 °C."),
         ("The test takes at least 20 minutes.", "The test takes at most 20 minutes."),
         ("排队时间超过15分钟。", "排队时间少于15分钟。"),
         ("三年以上的员工可以申请。", "三年以下的员工可以申请。"),
-        ("至少需要20小时。", "至多需要20小时。"),
         ("Open 9-18 h on weekdays, 6-21 h on weekends.", "Open 6-21 h on weekdays, 9-18 h on weekends."),
         ("The drug may cause headaches.", "The drug causes headaches."),
         ("Mr Tan teaches big data.", "Mr Tan teaches LLM courses."),
@@ -106,7 +101,6 @@ def test_one_thing_decides(way: Way, right: str, wrong: str) -> None:
     ("reference", "statement"),
     [
         ("会议于2024年5月3日召开。", "会议于2024-05-03召开。"),
-        ("The meeting is on 3 May 2024.", "The meeting is on 2024-05-03."),
         ("Enrol until the 15th of January.", "Enrol until January 15."),
         ("The bag weighs 5 kg.", "The bag weighs 5 kilograms."),
         ("It costs €20.", "It costs 20 euros."),
@@ -114,7 +108,6 @@ def test_one_thing_decides(way: Way, right: str, wrong: str) -> None:
         ("贷款不低于五万元。", "贷款至少5万元。"),
         ("Two thirds of the members agreed.", "Two thirds of the members agreed to it."),
         ("The dog was bitten by Rex.", "Rex bit the dog."),
-        ("In the final Kaya beat Novik.", "Kaya beat Novik in the final."),
         ("北塔31层，南塔28层。", "南塔28层，北塔31层。"),
         ("中枢与设备的距离应在20米以内。", "中枢与设备的距离保持在20米以内。"),
         ("员工满1年后，每年有12天年假；满5年的，每年有16天。", "满1年、不满5年的员工每年有12天年假。"),
@@ -137,17 +130,6 @@ def test_a_reason_says_what_speaks_against_a_statement() -> None:
     assert explain(f"Ada Lind {mill}", f"Bo Holm {mill}").endswith("others in their place: Bo Holm/Ada Lind")
     assert explain("Kaya beat Novik.", "Novik beat Kaya.").endswith("in exchanged places: novik/kaya")
     assert explain("It may cause harm.", "It causes harm.").endswith("only possible: cause/may cause")
-
-
-def test_refusals_of_the_sample_state_nothing() -> None:
-    rows = [orjson.loads(line) for line in SAMPLE_PATH.read_bytes().splitlines()]
-    refusals = [row for row in rows if row["kind"] in ("refuses_rightly", "refuses_wrongly")]
-    assert len(refusals) == 9
-    stated = {row["id"]: split_statements(row["answer"]) for row in refusals}
-    assert stated.pop("en-solar-01") == ["The manual gives the power draw of the Halvra 40 as 40 W"]
-    assert set(map(tuple, stated.values())) == {()}
-    truths = [split_statements(row["ground_truth"]) for row in refusals if row["kind"] == "refuses_rightly"]
-    assert truths == [[]] * len(truths)
 
 
 def list_verdicts(row: dict[str, Any]) -> list[object]:

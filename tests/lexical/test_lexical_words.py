@@ -2,9 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from evalhouse.tasks.lexical import contrast, split, texts
 
@@ -18,14 +15,3 @@ def test_every_list_is_used_and_defined_once() -> None:
     assert len(names) > 20
     assert len(set(names)) == len(names)
     assert [name for name in names if f'"{name}"' not in code and f"'{name}'" not in code] == []
-
-
-def test_patterns_of_silence_stand_once_each() -> None:
-    def read_keys(name: str) -> list[str]:
-        node: Any = yaml.compose(FILE.read_text(encoding="utf-8"))
-        return [key.value for top, mapping in node.value if top.value == name for key, _ in mapping.value]
-
-    for name in ("silences", "chinese_silences", "scales", "chinese_digits", "endings"):
-        keys = read_keys(name)
-        assert keys
-        assert len(set(keys)) == len(keys)

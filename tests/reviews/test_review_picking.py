@@ -16,7 +16,6 @@ from evalhouse.tasks.reviews.export import (
     allocate,
     collect_items,
     draw,
-    pick_samples,
     share_places,
     sort_into_strata,
 )
@@ -62,24 +61,12 @@ def test_equal_parts_as_far_as_there_is_something(n: int, sizes: dict[str, int],
 
 
 @pytest.mark.parametrize("share_random", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("n", [4, 10, 37, 139, 140, 500])
+@pytest.mark.parametrize("n", [4, 37, 139, 500])
 def test_all_places_are_used_and_no_group_is_without_one(n: int, share_random: float) -> None:
     sizes: dict[Stratum, int] = {"votes": 9, "judges": 30, "gate": 1, "rest": 100}
     places = allocate(sizes, max(n, 8), share_random=share_random)
     assert sum(places.values()) == min(max(n, 8), 140)
     assert all(min(2, sizes[name]) <= n_places <= sizes[name] for name, n_places in places.items())
-
-
-def test_the_share_by_chance_is_spread_as_the_groups_are() -> None:
-    sizes: dict[Stratum, int] = {"votes": 100, "judges": 300, "rest": 600}
-    assert allocate(sizes, 100, share_random=1.0) == {"votes": 10, "judges": 30, "rest": 60}
-    assert allocate(sizes, 100, share_random=0.0) == {"votes": 49, "judges": 49, "rest": 2}
-    assert allocate(sizes, 100, share_random=0.5) == {"votes": 30, "judges": 40, "rest": 30}
-
-
-def test_one_place_is_one_item() -> None:
-    drawn = draw(make_strata(votes=5, rest=90), 1, share_random=0.5, generator=random.Random(1))
-    assert [(one.size, len(one.picks)) for one in drawn] == [(95, 1)]
 
 
 def test_too_few_places_for_all_groups_are_drawn_from_as_one() -> None:
@@ -94,13 +81,13 @@ def draw_often(times: int) -> list[list[StratumDraw]]:
 
 
 def test_probabilities_are_how_often_items_come() -> None:
-    times = 3000
+    times = 1000
     runs = draw_often(times)
     came = Counter(pick.item.item_hash for run in runs for one in run for pick in one.picks)
     word = {pick.item.item_hash: pick.probability for run in runs for one in run for pick in one.picks}
     assert len(word) == 120, "no item is out of reach"
     for item_hash, probability in word.items():
-        # Five standard errors of a share of 3000 draws.
+        # Five standard errors of a share of 1000 draws.
         bound = 5 * (probability * (1 - probability) / times) ** 0.5
         assert came[item_hash] / times == pytest.approx(probability, abs=bound + 1e-9)
 
@@ -112,11 +99,11 @@ def test_weights_make_estimates_right_where_a_plain_mean_is_not() -> None:
 
     truth = 18 / 120
     weighted, plain = [], []
-    for run in draw_often(600):
+    for run in draw_often(300):
         picks = [pick for one in run for pick in one.picks]
         weighted.append(sum(is_wrong(pick.item.item_hash) / pick.probability for pick in picks) / 120)
         plain.append(mean(is_wrong(pick.item.item_hash) for pick in picks))
-    assert mean(weighted) == pytest.approx(truth, abs=0.005)
+    assert mean(weighted) == pytest.approx(truth, abs=0.007)
     assert mean(plain) > truth + 0.1
 
 
@@ -157,30 +144,11 @@ def test_verdicts_of_one_content_are_one_item() -> None:
     ]
 
 
-def test_of_very_many_samples_some_are_read_lexically(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.tasks.reviews.export.LEXICAL_SAMPLES", 10)
-    items = make_items(50)
-    first, again, other = (pick_samples(items, random.Random(seed)) for seed in (1, 1, 2))
-    assert len(first) == 10
-    assert first == again != other
-    assert len(pick_samples(items[:10], random.Random(1))) == 10
-
-
-@pytest.mark.parametrize(
-    ("word", "label"),
-    [
-        ("useful", "useful"),
-        (" Not Useful ", "not_useful"),
-        ("not-useful", "not_useful"),
-        ("nützlich", None),
-        ("TP", None),
-    ],
-)
-def test_labels_as_people_write_them(word: str, label: str | None) -> None:
-    assert find_label("rank", None, word) == label
-
-
 def test_labels_depend_on_the_text_a_statement_is_from() -> None:
     assert list_labels("classify", "answer") == ("TP", "FP")
     assert list_labels("classify", "ground_truth") == ("TP", "FN")
     assert find_label("classify", "ground_truth", "fp") is None
+    assert [find_label("rank", None, word) for word in (" Not Useful ", "not-useful", "TP")] == [
+        *["not_useful"] * 2,
+        None,
+    ]

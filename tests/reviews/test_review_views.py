@@ -60,49 +60,47 @@ def test_every_verdict_is_an_item_in_the_judges_words(warehouse: Warehouse) -> N
     assert labels["rank", "C2"] == "not_useful"
 
 
-def list_same(warehouse: Warehouse, **texts: object) -> set[tuple[str, str]]:
-    """Verdicts of a sample that keep their hash in a second run with these differences."""
-    add_run(warehouse, make_run("r2", 2), [make_sample(1, **{"sample_id": "other id"} | texts)])
-    before, after = read_items(warehouse, "r1"), read_items(warehouse, "r2")
-    hashes = {key[1:]: item["item_hash"] for key, item in before.items() if key[0] == "s01"}
-    return {key[1:] for key, item in after.items() if hashes.get(key[1:]) == item["item_hash"]}
-
-
 ALL = {(step, f"{letter}{n}") for step in ("classify", "attribute") for letter in "AG" for n in (1, 2)} | {
     ("rank", "C1"),
     ("rank", "C2"),
 }
 
 
-@pytest.mark.parametrize(
-    ("texts", "same"),
-    [
-        ({}, ALL),
-        ({"question": "Another question?"}, set()),
-        # The second statement of the answer differs, and so does the text that the ground truth's are compared with.
-        (
-            {"answer": "Lighthouse 1 is 31 metres high. It is red."},
-            ALL - {("classify", "A2"), ("attribute", "A2"), ("classify", "G1"), ("classify", "G2")},
-        ),
-        (
-            {"ground_truth": "Lighthouse 1 is 31 metres high. It is red."},
-            {("classify", "G1"), *(("attribute", name) for name in ("A1", "A2", "G1"))},
-        ),
-        (
-            {"contexts": ["Lighthouse 1 was built 31 metres high.", "Another gull."]},
-            {(step, name) for step, name in ALL if step == "classify"} | {("rank", "C1")},
-        ),
-        # Two contexts in one are not two contexts.
-        (
-            {"contexts": ["Lighthouse 1 was built 31 metres high. Gull 1 nests on the pier."]},
-            {(step, name) for step, name in ALL if step == "classify"},
-        ),
-    ],
+CHANGES: tuple[tuple[dict[str, Any], set[tuple[str, str]]], ...] = (
+    ({}, ALL),
+    ({"question": "Another question?"}, set()),
+    # The second statement of the answer differs, and so does the text that the ground truth's are compared with.
+    (
+        {"answer": "Lighthouse 1 is 31 metres high. It is red."},
+        ALL - {("classify", "A2"), ("attribute", "A2"), ("classify", "G1"), ("classify", "G2")},
+    ),
+    (
+        {"ground_truth": "Lighthouse 1 is 31 metres high. It is red."},
+        {("classify", "G1"), *(("attribute", name) for name in ("A1", "A2", "G1"))},
+    ),
+    (
+        {"contexts": ["Lighthouse 1 was built 31 metres high.", "Another gull."]},
+        {(step, name) for step, name in ALL if step == "classify"} | {("rank", "C1")},
+    ),
+    # Two contexts in one are not two contexts.
+    (
+        {"contexts": ["Lighthouse 1 was built 31 metres high. Gull 1 nests on the pier."]},
+        {(step, name) for step, name in ALL if step == "classify"},
+    ),
 )
-def test_what_is_judged_and_all_it_is_judged_against_make_an_item(
-    warehouse: Warehouse, texts: dict[str, Any], same: set[tuple[str, str]]
-) -> None:
-    assert list_same(warehouse, **texts) == same
+
+
+def test_what_is_judged_and_all_it_is_judged_against_make_an_item(warehouse: Warehouse) -> None:
+    """Verdicts of a sample keep their hash in a second run, where the texts have these differences."""
+    others = [make_sample(1, sample_id=f"v{number}", **texts) for number, (texts, _) in enumerate(CHANGES)]
+    add_run(warehouse, make_run("r2", 2), others)
+    before, after = read_items(warehouse, "r1"), read_items(warehouse, "r2")
+    hashes = {key[1:]: item["item_hash"] for key, item in before.items() if key[0] == "s01"}
+    same: dict[str, set[tuple[str, str]]] = {f"v{number}": set() for number in range(len(CHANGES))}
+    for (sample_id, *place), item in after.items():
+        if hashes.get(tuple(place)) == item["item_hash"]:  # type: ignore[call-overload]  # step and name
+            same[sample_id].add(tuple(place))  # type: ignore[arg-type]
+    assert same == {f"v{number}": expected for number, (_, expected) in enumerate(CHANGES)}
 
 
 def test_a_context_keeps_its_label_at_another_rank(warehouse: Warehouse) -> None:
@@ -135,12 +133,6 @@ def test_of_each_reviewer_the_latest_label_counts(warehouse: Warehouse) -> None:
         ("Ann", "FP", None),
         ("Bo", "TP", "FP"),
     ]
-
-
-def test_one_label_is_about_all_verdicts_of_its_content(warehouse: Warehouse) -> None:
-    add_label(warehouse, read_items(warehouse, "r1")["s01", "attribute", "A1"], "unsupported")
-    found = read_reviewed(warehouse, "r1")
-    assert [(row["statement_id"], row["label"]) for row in found] == [("A1", "unsupported"), ("G1", "unsupported")]
 
 
 def test_the_design_is_that_of_the_last_answered_export_of_the_run(warehouse: Warehouse) -> None:
