@@ -6,7 +6,7 @@
 as machines with separate keys have, against the local endpoint; Prefect and the lake's catalogue are on a PostgreSQL.
 *pictures* puts the pages in Prefect of a run and of a run over two workers, of which one is killed, into the guide.
 *writes* has 1, 4 and 16 processes append batches of a shard to the lake for some seconds. *history* writes so many
-scores by SQL into a DuckDB file, moves them into a DuckLake, and times the same queries on both.
+scores by SQL into a DuckDB file, moves them into a DuckLake, and times the queries of the cookbook on both.
 """
 
 from __future__ import annotations
@@ -46,15 +46,6 @@ _METRICS = "factual_f1,faithfulness"
 _CALLS = 4  # of a sample
 _SAMPLES_A_NIGHT = 3000
 _SHARD = 128
-_QUERIES = {
-    "mean of each metric of each run": "select run_id, metric, mean, n_scored from run_scores",
-    "history of one metric": "select * from score_history where metric = 'faithfulness'",
-    "one sample over all nights": "select * from sample_history where sample_id = 'tide-7'",
-    "costs of each run": "select * from run_costs",
-    "count all scores": "select count(*), avg(value) from scores",
-    "labels of the last run": "select label, count(*) from classifications where run_id = (select max(run_id) from "
-    "runs where kind = 'evaluation') group by label",
-}
 _WRITER = """
 import sys, time
 from evalhouse.warehouse.store import Warehouse  # noqa: E402
@@ -243,10 +234,9 @@ def measure_history(postgres: PostgresServer, n_scores: int) -> None:
         print(f"{row['n']:,} scores of {nights} nights: made in {made_s:.0f} s, moved into the lake in {moved_s:.0f} s")
         print(f"{file_mb:.0f} MB as a DuckDB file, {lake_mb:.0f} MB of Parquet files")
         print(f"{'file s':>7} {'lake s':>7} {'ratio':>6}  query", flush=True)
-        queries = {**_QUERIES, **{recipe.title: recipe.sql for recipe in read_recipes()}}
-        for title, sql in queries.items():
-            of_file, of_lake = (_time_query(one, sql) for one in (file, lake))
-            print(f"{of_file:>7.2f} {of_lake:>7.2f} {of_lake / of_file:>6.1f}  {title}", flush=True)
+        for recipe in read_recipes():
+            of_file, of_lake = (_time_query(one, recipe.sql) for one in (file, lake))
+            print(f"{of_file:>7.2f} {of_lake:>7.2f} {of_lake / of_file:>6.1f}  {recipe.title}", flush=True)
 
 
 def _time_query(warehouse: Warehouse, sql: str) -> float:

@@ -234,8 +234,6 @@ def make_change_frame(
     people: Sequence[bool],
     *,
     step: str = "rank",
-    reviewer: str = "ann",
-    weight: Sequence[float] | float = 1.0,
 ) -> pl.DataFrame:
     words = ("useful", "not_useful") if step == "rank" else ("supported", "unsupported")
     n = len(people)
@@ -253,8 +251,8 @@ def make_change_frame(
             "old_label": say(old),
             "new_label": say(new),
             "label": say(people),
-            "reviewer": [reviewer] * n,
-            "weight": [weight] * n if isinstance(weight, float) else weight,
+            "reviewer": ["ann"] * n,
+            "weight": [1.0] * n,
         }
     )
 
@@ -301,19 +299,6 @@ def change_width(low: float | None, high: float | None) -> float:
     assert low is not None
     assert high is not None
     return high - low
-
-
-def test_weights_and_reviewers_count_as_they_do_for_agreement() -> None:
-    people = [True] * 40
-    old, new = [True] * 20 + [False] * 20, [True] * 40
-    weights = [3.0] * 20 + [1.0] * 20
-    frame = make_change_frame(old, new, people, weight=weights)
-    assert compare_one(frame).accuracy_old.value == pytest.approx(0.75)
-    both = pl.concat([frame, make_change_frame(old, new, [False] * 40, weight=weights, reviewer="bob")])
-    change = compare_one(both)
-    assert change.n_verdicts == 40
-    assert change.accuracy_old.value == pytest.approx(0.5)
-    assert (change.n_changed, change.n_better, change.n_worse) == (20, 0, 0)
 
 
 def test_moves_say_what_people_say() -> None:

@@ -72,15 +72,30 @@ def build_nights(folder: Path, metric: MetricFile) -> Warehouse:
     return warehouse
 
 
-def test_a_rise_of_what_is_better_low_is_called_worse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    metric = make_own_metric(tmp_path)
-    assert metric.better == make_own_rubric(tmp_path).better == "low"
-    at = ("--warehouse", build_nights(tmp_path, metric).location.name)
-
+def compare_and_report(folder: Path, metric: MetricFile, capsys: pytest.CaptureFixture[str]) -> tuple[str, ReportPage]:
+    """The verdict of `compare` on the rise, and the report's page."""
+    at = ("--warehouse", build_nights(folder, metric).location.name)
     (compared,) = call_here(capsys, "compare", "base", "candidate", "--json", *at).document["metrics"]
     assert compared["difference"] > 0.5
-    assert compared["verdict"] == "worse"
+    path = folder / "report.html"
+    call_here(capsys, "report", "candidate", "--against", "base", "-o", str(path), *at)
+    return compared["verdict"], ReportPage(path)
 
+
+def list_ways(page: ReportPage) -> set[str]:
+    """The directions of the bars in which the change of the means is drawn."""
+    drawn = [json.loads(script.text) for script in page.find("script", type="application/json")]
+    return {way for chart in drawn if chart["kind"] == "parts" for way in chart["ways"]}
+
+
+def test_a_rise_of_what_is_better_low_is_called_worse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metric, at = make_own_metric(tmp_path), ("--warehouse", str(tmp_path / "nights.duckdb"))
+    assert metric.better == make_own_rubric(tmp_path).better == "low"
+    verdict, page = compare_and_report(tmp_path, metric, capsys)
+    assert verdict == "worse"
+    assert page.unpack("index")["signs"] == [-1]
+    assert any(cell.startswith("worse") for cell in page.rows("scores")[0])
+    assert "down" in list_ways(page), "a bar that shows bad news"
     gated = call_here(
         capsys, "gate", "candidate", "--against", "base", "--max-drop", "blunders=0.1", "--max", "blunders=1",
         "--json", *at,
@@ -89,15 +104,6 @@ def test_a_rise_of_what_is_better_low_is_called_worse(tmp_path: Path, capsys: py
     assert (gated.status, outcomes) == (1, {"max_drop": ("failed", True), "max": ("passed", True)})
     refused = call_here(capsys, "gate", "candidate", "--min", "blunders=0.1", *at)
     assert (refused.status, "this metric is better when low" in refused.stderr) == (2, True)
-
-    path = tmp_path / "report.html"
-    call_here(capsys, "report", "candidate", "--against", "base", "-o", str(path), *at)
-    page = ReportPage(path)
-    assert page.unpack("index")["signs"] == [-1]
-    assert any(cell.startswith("worse") for cell in page.rows("scores")[0])
-    drawn = [json.loads(script.text) for script in page.find("script", type="application/json")]
-    assert any("down" in chart["ways"] for chart in drawn if chart["kind"] == "parts"), "a bar that shows bad news"
-
     worst = call_here(capsys, "show", "candidate", "--json", *at).document["worst"]
     assert worst[0]["value"] == max(row["value"] for row in worst)
 
@@ -105,27 +111,19 @@ def test_a_rise_of_what_is_better_low_is_called_worse(tmp_path: Path, capsys: py
 def test_a_rise_of_what_is_neutral_is_neither_better_nor_worse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metric = make_own_metric(tmp_path, "neutral")
-    known = [metric, make_own_rubric(tmp_path, "neutral"), load_metrics()["self_knowledge"]]
-    assert [one.better for one in known] == ["neutral"] * 3
-    at = ("--warehouse", build_nights(tmp_path, metric).location.name)
-    (compared,) = call_here(capsys, "compare", "base", "candidate", "--json", *at).document["metrics"]
-    assert (compared["difference"] > 0.5, compared["verdict"]) == (True, "changed")
-    for option in ("--max-drop", "--trend"):
-        base = ("--against", "base") if option == "--max-drop" else ()
+    metric, at = make_own_metric(tmp_path, "neutral"), ("--warehouse", str(tmp_path / "nights.duckdb"))
+    assert make_own_rubric(tmp_path, "neutral").better == load_metrics()["self_knowledge"].better == "neutral"
+    verdict, page = compare_and_report(tmp_path, metric, capsys)
+    assert verdict == "changed"
+    assert page.unpack("index")["signs"] == [0]
+    assert not any(cell.startswith(("worse", "better")) for cell in page.rows("scores")[0])
+    assert not list_ways(page) & {"up", "down"}
+    for option, base in (("--max-drop", ("--against", "base")), ("--trend", ())):
         refused = call_here(capsys, "gate", "candidate", *base, option, "blunders=0.1", *at)
         assert refused.status == 2
         assert f"{option} blunders: neither a drop nor a rise of it is worse; use --min or --max" in refused.stderr
     limits = ("--min", "blunders=0.1", "--max", "blunders=1")
     assert call_here(capsys, "gate", "candidate", *limits, "--json", *at).document["counts"]["passed"] == 2
-
-    path = tmp_path / "report.html"
-    call_here(capsys, "report", "candidate", "--against", "base", "-o", str(path), *at)
-    page = ReportPage(path)
-    assert page.unpack("index")["signs"] == [0]
-    assert not any(cell.startswith(("worse", "better")) for cell in page.rows("scores")[0])
-    drawn = [json.loads(script.text) for script in page.find("script", type="application/json")]
-    assert not any({"up", "down"} & set(chart["ways"]) for chart in drawn if chart["kind"] == "parts")
     shown = call_here(capsys, "show", "candidate", *at)
     assert "note: neither high nor low is better: blunders" in shown.lines
 

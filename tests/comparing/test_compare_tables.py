@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evalhouse.flows.results import output
-from evalhouse.flows.results.comparison import name_part, print_comparison
+from evalhouse.flows.results.comparison import print_comparison
 from evalhouse.flows.results.output import make_console
 
 
@@ -61,17 +61,6 @@ def show(capsys: pytest.CaptureFixture[str]) -> Any:  # noqa: ANN401  # a functi
         return capsys.readouterr().out.splitlines()
 
     return print_it
-
-
-@pytest.mark.parametrize(("name", "words"), [
-    ("answer", "answer changed"),
-    ("judge", "judge or prompt changed"),
-    ("question+answer+judge", "question, answer and judge or prompt changed"),
-    ("noise", "judge's own noise"),
-    ("newly_scored", "scored only in candidate"),
-])  # fmt: skip
-def test_parts_have_words(name: str, words: str) -> None:
-    assert name_part(name) == words
 
 
 def test_differences_have_signs_and_what_is_missing_a_dash(show: Any) -> None:  # noqa: ANN401

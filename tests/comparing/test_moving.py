@@ -117,14 +117,6 @@ def test_without_a_mean_on_both_sides_nothing_is_split(rows: list[Row]) -> None:
     assert split(rows) == []
 
 
-def test_parts_stand_in_a_fixed_order() -> None:
-    names = ["judge", NOISE, "answer+contexts", "contexts", "answer"]
-    parts = split([*(keep(0.0, 0.5, name) for name in names), remove(0.5), add(0.5)])
-    assert [part.name for part in parts] == [
-        "answer", "contexts", "judge", "answer+contexts", NOISE, "added", "removed",
-    ]  # fmt: skip
-
-
 def flag(*names: str, n: int = 1) -> dict[str, np.ndarray]:
     """Inputs that changed in every one of so many samples."""
     return {name: np.full(n, name in names) for name in INPUTS}

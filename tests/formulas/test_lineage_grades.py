@@ -11,7 +11,6 @@ import pytest
 from cli_house import write_dataset
 from cli_process import Finished, Place
 from endpoint import Asked, running_endpoint
-from prompt_files import read_content, write_prompt
 
 Show = Callable[..., list[str]]
 
@@ -37,9 +36,8 @@ RELEVANCE = {
 GRADED: dict[str, dict[str, Any]] = {
     "relevance": RELEVANCE,
     "questions": {"reason": "It names a river.", "noncommittal": False, "questions": QUESTIONS},
-    "tone": {"friendly": {"reason": "Curt.", "rating": 2}},
 }
-METRICS = "relevance_final,answer_relevancy,bleu,tool_call_accuracy,result_set_match,sql_equivalence,tone"
+METRICS = "relevance_final,answer_relevancy,bleu,tool_call_accuracy,result_set_match,sql_equivalence"
 
 
 def reply(asked: Asked) -> dict[str, Any]:
@@ -50,17 +48,12 @@ def reply(asked: Asked) -> dict[str, Any]:
 def place(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("graded")
     write_dataset(folder, [SAMPLE], "mills.jsonl")
-    content = read_content("answer_validity")
-    content["system"] = content["system"].replace("answer_validity", "friendly")
-    content["rubric"]["criteria"] = {"friendly": {"kind": "rating", "min": 1, "max": 5, "anchors": [1, 5]}}
-    write_prompt(folder / "own", content | {"name": "tone", "examples": []})
     with running_endpoint(script={"other": reply}) as endpoint:
         variables = {
             "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-none",
         }  # fmt: skip
         place = Place(folder=folder, variables=variables)
-        options = ("--judge", "openai:judge", "--metrics", METRICS, "--prompts", "own")
-        finished = place.call("run", "mills.jsonl", *options)
+        finished = place.call("run", "mills.jsonl", "--judge", "openai:judge", "--metrics", METRICS)
         assert finished.status == 0, finished.stdout + finished.stderr
         yield place
 
@@ -137,20 +130,10 @@ def test_what_was_settled_without_the_judge_says_so(show: Show) -> None:
     assert "run on the sample's data they differ: " in settled
 
 
-def test_score_of_a_users_rubric_leads_down_as_well(show: Show) -> None:
-    lines = show("tone")
-    assert "tone = 0.400  (from grade_tone; formula version 1)" in lines
-    at = lines.index("grade_tone")
-    assert lines[at + 1] == "friendly 2 of 5  — Curt."
-    assert re.fullmatch(r"call [0-9a-f]{8}: judge ok", lines[at + 2])
-    assert re.fullmatch(r"prompt tone version \d+ en \([0-9a-f]{8}\)", lines[at + 3])
-    assert lines[at + 4] == 'reply: {"friendly":{"reason":"Curt.","rating":2}}'
-
-
 def test_all_scores_of_a_sample_show_every_step_once(show: Show) -> None:
     lines = show()
     steps = (
-        "relevancy", "overlap", "tool_calls", "result_sets", "grade_relevance", "grade_sql_equivalence", "grade_tone",
+        "relevancy", "overlap", "tool_calls", "result_sets", "grade_relevance", "grade_sql_equivalence",
     )  # fmt: skip
     assert [line for line in lines if line in steps] == list(steps)
     assert {line.split(" = ")[0] for line in lines if " = " in line} == set(METRICS.split(","))

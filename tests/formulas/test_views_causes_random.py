@@ -39,7 +39,7 @@ IDS = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=3)
 DRAWN = st.tuples(draw_sample(), IDS, IDS, st.booleans())
 
 
-@settings(deadline=None, max_examples=settings.default.max_examples // 4)
+@settings(deadline=None, max_examples=settings.default.max_examples // 8)
 @given(drawn=st.lists(DRAWN, min_size=1, max_size=12))
 def test_every_sample_has_one_cause_with_what_decided_it(
     drawn: list[tuple[Sample, list[str | None], list[str | None], bool]],

@@ -14,7 +14,6 @@ from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.flows.results.output import make_console, make_table
 from evalhouse.tasks.datasets.read import settle_language
-from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.lexical.split import find_other_language
 from evalhouse.tasks.testsets.passages import find_language
 from evalhouse.warehouse.rows.pages import Search, find_samples
@@ -85,19 +84,6 @@ GERMAN = {
     "ground_truth": "Der Turm ist 40 m hoch.",
     "contexts": ["Der Turm ist 40 m hoch."],
 }
-
-
-async def test_sample_in_another_language_has_no_verdict_and_says_why(tmp_path: Path) -> None:
-    steps = ("extract_answer", "extract_ground_truth", "classify", "attribute_answer", "attribute_ground_truth", "rank")
-    async with lay_out_run(tmp_path, make_settings(judge="lexical"), judge=LexicalJudge()) as live_run:
-        german, english = await judge_samples(live_run, [make_sample(1, **GERMAN), make_sample(2)])
-        assert live_run.asker.counts.requests == len(steps), "only the English sample is judged"
-    reasons = {row["step"]: (row["reason"], row["detail"]) for row in german.rows["outcomes"]}
-    assert {step: reason for step, (reason, _) in reasons.items() if step in steps} == dict.fromkeys(
-        steps, "language_not_supported"
-    )
-    assert reasons["extract_answer"] == ("language_not_supported", "German")
-    assert {row["reason"] for row in english.rows["outcomes"]} == {None}
 
 
 def test_run_warns_once_with_the_language_and_what_to_do(tmp_path: Path, prefect_home: Path) -> None:
