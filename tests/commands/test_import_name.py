@@ -70,8 +70,19 @@ def test_the_command_asks_a_bot_that_imports_its_own_prompts(project: Path) -> N
     assert answers == [("Good evening. The lamp is green. It is three.",)]
 
 
-def test_windows_gets_one_sentence() -> None:
-    code = "import sys; sys.platform = 'win32'; import evalhouse.flows.cli"
+@pytest.mark.parametrize(
+    ("command", "imported", "status"),
+    [("/venv/evalhouse", "evalhouse.flows.cli", 2), ("-c", "evalhouse.flows.cli", 1), ("-c", "evalhouse.flows", 1)],
+)
+def test_windows_gets_one_sentence_and_an_import_can_be_caught(command: str, imported: str, status: int) -> None:
+    code = f"""
+import sys
+sys.platform, sys.argv = 'win32', [{command!r}]
+try:
+    import {imported}
+except ImportError as error:
+    sys.exit(str(error))
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr == "evalhouse runs on Linux and macOS, and not on Windows; install and start it within WSL\n"
