@@ -30,6 +30,7 @@ from evalhouse.flows.serving.flow_runs import (
     fetch_updates,
     find_named_run,
     has_event_run,
+    is_trigger_disabled,
     list_flow_runs,
     name_flow_run,
 )
@@ -428,6 +429,8 @@ def queue_left(api: PrefectApi, suite: ServedSuite, updates: Sequence[Update], t
     """
     if trigger is not None and datetime.now(UTC) < _find_times(updates, trigger)[1]:
         return
+    if is_trigger_disabled(api, suite):
+        return
     newest = updates[-1].event_id
     create_flow_run(api, suite, {"trigger": "event", "event": newest}, key=f"left {newest}")
 
@@ -462,6 +465,8 @@ def catch_up(
             since, is_late = updates[-1].occurred_at.replace(tzinfo=UTC), quiet + _TRIGGER_TIME <= now
         if not is_late or has_event_run(list_flow_runs(api, suite, start_time={"after_": since.isoformat()})):
             return None
+    if is_trigger_disabled(api, suite):
+        return None
     newest = updates[-1].event_id
     key = f"caught up {newest} {now:%Y%m%d%H%M%S}"
     create_flow_run(

@@ -1,8 +1,8 @@
 """The deployment of a served suite: registered as its file says, and with what operators have changed in Prefect.
 
-A pause, a schedule that is off or was moved, and a disabled automation belong to the operator, and stay so when the
-suite is registered again. The deployment's description holds the schedule of the file, so that the next registration
-knows which of the two has changed, and the machine whose process serves it.
+A pause, a schedule that is off, moved or added, and a disabled automation belong to the operator, and stay so when the
+suite is registered again. The file's own schedule is the one with the slug `file`. The deployment's description holds
+the schedule of the file, so that the next registration knows which of the two has changed, and whose process serves it.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.flows.server.api import TAG, PrefectApi, PrefectApiError
-from evalhouse.flows.serving.flow_runs import SILENCE
+from evalhouse.flows.server.environment import prefect_home
+from evalhouse.flows.serving.flow_runs import SILENCE, ServedSuite, list_automations, name_trigger
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
     from evalhouse.flows.preparing.suites import Suite
 
-_UNSERVED: Final = "No process serves it, so its schedule is off."
+_UNSERVED: Final = "No process serves it, so it is paused."
 _DESCRIPTION: Final = re.compile(
-    r"Suite .*, served by evalhouse on (?P<host>\S+)\. Its file has (?P<schedule>.*?)\.(?: |$)"
+    r"Suite .*, served by evalhouse on (?P<place>\S+ in .+)\. Its file has (?P<schedule>.*?)\.(?: |$)"
 )
+_OF_FILE: Final = "file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,64 +43,70 @@ class Registered:
 
 async def register(api: PrefectApi, runner: "Runner", suite: "Suite", flow: "Flow[..., Any]") -> Registered:
     """Register a suite with the server and with what starts its runs; raises PrefectApiError."""
-    found, disabled = await asyncio.to_thread(_find_deployment, api, flow.name, suite.name)
+    found = await asyncio.to_thread(_find_deployment, api, flow.name, suite.name)
+    before = {} if found is None else await asyncio.to_thread(list_automations, api, str(found["id"]))
+    disabled = {name for name, is_enabled in before.items() if not is_enabled}
     deployment = _make_deployment(suite, flow, found, disabled)
     deployment_id = str(await runner.aadd_deployment(deployment))
     await asyncio.to_thread(_watch_heartbeats, api, suite.name, deployment_id, disabled)
     if found is not None:
         await asyncio.to_thread(_update_schedules, api, suite, found)
-    return await asyncio.to_thread(_describe, api, suite, deployment_id, disabled)
+    return await asyncio.to_thread(_describe, api, suite, deployment_id, before if found is not None else None)
 
 
-def _describe(api: PrefectApi, suite: "Suite", deployment_id: str, disabled: Collection[str]) -> Registered:
-    now = api.get(f"/deployments/{deployment_id}")
-    changes = [f"the automation {name!r} is disabled" for name in sorted(disabled)]
+def _describe(api: PrefectApi, suite: "Suite", deployment_id: str, before: Collection[str] | None) -> Registered:
+    """Describe the deployment as it is now; `before` names its automations until now, None for a new deployment."""
+    now, automations = api.get(f"/deployments/{deployment_id}"), list_automations(api, deployment_id)
+    changes = [f"the automation {name!r} is disabled" for name, is_enabled in automations.items() if not is_enabled]
     in_prefect = _write_schedules([row["schedule"] for row in now["schedules"]])
     of_file = _write_schedules(_list_schedules(suite))
     if in_prefect != of_file:
         changes += [f"the schedule is {in_prefect if now['schedules'] else 'deleted'}, not {of_file} as in the file"]
-    if now["schedules"] and not any(row["active"] for row in now["schedules"]):
-        changes += ["the schedule is switched off"]
+    off = [row["schedule"] for row in now["schedules"] if not row["active"]]
+    if off:
+        which = "" if len(off) == len(now["schedules"]) else f" {_write_schedules(off)}"
+        changes += [f"the schedule{which} is switched off"]
     if now["paused"]:
         changes += ["the deployment is paused"]
+    changes = [f"{change}, and that stays so" for change in changes]
+    if before is not None:
+        missing = sorted(automations.keys() - set(before))
+        changes += [
+            f"the automation {name!r} was missing and is there again; disable it to be without" for name in missing
+        ]
     active = [row["schedule"] for row in now["schedules"] if row["active"] and not now["paused"]]
     crons = [(row["cron"], row.get("timezone") or "UTC") for row in active if "cron" in row]
     return Registered(deployment_id=deployment_id, crons=crons, changes=changes)
 
 
-def _find_deployment(api: PrefectApi, flow_name: str, name: str) -> tuple[Mapping[str, Any] | None, set[str]]:
-    """Return the deployment in Prefect, None for a suite that was never served, and names of disabled automations."""
+def _find_deployment(api: PrefectApi, flow_name: str, name: str) -> Mapping[str, Any] | None:
+    """Return the deployment in Prefect; None for a suite that was never served."""
     try:
         found: Mapping[str, Any] = api.get(f"/deployments/name/{flow_name}/{name}")
     except PrefectApiError as error:
         if error.status != 404:
             raise
-        return None, set()
-    automations = api.get(f"/automations/related-to/prefect.deployment.{found['id']}")
-    return found, {str(automation["name"]) for automation in automations if not automation["enabled"]}
+        return None
+    return found
 
 
 def _update_schedules(api: PrefectApi, suite: "Suite", found: Mapping[str, Any]) -> None:
-    """Set the file's schedule in Prefect if the file has changed; switch one on that was off because no process served.
+    """Set the file's schedule in Prefect if the file has changed; one that an operator has switched off stays so.
 
-    A schedule that an operator has switched off stays so.
+    Schedules that an operator has added stay. A description that a person has changed does not say what the file had:
+    then all stay as they are.
     """
-    description = found["description"] or ""
-    match = _DESCRIPTION.match(description)
-    was_unserved = description.endswith(_UNSERVED)
-    path, rows = f"/deployments/{found['id']}/schedules", found["schedules"]
+    match = _DESCRIPTION.match(found["description"] or "")
     of_file = _list_schedules(suite)
-    # A description that a person has changed does not say what the file had.
-    before = match["schedule"] if match else _write_schedules([row["schedule"] for row in rows])
-    if before != _write_schedules(of_file):
-        is_active = was_unserved or not rows or any(row["active"] for row in rows)
-        for row in rows:
-            api.delete(f"{path}/{row['id']}")
-        if of_file:
-            api.post(path, [{"schedule": schedule, "active": is_active} for schedule in of_file])
-    elif was_unserved:
-        for row in rows:
-            api.patch(f"{path}/{row['id']}", {"active": True})
+    if match is None or match["schedule"] == _write_schedules(of_file):
+        return
+    path = f"/deployments/{found['id']}/schedules"
+    rows = [row for row in found["schedules"] if row["slug"] == _OF_FILE]
+    for row in rows:
+        api.delete(f"{path}/{row['id']}")
+    if of_file:
+        is_active = all(row["active"] for row in rows)
+        api.post(path, [{"schedule": schedule, "active": is_active, "slug": _OF_FILE} for schedule in of_file])
 
 
 def _list_schedules(suite: "Suite") -> list[dict[str, Any]]:
@@ -120,26 +128,38 @@ def _write_schedules(schedules: Sequence[Mapping[str, Any]]) -> str:
     return " and ".join(written) or "no schedule"
 
 
+def _find_place() -> str:
+    """Return where this process serves suites: processes with the same place know of each other by locks."""
+    return f"{socket.gethostname()} in {prefect_home()}"
+
+
 def retire_unserved(api: PrefectApi, names: Collection[str], is_held: Callable[[str], bool]) -> list[str]:
-    """Switch off the schedules of suites that this machine has served and no process serves; return a line for each.
+    """Pause the deployments of suites that were served from here and no process serves; return a line for each.
 
     `names` are served by this process; `is_held` finds other processes of this machine. The deployments stay, for they
-    have the history, and the next `evalhouse serve` of the suite switches its schedule on again.
+    have the history, and the next `evalhouse serve` of the suite resumes it.
     """
     lines = []
     rows = api.post("/deployments/filter", {"deployments": {"tags": {"all_": [TAG]}}, "limit": 200})
     for row in rows:
         match = _DESCRIPTION.match(row["description"] or "")
-        is_ours = match is not None and match["host"] == socket.gethostname()
-        active = [schedule for schedule in row["schedules"] if schedule["active"]]
-        if not is_ours or row["name"] in names or not active or row["paused"] or is_held(row["name"]):
+        is_ours = match is not None and match["place"] == _find_place()
+        is_due = any(schedule["active"] for schedule in row["schedules"]) and not row["paused"]
+        if not is_ours or row["name"] in names or not is_due or is_held(row["name"]):
             continue
-        for schedule in active:
-            api.patch(f"/deployments/{row['id']}/schedules/{schedule['id']}", {"active": False})
+        api.post(f"/deployments/{row['id']}/pause_deployment", {})
         api.patch(f"/deployments/{row['id']}", {"description": f"{row['description']} {_UNSERVED}"})
-        again = "`evalhouse serve` of its file switches it on again"
-        lines.append(f"{row['name']}: no process serves this suite any more, so its schedule is switched off; {again}")
+        again = "`evalhouse serve` of its file resumes it"
+        lines.append(f"{row['name']}: no process serves this suite any more, so its deployment is paused; {again}")
     return lines
+
+
+def list_deleted(api: PrefectApi, suites: Sequence[ServedSuite]) -> list[ServedSuite]:
+    """Return the suites whose deployment a person has deleted in Prefect."""
+    ids = [suite.deployment_id for suite in suites]
+    rows = api.post("/deployments/filter", {"deployments": {"id": {"any_": ids}}, "limit": 200})
+    present = {row["id"] for row in rows}
+    return [suite for suite in suites if suite.deployment_id not in present]
 
 
 def _make_deployment(
@@ -160,7 +180,7 @@ def _make_deployment(
     triggers: list[DeploymentTriggerTypes | TriggerTypes] = []
     if suite.trigger is not None:
         source, quiet_s = suite.trigger.source, suite.trigger.debounce_s
-        name = f"{suite.name}: {source.name} was updated"
+        name = name_trigger(suite.name, source)
         triggers.append(
             DeploymentEventTrigger(
                 name=name,
@@ -181,12 +201,12 @@ def _make_deployment(
     deployment = RunnerDeployment.from_flow(
         flow,
         name=suite.name,
-        description=f"Suite {suite.path}, served by evalhouse on {socket.gethostname()}. "
+        description=f"Suite {suite.path}, served by evalhouse on {_find_place()}. "
         f"Its file has {_write_schedules(_list_schedules(suite))}.",
         tags=[TAG],
         parameters={"suite": str(suite.path)},
-        schedule=Cron(schedule.cron, timezone=schedule.timezone) if schedule and found is None else None,
-        paused=None if found is None else found["paused"],
+        schedule=Cron(schedule.cron, timezone=schedule.timezone, slug=_OF_FILE) if schedule and found is None else None,
+        paused=None if found is None else found["paused"] and not (found["description"] or "").endswith(_UNSERVED),
         triggers=triggers,
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
         entrypoint_type=EntrypointType.MODULE_PATH,

@@ -162,6 +162,24 @@ def announce_update(api: PrefectApi, kb_name: str, *, version: str | None, chang
     return str(event["id"])
 
 
+def name_trigger(suite: str, source: UpdateSource) -> str:
+    """Return the name of the automation by which updates start a suite."""
+    return f"{suite}: {source.name} was updated"
+
+
+def list_automations(api: PrefectApi, deployment_id: str) -> dict[str, bool]:
+    """Return whether each automation that concerns a deployment is enabled, by its name."""
+    automations = api.get(f"/automations/related-to/prefect.deployment.{deployment_id}")
+    return {str(automation["name"]): bool(automation["enabled"]) for automation in automations}
+
+
+def is_trigger_disabled(api: PrefectApi, suite: ServedSuite) -> bool:
+    """Return whether a person has disabled the automation by which updates start a suite: they wait for it."""
+    if suite.source is None:
+        return False
+    return not list_automations(api, suite.deployment_id).get(name_trigger(suite.name, suite.source), True)
+
+
 def list_awaited(api: PrefectApi) -> set[str]:
     """Return the names of the knowledge bases that an enabled automation waits for."""
     names: set[str] = set()

@@ -40,7 +40,7 @@ from evalhouse.flows.server.environment import (
 from evalhouse.flows.server.interrupts import StopOrders
 from evalhouse.flows.server.local import SERVE_LOG, LocalServer
 from evalhouse.flows.serving.backlog import catch_up, is_gate_due, is_marked, is_served, queue_resume, sweep_crashed
-from evalhouse.flows.serving.deployments import Registered, register, retire_unserved
+from evalhouse.flows.serving.deployments import Registered, list_deleted, register, retire_unserved
 from evalhouse.flows.serving.flow_runs import HEARTBEAT_S, HistoryLimit, ServedSuite, fetch_served_suite, list_fires
 from evalhouse.flows.serving.notify import describe_failures, describe_trigger
 from evalhouse.tasks.settings.suite import Retention
@@ -193,6 +193,7 @@ class _Serving:
         self._registered: list[Registered] = []
         self._refused: dict[str, str] = {}  # by path, why its changed file is not served
         self._began_at = time.monotonic()
+        self._deleted: set[str] = set()  # ids of deployments that are gone, and reported
         self._has_retired = False
         self._has_caught_up = False
         self._history: HistoryLimit | None = None
@@ -288,7 +289,8 @@ class _Serving:
             try:
                 (changed,) = load_suites([key])
                 if changed.suite_hash == suite.suite_hash:
-                    self._refused.pop(key, None)
+                    if self._refused.pop(key, None) is not None:
+                        self._log(f"{suite.name}: its file is again as it is served")
                     continue
                 served = self._served[place]
                 url = Warehouse(resolve_suite(changed, flags={}).settings.warehouse).location.url
@@ -334,9 +336,15 @@ class _Serving:
         try:
             if is_first or sweep:
                 # At the first look with our own server, no other process can be working on these suites.
-                news += sweep_crashed(self._api, self._served, alone=is_first and self._server.own is not None)
+                for served in list_deleted(self._api, self._served):
+                    if served.deployment_id not in self._deleted:
+                        self._deleted.add(served.deployment_id)
+                        gone = "its deployment was deleted in Prefect, so it does not run any more"
+                        news.append(f"{served.name}: {gone}; restart `evalhouse serve` to serve it again")
+                present = [served for served in self._served if served.deployment_id not in self._deleted]
+                news += sweep_crashed(self._api, present, alone=is_first and self._server.own is not None)
                 for suite, served in zip(self._suites, self._served, strict=True):
-                    if suite.trigger is not None:
+                    if suite.trigger is not None and served in present:
                         found = catch_up(self._api, served, suite.trigger, trigger_is_new=is_first)
                         news += [found] if found is not None else []
                 self._has_caught_up = True
@@ -401,7 +409,7 @@ async def describe_times(suite: Suite, registered: Registered) -> list[str]:
         waits = f"when none has followed for {trigger.debounce_s:g} s, or after {trigger.max_total_wait_s:g} s"
         kind = "asset " if trigger.source.is_asset else ""
         lines += [f"  after updates  of {kind}{trigger.source.name}, {waits}"]
-    return [*lines, *(f"  in Prefect     {change}, and that stays so" for change in registered.changes)]
+    return [*lines, *(f"  in Prefect     {change}" for change in registered.changes)]
 
 
 async def introduce_serving(

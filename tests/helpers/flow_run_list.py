@@ -19,8 +19,11 @@ class Api(PrefectApi):
         self.flow_runs = list(flow_runs)
         self.created: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
+        self.automations: list[dict[str, Any]] = []
 
     def get(self, path: str) -> Any:  # noqa: ANN401
+        if path.startswith("/automations/related-to/"):
+            return self.automations
         kind, key = path.split("/")[1:]
         if kind == "task_runs":  # named here after the flow run that they are in
             return {"flow_run_id": key}

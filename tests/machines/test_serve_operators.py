@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from serve_house import ServeHouse, open_serve_house
 
-NIGHTLY, YEARLY = "0 3 * * *", "0 0 1 1 *"
+NIGHTLY, NOON, YEARLY = "0 3 * * *", "0 12 * * *", "0 0 1 1 *"
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +40,20 @@ def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> N
     row = read(house, "moved")
     moved = {"schedule": {"cron": "30 5 * * *", "timezone": "UTC"}}
     api.patch(f"/deployments/{row['id']}/schedules/{row['schedules'][0]['id']}", moved)
-    (trigger,) = (
-        automation
-        for automation in api.get(f"/automations/related-to/prefect.deployment.{row['id']}")
-        if automation["name"] == "moved: moved was updated"
-    )
-    api.patch(f"/automations/{trigger['id']}", {"enabled": False})
+    automations = api.get(f"/automations/related-to/prefect.deployment.{row['id']}")
+    ids = {automation["name"]: automation["id"] for automation in automations}
+    api.patch(f"/automations/{ids['moved: moved was updated']}", {"enabled": False})
+    api.delete(f"/automations/{ids['moved: its process is silent']}")
+    noon = {"schedule": {"cron": NOON, "timezone": "UTC"}, "active": False}
+    for name in ("plain", "dropped"):
+        api.post(f"/deployments/{read(house, name)['id']}/schedules", [noon])
     house.stop()
 
     house.serve(*(suites[name] for name in names if name != "dropped"))
     assert read(house, "paused")["paused"]
     assert list_schedules(house, "off") == [(NIGHTLY, False)]
     assert list_schedules(house, "moved") == [("30 5 * * *", True)]
-    assert list_schedules(house, "plain") == [(NIGHTLY, True)]
+    assert sorted(list_schedules(house, "plain")) == [(NOON, False), (NIGHTLY, True)]
     automations = house.api.get(f"/automations/related-to/prefect.deployment.{read(house, 'moved')['id']}")
     assert {automation["name"]: automation["enabled"] for automation in automations} == {
         "moved: moved was updated": False, "moved: its process is silent": True,
@@ -61,26 +62,34 @@ def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> N
         "the deployment is paused, and that stays so",
         "the schedule is switched off, and that stays so",
         f"the schedule is 30 5 * * * in UTC, not {NIGHTLY} in UTC as in the file, and that stays so",
+        f"the schedule {NOON} in UTC is switched off, and that stays so",
         "the automation 'moved: moved was updated' is disabled, and that stays so",
+        "the automation 'moved: its process is silent' was missing and is there again",
         "on schedule    30 5 * * * in UTC: next ",
     ):
         assert line in house.output
     # A changed file is served in its new form; one that cannot be served is reported.
     house.write_suite("plain", cron=YEARLY)
+    as_served = suites["off"].read_text(encoding="utf-8")
     suites["off"].write_text("judge = 3\n", encoding="utf-8")
-    # The one that no process serves any more loses its schedule.
+    house.api.delete(f"/deployments/{read(house, 'paused')['id']}")
+    # The one that no process serves any more is paused.
     lines = (
+        "paused: its deployment was deleted in Prefect, so it does not run any more",
         "dropped: no process serves this suite any more",
         "plain: its changed file is served",
     )
     house.wait_until(lambda: all(line in house.output for line in (*lines, "off: the changed file is not served")))
-    assert list_schedules(house, "dropped") == [(NIGHTLY, False)]
-    assert list_schedules(house, "plain") == [(YEARLY, True)]
+    assert read(house, "dropped")["paused"]
+    assert sorted(list_schedules(house, "plain")) == [(YEARLY, True), (NOON, False)]
+    suites["off"].write_text(as_served, encoding="utf-8")
+    house.wait_until(lambda: "off: its file is again as it is served" in house.output)
     house.stop()
 
     suites["off"] = house.write_suite("off", cron=YEARLY, kb_name="off")
     house.serve(suites["off"], suites["dropped"])
     assert list_schedules(house, "off") == [(YEARLY, False)]  # the file's time, and the operator's switch
-    assert list_schedules(house, "dropped") == [(NIGHTLY, True)]
+    assert not read(house, "dropped")["paused"]
+    assert sorted(list_schedules(house, "dropped")) == [(NOON, False), (NIGHTLY, True)]
     house.stop()
     assert Path(house.printed[-1]).read_text(encoding="utf-8").count("the schedule is switched off") == 1

@@ -49,6 +49,18 @@ def test_updates_that_lost_their_flow_run_get_one(suite: ServedSuite) -> None:
     assert catch_up(api, suite, WAITS) is None  # it waits
 
 
+def test_updates_wait_while_a_person_has_disabled_their_trigger(suite: ServedSuite) -> None:
+    api = Api()
+    api.events = [make_update("e1", datetime(2026, 2, 1))]
+    api.automations = [{"name": "nightly: docs was updated", "enabled": False}]
+    assert catch_up(api, suite, WAITS) is None
+    assert catch_up(api, suite, WAITS, trigger_is_new=True) is None
+    queue_left(api, suite, find_unanswered(api, suite).updates, WAITS)
+    assert api.created == []
+    api.automations[0]["enabled"] = True
+    assert catch_up(api, suite, WAITS) is not None
+
+
 def test_updates_whose_flow_run_failed_are_not_tried_for_ever(suite: ServedSuite) -> None:
     tried = make_flow_run("f1", "FAILED", parameters={"trigger": "event"}, start_time="2026-02-03T00:00:00+00:00")
     api = Api(tried)
