@@ -145,6 +145,24 @@ def test_a_setting_makes_undecided_pass_or_fail(nights: Nights) -> None:
         assert (finished.status, finished.lines[-1]) == (status, ending)
 
 
+def test_cost_and_latency_are_of_the_calls_and_questions_that_this_run_sent(nights: Nights, house: House) -> None:
+    nights.change(
+        "insert into llm_calls select * replace ('night' as run_id, 'ok' as status, 0.5 as cost_usd) "
+        f"from llm_calls where run_id = '{house.run_id}' and status <> 'cached' limit 4"
+    )
+    nights.change(
+        "insert into responses (run_id, sample_id, status, latency_ms) select 'night', sample_id, "
+        "if(sample_id like 's3_', 'reused', 'ok'), 1000 from run_samples where run_id = 'night'"
+    )
+    finished = nights.gate("--max-cost", "1.5", "--max-latency-p95-ms", "1000", "--json")
+    cost, latency = finished.document["checks"]
+    assert (cost["outcome"], cost["value"], cost["beyond"]) == ("failed", 2.0, 0.5)
+    assert (latency["outcome"], latency["value"], latency["n"]) == ("passed", 1000.0, 30)
+    with duckdb.connect(nights.path, read_only=True) as connection:
+        recorded = connection.execute("select kind, limit_value, value, n, outcome from gate_checks").fetchall()
+    assert ("max_latency_p95_ms", 1000.0, 1000.0, 30, "passed") in recorded
+
+
 def test_the_table_says_what_failed_and_by_how_much(nights: Nights) -> None:
     nights.score("night", "own", "n % 2")
     finished = nights.gate("--min", "own=0.9", "--max", "own=0.5", "--min-coverage", "own=1", "--max-cost", "1")

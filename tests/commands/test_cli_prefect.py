@@ -110,6 +110,15 @@ def test_each_call_names_which_flow_run_and_task_run_made_it(served: Served) -> 
     assert {run["id"]: run["name"].split()[0] for run in task_runs} == by_task
 
 
+def test_parameters_are_used_and_are_part_of_the_version(served: Served) -> None:
+    rows = served.read("select metric, value, metric_version from scores where sample_id = 'tide-1'")
+    scores = {row["metric"]: row for row in rows}
+    lengths = served.read("select length(answer) / 10 as length from samples where sample_id = 'tide-1'")
+    assert scores["answer_length"]["value"] == pytest.approx(lengths[0]["length"])
+    assert scores["answer_length"]["metric_version"] == "3;per=10"
+    assert scores["answer_correctness"]["metric_version"].endswith(";factual_weight=1;similarity_weight=0")
+
+
 def test_doctor_finds_the_server(served: Served) -> None:
     report = served.place.call("doctor", "--json").document
     (finding,) = [finding for finding in report["findings"] if finding["what"] == "prefect"]

@@ -36,6 +36,16 @@ def test_runs_lists_the_newest_first_with_means(house: House, ask: Ask) -> None:
     assert re.match(r"note: no room for .*faithfulness, .*; a wider terminal or --json has them$", narrow[-1])
 
 
+def test_runs_as_json(house: House, ask: Ask) -> None:
+    newest, first = ask("runs", "--json").document
+    assert first["run_id"] == house.run_id
+    assert first["label"] == "first night"
+    assert first["tags"] == ["a", "b"]
+    assert first["status"] == newest["status"] == "completed"
+    means = {name: metric["mean"] for name, metric in house.first.document["metrics"].items()}
+    assert first["metrics"] == pytest.approx(means)
+
+
 def test_runs_with_problems_give_the_reason_and_the_next_command(tmp_path: Path, ask: Ask) -> None:
     warehouse = make_warehouse(tmp_path)
     where = ("--problems", "--warehouse", str(warehouse.location.path))

@@ -436,6 +436,23 @@ async def test_a_function_and_a_runnable_get_them_where_they_name_them() -> None
     assert (await ask_once(QUESTION, **runnable)).answer == "tides from None"
 
 
+@pytest.mark.parametrize(
+    ("settings", "takes"),
+    [
+        ({"url": "http://bot.example/ask"}, False),
+        ({"url": "http://bot.example/ask", "body": BODY}, True),
+        ({"callable": "target_bots:answer"}, False),
+        ({"callable": "target_bots:answer_from"}, True),
+        ({"runnable": "target_bots:texted"}, False),
+        ({"runnable": "target_bots:answering_from"}, True),
+    ],
+)
+async def test_a_target_says_whether_it_takes_contexts(settings: dict[str, Any], takes: bool) -> None:
+    target = make_target(TargetSettings(**settings))
+    assert target.takes_contexts == takes
+    await target.close()
+
+
 @pytest.mark.parametrize("text", ["answer from {{contexts}}", "{{context_ids}} and more"])
 def test_a_list_within_a_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"the mark \{\{context\w+\}\} is a list; let it stand alone"):
