@@ -14,12 +14,15 @@ from cli_house import write_dataset
 from cli_process import Place, call_here
 from endpoint import running_endpoint
 from endpoint_replies import Asked, compose_reply
+from history_nights import Size, write_nights
 from rows import fill, open_rows, read
 
 from evalhouse.flows.ui.sql import read_recipes
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.sandbox.query import run_query
+from evalhouse.warehouse.store import Warehouse
 
 N_NIGHTS = 3
 METRICS = (
@@ -251,3 +254,24 @@ def test_a_query_with_its_comments_is_taken_as_an_argument(nights: Path, capsys:
     assert call_here(capsys, "query", text, "--format", "json", *place).status == 0
     refused = call_here(capsys, "query", "--fromat", "json", *place)
     assert (refused.status, "--fromat" in refused.stderr) == (2, True)
+
+
+def test_queries_can_name_the_two_newest_runs(tmp_path: Path) -> None:
+    path = tmp_path / "nights.duckdb"
+    write_nights(path, Size(nights=3, samples=5))
+    store = Warehouse(str(path))
+    newest = {name: find_run(store, name).run_id for name in ("latest", "previous")}
+    sql = (
+        "select getvariable('latest') as latest, getvariable('previous') as previous, "
+        "(select count(*) from statement_verdicts where run_id = getvariable('latest')) as n"
+    )
+    assert run_query(parse_location(str(path)), sql).to_dicts() == [newest | {"n": 5 * 7}]
+
+
+@pytest.mark.parametrize("left", ["", "create table runs (run_id varchar)"])
+def test_file_without_such_runs_can_be_queried(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "other.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(f"create table numbers as select 7 as n; {left}")
+    sql = "select n, getvariable('latest') as latest from numbers"
+    assert run_query(parse_location(str(path)), sql).to_dicts() == [{"n": 7, "latest": None}]

@@ -1,7 +1,11 @@
 """Reading of texts by the lexical judge: sentences, stems, numbers, names, negation, the bounded cache."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from evalhouse.tasks.lexical import contrast, split, texts
 from evalhouse.tasks.lexical.split import read_alternatives, split_sentences, stem_word
 from evalhouse.tasks.lexical.texts import MAX_CHARACTERS, analyse_text, read_number
 
@@ -132,3 +136,11 @@ def test_the_same_text_is_kept_and_the_texts_kept_stay_bounded() -> None:
     assert sum(len(text.text) for text in kept.values()) <= MAX_CHARACTERS
     assert analyse_text("a small text") is not first
     assert analyse_text("x" * 2 * MAX_CHARACTERS).text, "one that is longer than all is analysed and not kept"
+
+
+def test_every_list_of_words_is_used_and_defined_once() -> None:
+    path = Path(split.__file__).with_name("words.yaml")
+    names = re.findall(r"^(\w+):", path.read_text(encoding="utf-8"), re.MULTILINE)
+    code = "".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in (split, texts, contrast))
+    assert len(set(names)) == len(names) > 20
+    assert [name for name in names if f'"{name}"' not in code and f"'{name}'" not in code] == []
