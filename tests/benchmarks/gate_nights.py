@@ -115,7 +115,7 @@ def _run(name: str, options: argparse.Namespace, make: Callable[..., Iterator[Fl
 
 
 def _count_each(histories: Sequence[Outcomes]) -> str:
-    """How many histories have a night that is not passed: by the gate, the trend, the drop."""
+    """Counts of the histories with a night that did not pass: by the gate, the trend, the drop."""
     counts = [
         sum(find_first(outcomes, kind) is not None for outcomes in histories) for kind in ("gate", "trend", "max_drop")
     ]

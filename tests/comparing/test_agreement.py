@@ -14,7 +14,6 @@ from evalhouse.tasks.comparing.agreement import (
     cohen_kappa,
     compare_changes,
     count_coincidences,
-    describe_agreement,
     krippendorff_alpha,
     list_moves,
     measure_judge,
@@ -210,22 +209,6 @@ def test_people_with_each_other() -> None:
     (pair,) = found.pairs
     assert pair.reviewers == ("p0", "p1")
     assert pair.agreement.kappa.value == pytest.approx(library().cohen_kappa_score(first[:35], second[:35]))
-
-
-def test_groups_never_mix_steps() -> None:
-    frame = pl.concat(
-        [frame_of(["TP", "FN"], ["TP", "FN"], step="classify"), frame_of(support([1, 0]), support([1, 0]))]
-    )
-    frame = frame.with_columns(
-        item_hash="statement_id", prompt_version=pl.lit("1"), first_label=pl.lit(None, pl.String)
-    )
-    groups = describe_agreement(frame, ["label", "language"])["judge"]
-    assert [(group["step"], group["value"], group["n_labels"]) for group in groups if group["by"] == "label"] == [
-        ("classify", "FN", 1), ("classify", "TP", 1), ("attribute", "supported", 1), ("attribute", "unsupported", 1),
-    ]  # fmt: skip
-    assert [(group["step"], group["value"]) for group in groups if group["by"] == "language"] == [
-        ("classify", "en"), ("attribute", "en"),
-    ]  # fmt: skip
 
 
 def make_change_frame(

@@ -229,16 +229,6 @@ def test_settings_of_the_run_move_the_metrics_they_reach(make: Make) -> None:
         assert (found.name, found.value) == (part, 1.0), (columns, metric)
 
 
-def test_a_users_metric_may_rest_on_any_text(make: Make) -> None:
-    nights = make()
-    nights.add("samples", {"input_hash": "1", **SAMPLE}, {"input_hash": "2", **SAMPLE, "contexts": ["Three."]})
-    for run_id, input_hash, value in ((BASE, "1", 0.0), (CANDIDATE, "2", 1.0)):
-        nights.add_samples(run_id, {"s": input_hash})
-        nights.add_scores(run_id, "answer_length", {"s": value})
-    (part,) = get(nights.compare_pair(), "answer_length").parts
-    assert part.name == "contexts"
-
-
 def make_talks(make: Make) -> Nights:
     """Twelve samples of three talks, all of a talk alike, and one that is in no talk."""
     nights = make()

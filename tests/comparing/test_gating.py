@@ -44,12 +44,10 @@ def check_drop(comparison: MetricComparison, limit: float) -> Check:
     ("kind", "limit", "outcome", "beyond"),
     [
         ("min", 0.6, "passed", -0.1),
-        ("min", 0.61, "undecided", -0.09),
         ("min", 0.7, "undecided", 0.0),
         ("min", 0.8, "undecided", 0.1),  # the interval's end is still in the limit
         ("min", 0.81, "failed", 0.11),
         ("max", 0.8, "passed", -0.1),
-        ("max", 0.79, "undecided", -0.09),
         ("max", 0.6, "undecided", 0.1),
         ("max", 0.59, "failed", 0.11),
     ],
@@ -87,7 +85,6 @@ def test_an_undecided_mean_names_the_groups_that_count() -> None:
         (0.10, 0.05, 0.15, 0.0, "passed", None),
         (-0.01, -0.03, 0.01, 0.02, "undecided", "not_beyond_chance"),
         (-0.03, -0.05, -0.01, 0.02, "undecided", "interval_holds_limit"),
-        (-0.04, -0.06, -0.02, 0.02, "undecided", "interval_holds_limit"),
         (-0.05, -0.07, -0.03, 0.02, "failed", "beyond_limit"),
     ],
 )
@@ -104,11 +101,9 @@ def test_a_drop_is_decided_by_the_paired_interval(
 @pytest.mark.parametrize(
     ("difference", "low", "high", "floor", "outcome", "message"),
     [
-        (-0.05, -0.07, -0.03, 0.0, "failed", "whole interval is beyond the limit, p 0.001"),
         (-0.05, -0.07, -0.03, 0.0499, "failed", "whole interval is beyond the limit, p 0.001"),
         (-0.05, -0.07, -0.03, 0.05, "failed", "p 0.001; the judge's noise alone may make changes of up to 0.050"),
         (-0.01, -0.03, 0.01, 0.02, "undecided", "the judge's noise alone may make changes of up to 0.020"),
-        (0.01, -0.03, 0.05, 0.02, "undecided", "the judge's noise alone may make changes of up to 0.020"),
         (-0.03, -0.05, -0.01, 0.02, "undecided", "the limit is inside the interval of 50 samples"),
         (-0.01, -0.02, 0.0, 0.05, "passed", "keeps the limit"),  # with the noise that is in it
     ],
@@ -181,7 +176,6 @@ def test_fewer_than_six_independent_samples_tell_nothing(high: float) -> None:
     ("judge", "other_judge", "in 7 of 50"),
     ("answer+judge", "other_judge", "in 7 of 50"),
     ("formula", "other_formula", "in 7 of 50"),
-    ("judge+formula", "other_formula", "in 7 of 50"),
     ("answer+contexts", "beyond_limit", "beyond the limit"),
     ("noise", "beyond_limit", "beyond the limit"),
 ])  # fmt: skip
@@ -194,7 +188,6 @@ def test_another_yardstick_leaves_even_a_great_drop_undecided(name: str, reason:
 
 @pytest.mark.parametrize(("n_scored", "n_samples", "outcome", "beyond"), [
     (9, 10, "passed", 0.0),
-    (10, 10, "passed", -0.1),
     (8, 10, "failed", 0.1),
     (0, 10, "failed", 0.9),
     (0, 0, "failed", 0.9),
@@ -215,7 +208,6 @@ def test_coverage_counts_only_samples_that_the_metric_applies_to() -> None:
 
 
 @pytest.mark.parametrize(("cost", "outcome", "reason"), [
-    (Cost(usd=0.0), "passed", None),
     (Cost(usd=2.0), "passed", None),
     (Cost(usd=2.01), "failed", "beyond_limit"),
     (Cost(usd=2.01, n_unpriced=3), "failed", "beyond_limit"),

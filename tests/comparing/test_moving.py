@@ -102,11 +102,6 @@ def test_samples_that_come_and_go_count_by_their_distance_from_the_others() -> N
     assert parts[0].n_moved == 0
 
 
-def test_a_newly_scored_sample_differs_from_an_added_one() -> None:
-    parts = split([keep(0.5, 0.5), keep(None, 0.0), keep(1.0, None), keep(None, None), add(None), remove(None)])
-    assert as_values(parts) == pytest.approx({NOISE: 0.0, "newly_scored": -0.25, "no_longer_scored": -0.25})
-
-
 def test_without_a_common_sample_both_sides_have_their_half() -> None:
     parts = split([remove(0.2), remove(0.4), add(0.9)])
     assert as_values(parts) == pytest.approx({"added": 0.3, "removed": 0.3})

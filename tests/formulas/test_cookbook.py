@@ -227,12 +227,6 @@ def test_no_recipe_counts_an_unknown_price_as_zero() -> None:
                 assert all(priced) == (cost is not None), sql
 
 
-def test_the_third_night_reuses_what_is_unchanged(cook: Callable[[str], list[Row]]) -> None:
-    shares = [row["reused"] for row in cook("What the record")]
-    assert len(shares) == N_NIGHTS + 1, "and what preferred one of two answers"
-    assert shares[2] > max(shares[:2])
-
-
 def test_the_unscored_have_their_reasons(cook: Callable[[str], list[Row]]) -> None:
     rows = {row["reason"]: row for row in cook("What is not scored")}
     assert rows["no_answer"]["samples"] == ["silent"]

@@ -313,7 +313,7 @@ def test_another_threshold_gives_another_cause() -> None:
 
 
 def test_shares_of_a_run_add_up_and_have_wilsons_interval() -> None:
-    """Of ten samples six are fine, three have one failure each, and one is not judged; another run has none judged."""
+    """Six of ten samples are fine, three have one failure each, and one is not judged; another run has none judged."""
     failures = [RULES[rule] for rule in ("invented", "passed_over", "nowhere", "verdicts_missing")]
     with open_rows() as con:
         samples = [*[GOOD] * 6, *failures]

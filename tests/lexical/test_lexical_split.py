@@ -62,7 +62,6 @@ def test_a_text_is_split_by_its_layout_and_its_clauses(text: str, statements: li
 
 
 SILENT = """
-Hello there!
 Sure!
 I don't know.
 I'm sorry, but I can't help with that.
@@ -95,8 +94,6 @@ I'm afraid I can't say.
 That isn't covered in the handbook I was given.
 There is nothing in the sources about opening hours.
 The text says nothing about the price of the adapter.
-I couldn't find anything about parking permits.
-It is not stated in the context who signed the contract.
 The documents provided contain no details about refunds.
 We have no record of that order in the material supplied.
 The manual is silent on this point.
@@ -107,16 +104,11 @@ That is beyond what the documents tell us.
 无法从上下文中得出答案。
 这个问题超出了我的知识范围。
 暂时没有找到与停车证有关的内容。
-文章没有说明是谁签的合同。
-不好意思，这个我不太清楚。
 上文并未给出具体日期。
 手册对此只字未提。
 我手头的资料里没有关于营业时间的说明，建议您联系客服。
-需要更多信息才能回答。
-抱歉，我不能回答有关个人薪酬的问题。
 I am sorry, I was wrong: I do not know the deposit.
 I apologise for the mistake; the documents do not mention the deposit.
-I'm sorry, but that is not something I can answer.
 I am sorry to say that this is beyond what I can answer.
 Sorry, I was mistaken: there is no information about it in the documents.
 I'm sorry, I made a mistake.

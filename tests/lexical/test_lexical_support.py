@@ -7,7 +7,6 @@ from evalhouse.tasks.lexical.match import (
     Evidence,
     Support,
     compare_statements,
-    rate_contexts,
     score_contexts,
 )
 
@@ -133,20 +132,3 @@ def test_one_sided_comparison_supports_nothing() -> None:
     assert not compare_statements("Q?", ["Ants dig."], []).answer[0].supported
     assert not compare_statements("Q?", [], ["Ants dig."]).ground_truth[0].supported
     assert compare_statements("Q?", [], []).ground_truth == ()
-
-
-def test_useful_contexts_hold_the_ground_truth() -> None:
-    contexts = [
-        "Lindqvist, Ada: the engineer who designed the Halden bridge.",
-        "The Halden bridge is repainted every spring.",
-        "Bread rises when yeast makes gas.",
-    ]
-    rated = rate_contexts(QUESTION, "Ada Lindqvist", contexts)
-    assert [one.useful for one in rated] == [True, False, False]
-    assert rated[0].score > rated[1].score > rated[2].score
-
-
-def test_without_a_ground_truth_the_question_decides() -> None:
-    rated = rate_contexts("How long is the Halden bridge?", "", ["The Halden bridge is long.", "Bread is soft."])
-    assert rated[0].ground_truth_share is None
-    assert rated[0].score > rated[1].score

@@ -199,13 +199,6 @@ def test_files_hold_the_question_and_not_the_judges_verdict(warehouse: Warehouse
     assert attack["question"] == f"'=1+1 {ATTACK}", "a spreadsheet would take it for a formula"
 
 
-def test_verdicts_of_the_judge_are_in_a_file_on_request(warehouse: Warehouse, export: Call) -> None:
-    export("-n", "5", "--steps", "rank", "-o", "v.jsonl", "--with-verdicts")
-    rows = [json.loads(line) for line in Path("v.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert {row["judge_label"] for row in rows} <= {"useful", "not_useful"}
-    assert {row["judge_reason"] for row in rows} == {REASON}
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

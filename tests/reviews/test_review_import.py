@@ -244,13 +244,6 @@ def test_all_problems_in_one_message_and_nothing_written(warehouse: Warehouse, c
     assert any("bad.jsonl line 16: is not a JSON object" in line for line in result)
 
 
-def test_very_many_problems_are_counted(call: Call, exported: Rows) -> None:
-    rows = [label(exported[0], label="?", reviewer=f"r{n}") for n in range(60)]
-    result = call("import", write_lines(rows)).stderr.splitlines()
-    assert result[0].endswith("60 problems")
-    assert result[-1] == "  and 20 more"
-
-
 def test_line_numbers_count_lines_and_not_rows(call: Call, exported: Rows) -> None:
     assert "gone.jsonl: No such file or directory" in call("import", "gone.jsonl").stderr
     long = {"note": "two\nlines", "contexts": "long " * 100_000}
