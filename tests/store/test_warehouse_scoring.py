@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from kept_open import let_go
 from rows import RowsToCome
 from warehouse_processes import count_rows, make_warehouse
 from warehouse_runs import make_run
@@ -270,12 +271,12 @@ def test_a_run_of_any_size_is_scored_within_a_writers_memory(tmp_path: Path, n_s
 def test_samples_with_long_contexts_are_scored_in_a_writers_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quarter of 300 samples with 5 contexts of 105 KB, and of the memory that a writer has."""
+    """The contexts, 5 of 105 KB in each sample, take four fifths of the memory that the writer has."""
     made = make_warehouse(tmp_path)
     insert_run(made, make_run("long"))
     texts = {
         f"s{number}": [f"{number} {place} " + "The ferry leaves at noon. " * 4_000 for place in range(5)]
-        for number in range(75)
+        for number in range(150)
     }
     staging = Staging()
     staging.add(
@@ -286,6 +287,7 @@ def test_samples_with_long_contexts_are_scored_in_a_writers_memory(
     )
     take_in_samples(made, "long", staging)
     staging.discard()
+    let_go()  # a file that is open keeps its limit
     monkeypatch.setitem(connection._FOR_WRITING, "memory_limit", "96MB")
     metrics = [metric for metric in load_metrics().values() if not metric.is_own]
     score_run(made, "long", metrics, {})

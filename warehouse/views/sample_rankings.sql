@@ -9,9 +9,12 @@ id_matches as (
 $id_matches
 ),
 
--- Contexts may be long, and joins hold all of them in memory.
+-- Contexts may be long, and joins hold all of them in memory. DuckDB reads 2,048 rows at once, and asks for twice the bytes
+-- of their contexts in one piece, which a writer's limit of memory refuses; with a condition on rowid it does not.
 hashed as (
-    select sample_id, input_hash, list_transform(contexts, lambda text: hash(text)) as context_hashes from samples
+    select sample_id, input_hash, list_transform(contexts, lambda text: hash(text)) as context_hashes
+    from samples
+    where rowid >= 0
 ),
 
 retrieved as (

@@ -5,7 +5,7 @@ select
     samples.conversation::varchar as conversation_json,
     failed.error as target_error
 from run_samples
-join samples using (sample_id, input_hash)
+join (from samples where rowid >= 0) as samples using (sample_id, input_hash)  -- as in views/sample_rankings.sql
 left join (
     select sample_id, coalesce(error, 'it gave no answer') as error
     from responses

@@ -128,6 +128,7 @@ texts as (
             )
         ) as contexts
     from samples
+    where rowid >= 0  -- as in sample_rankings
 ),
 
 before as (

@@ -10,6 +10,7 @@ with texts as (
         -- An empty list is a retrieval that found nothing; without a list retrieval is unknown.
         coalesce(len(coalesce(contexts, context_ids)) = 0, false) as retrieved_nothing
     from samples
+    where rowid >= 0  -- as in sample_rankings
 ),
 
 referring as not materialized (
