@@ -8,32 +8,23 @@ from typing import Any
 
 import pytest
 from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_settings, read_calls
+from provider_calls import make_question
 
 from evalhouse.tasks.asking.asker import LAST_CHANCE, Asker
 from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.protocol import (
-    BudgetExhausted,
     EndpointDown,
     FatalJudgeError,
     JudgeFailed,
-    ModelReply,
     Question,
     RefusedRequest,
     RunCancelled,
     TransientJudgeError,
     UnsupportedOption,
-    UnusableReply,
 )
 
 GOOD = '{"statements": ["It is red."]}'
-
-
-def make_question(number: int = 1, **changes: Any) -> Question:  # noqa: ANN401  # fields of Question
-    data = {"question": f"Question {number}?", "text": f"Text {number}."}
-    return Question(
-        **{"step": "extract_answer", "sample_id": f"s{number}", "prompt": PROMPTS["extract"], "data": data, **changes}
-    )
 
 
 def say_in_turn(*replies: str | Exception) -> Callable[[Question], str | Exception]:
@@ -71,7 +62,7 @@ async def test_reply_is_read_and_recorded_unchanged(tmp_path: Path) -> None:
     assert (counts.requests, counts.reused, counts.failed, counts.prompt_tokens) == (1, 0, 0, 100)
 
 
-@pytest.mark.parametrize("good_at", [None, 0, 10, 19])
+@pytest.mark.parametrize("good_at", [None, 19])
 async def test_step_whose_first_replies_are_all_unusable_stops_the_run(tmp_path: Path, good_at: int | None) -> None:
     """One usable reply among the first 20 is enough to continue; another step's does not count."""
     monster = "No. " * 100 + "Key sk-abcdefghijklmnopqrstuvwxyz0123456789"
@@ -156,26 +147,6 @@ async def test_an_unusable_reply_is_asked_again_with_a_note_and_both_are_on_reco
     assert all(call["prompt_tokens"] == 100 for call in calls)
 
 
-async def test_replies_that_stay_unusable_are_given_up_with_what_was_wrong(tmp_path: Path) -> None:
-    (error,) = await ask_all(tmp_path, ScriptedJudge(say_in_turn("no")), [make_question()], attempts=3)
-    assert isinstance(error, JudgeFailed)
-    assert "given up after 3 attempts; the last: the reply held no complete JSON object" in str(error)
-    assert len(read_calls(tmp_path)) == 3
-
-
-@pytest.mark.usefixtures("quick_backoff")
-async def test_transient_errors_are_tried_again(tmp_path: Path) -> None:
-    judge = ScriptedJudge(say_in_turn(TransientJudgeError("status 500: sorry"), TransientJudgeError("reset"), GOOD))
-    assert await ask_all(tmp_path, judge, [make_question()]) == [["It is red."]]
-    calls = read_calls(tmp_path)
-    assert [(call["status"], call["error"], call["attempts"]) for call in calls] == [
-        ("error", "status 500: sorry", 1),
-        ("error", "reset", 2),
-        ("ok", None, 3),
-    ]
-    assert [question.note for question in judge.asked] == ["", "", ""]
-
-
 @pytest.mark.usefixtures("quick_backoff")
 @pytest.mark.parametrize(("last_chance", "kind"), [(False, EndpointDown), (True, JudgeFailed)])
 async def test_transport_errors_alone_are_for_prefect_to_try_again_until_the_last_chance(
@@ -208,14 +179,6 @@ async def test_an_endpoint_that_goes_away_later_fails_questions_and_not_the_run(
         live_run.asker.raise_if_stopped()
 
 
-async def test_a_refusal_is_not_asked_again(tmp_path: Path) -> None:
-    judge = ScriptedJudge(say_in_turn(RefusedRequest("too long for the model: 9000 tokens")))
-    (error,) = await ask_all(tmp_path, judge, [make_question()])
-    assert isinstance(error, JudgeFailed)
-    (call,) = read_calls(tmp_path)
-    assert (call["status"], call["error"]) == ("refused", "too long for the model: 9000 tokens")
-
-
 @pytest.mark.usefixtures("quick_backoff")
 async def test_rate_limits_are_waited_out_and_use_up_no_attempt(tmp_path: Path) -> None:
     limited = [TransientJudgeError("status 429", retry_after_s=0.02, rate_limited=True) for _ in range(4)]
@@ -243,41 +206,6 @@ async def test_an_option_that_is_not_taken_costs_no_attempt_but_not_for_ever(tmp
     assert await ask_all(tmp_path / "a", ScriptedJudge(say_in_turn(no_schema, GOOD)), [make_question()], attempts=1)
     (error,) = await ask_all(tmp_path / "b", ScriptedJudge(say_in_turn(no_schema)), [make_question()], attempts=2)
     assert isinstance(error, JudgeFailed)
-
-
-async def test_fatal_error_stops_all_questions_with_one_message(tmp_path: Path) -> None:
-    judge = ScriptedJudge(say_in_turn(FatalJudgeError("refused the key")), latency_s=0.01)
-    started = time.monotonic()
-    results = await ask_all(tmp_path, judge, [make_question(number) for number in range(50)], concurrency=2)
-    assert {(type(result), str(result)) for result in results} == {(FatalJudgeError, "refused the key")}
-    assert len(judge.asked) <= 2
-    assert time.monotonic() - started < 2
-
-
-async def test_budget_is_exceeded_only_by_requests_in_flight(tmp_path: Path) -> None:
-    judge = ScriptedJudge(say_in_turn(GOOD), latency_s=0.005)
-    price = Price(input_usd=100.0, output_usd=0.0)  # a hundredth of a dollar for each call
-    async with lay_out_run(
-        tmp_path, make_settings(concurrency=4, budget_usd=0.1), judge=judge, price=price
-    ) as live_run:
-        asked = [live_run.asker.ask(make_question(number), read_statements) for number in range(40)]
-        results = await asyncio.gather(*asked, return_exceptions=True)
-        spent = live_run.asker.counts.cost_usd
-    refused = [result for result in results if isinstance(result, BaseException)]
-    assert {type(error) for error in refused} == {BudgetExhausted}
-    assert 10 <= len(judge.asked) < 14
-    assert spent < 0.14
-    assert "budget of 0.1 dollars is spent" in str(refused[0])
-
-
-async def test_recorded_reply_is_free_when_the_budget_is_spent(tmp_path: Path) -> None:
-    price = Price(input_usd=100.0, output_usd=0.0)
-    settings = make_settings(budget_usd=0.01)
-    async with lay_out_run(tmp_path, settings, judge=ScriptedJudge(say_in_turn(GOOD)), price=price) as live_run:
-        await live_run.asker.ask(make_question(1), read_statements)
-        assert (await live_run.asker.ask(make_question(1), read_statements)).value == ["It is red."]
-        with pytest.raises(BudgetExhausted):
-            await live_run.asker.ask(make_question(2), read_statements)
 
 
 async def test_a_budget_without_a_price_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
@@ -313,20 +241,6 @@ async def test_stop_sends_nothing_new_and_ends_all_waits(tmp_path: Path) -> None
     assert [call["status"] for call in read_calls(tmp_path)].count("ok") == 20 - len(errors)
 
 
-async def test_requests_in_flight_after_the_drain_are_recorded_as_stopped(tmp_path: Path) -> None:
-    judge = ScriptedJudge(say_in_turn(GOOD), latency_s=60)
-    async with lay_out_run(tmp_path, judge=judge) as live_run:
-        task = asyncio.create_task(live_run.asker.ask(make_question(), read_statements))
-        while not judge.asked:
-            await asyncio.sleep(0.001)
-        live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=0.1)
-        with pytest.raises(RunCancelled, match="SIGTERM"):
-            async with asyncio.timeout(5):
-                await task
-    (call,) = read_calls(tmp_path)
-    assert (call["status"], call["error"]) == ("error", "the run was stopped before a reply came")
-
-
 async def test_a_full_disk_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -340,10 +254,3 @@ async def test_a_full_disk_stops_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert {type(result) for result in results} == {FatalJudgeError}
     assert "No space left on device" in str(results[0])
     assert len(judge.asked) == 1
-
-
-async def test_a_reply_that_the_judge_cut_short_is_kept_with_what_it_cost(tmp_path: Path) -> None:
-    cut = UnusableReply("cut off", reply=ModelReply(text='{"sta', prompt_tokens=7, completion_tokens=3))
-    assert await ask_all(tmp_path, ScriptedJudge(say_in_turn(cut, GOOD)), [make_question()]) == [["It is red."]]
-    first = read_calls(tmp_path)[0]
-    assert (first["status"], first["reply"], first["completion_tokens"]) == ("error", '{"sta', 3)

@@ -19,7 +19,7 @@ from live_runs import judge_samples, lay_out_run, make_sample, make_settings, po
 from evalhouse.flows.preparing.batches import add_batch_queue
 from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.tasks.asking import batches as queues
-from evalhouse.tasks.asking.batches import BatchLine, BatchState, BatchUnderWay
+from evalhouse.tasks.asking.batches import BatchUnderWay
 from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.extract import extract_statements
@@ -90,22 +90,6 @@ async def test_a_night_takes_two_rounds_and_pays_each_request_once_at_the_rate(
     assert [row["status"] for row in noted] == ["planned", "sent", "over"] * 2
     assert {row["provider_batch_id"] for row in noted} == {None, "batch_1", "batch_2"}
     assert not list((tmp_path / "w.duckdb.journal").rglob("batches/*/*"))
-
-
-async def test_end_of_batch_is_noted_when_the_run_ends_with_its_last_result(endpoint: Endpoint, tmp_path: Path) -> None:
-    async with lay_out_night(tmp_path) as live_run:
-        service = live_run.batch_queues[0].service
-        fetch = service.fetch
-
-        async def fetch_and_linger(provider_id: str) -> AsyncIterator[BatchLine]:
-            async for line in fetch(provider_id):
-                yield line
-            await asyncio.sleep(0.3)
-
-        service.fetch = fetch_and_linger  # type: ignore[method-assign]
-        await judge_samples(live_run, [make_sample()])
-    noted = Counter(row["status"] for row in read_batches(tmp_path))
-    assert noted == {"planned": 2, "sent": 2, "over": 2}
 
 
 class _Doom:
@@ -192,7 +176,7 @@ def lose_memory(live_run: LiveRun) -> None:
     record.close = lambda: None  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
 async def test_nothing_is_paid_twice_over_random_kills(endpoint: Endpoint, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     n_kills = 0
@@ -266,23 +250,6 @@ async def test_after_the_deadline_the_rest_is_asked_by_itself(endpoint: Endpoint
     assert batch.status == "cancelled"
     by_batch = Counter(call["batch_id"] is not None for call in read_calls(tmp_path))
     assert by_batch == {True: len({*batch.answered}) - 1, False: 6 * N_SAMPLES - (len({*batch.answered}) - 1)}
-    assert not endpoint.paid_twice
-
-
-async def test_a_batch_that_is_made_as_the_deadline_passes_is_cancelled_too(endpoint: Endpoint, tmp_path: Path) -> None:
-    endpoint.takes_s = None
-    async with lay_out_night(tmp_path, deadline="1s") as live_run:
-        service = live_run.batch_queues[0].service
-        create = service.create
-
-        async def create_slowly(file: Path, tag: str) -> BatchState:
-            created = await create(file, tag)
-            await asyncio.sleep(1.1)
-            return created
-
-        service.create = create_slowly  # type: ignore[method-assign]
-        await asyncio.wait_for(extract_statements(live_run, make_work(make_sample())), timeout=60)
-    assert [batch.status for batch in endpoint.batches.values()] == ["cancelled"]
     assert not endpoint.paid_twice
 
 

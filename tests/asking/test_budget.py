@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_house import write_dataset
-from cli_process import Place
+from cli_house import place_at
 from endpoint import Endpoint, running_endpoint
 from live_runs import judge_samples, make_sample, make_settings, open_warehouse, point_to, read_outcomes
 from realistic_judge import make_script
@@ -22,11 +21,12 @@ from evalhouse.warehouse.rows.calls import sum_cost
 
 N = 24
 MODEL = "openai:gpt-4.1-mini"
+with_and_without_usage = pytest.mark.parametrize("endpoint", [True, False], ids=["usage", "no usage"], indirect=True)
 
 
-@pytest.fixture(params=[True, False], ids=["usage", "no usage"])
+@pytest.fixture
 def endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
-    with running_endpoint(latency=0.01, script=make_script(usage=request.param)) as running:
+    with running_endpoint(latency=0.01, script=make_script(usage=getattr(request, "param", True))) as running:
         point_to(running.base_url)
         yield running
 
@@ -57,11 +57,9 @@ def collect_reasons(works: list[SampleWork]) -> set[str | None]:
     return {reason for work in works for reason in read_outcomes(work).values()}
 
 
-@pytest.mark.parametrize("concurrency", [4, 64, *(pytest.param(n, marks=pytest.mark.slow) for n in (1,))])
-async def test_no_more_is_spent_than_the_budget_and_what_was_in_flight(
-    endpoint: Endpoint, tmp_path: Path, concurrency: int
-) -> None:
-    budget_usd = 0.012
+@with_and_without_usage
+async def test_no_more_is_spent_than_the_budget_and_what_was_in_flight(endpoint: Endpoint, tmp_path: Path) -> None:
+    budget_usd, concurrency = 0.012, 4
     works = await judge_within(tmp_path, budget_usd, concurrency=concurrency)
     costs = read_costs(tmp_path)
     assert len(costs) == endpoint.stats.requests.total() < 4 * N
@@ -69,6 +67,7 @@ async def test_no_more_is_spent_than_the_budget_and_what_was_in_flight(
     assert collect_reasons(works) == {None, "budget_exhausted"}
 
 
+@with_and_without_usage
 async def test_resumed_run_has_the_remaining_budget(endpoint: Endpoint, tmp_path: Path) -> None:
     await judge_within(tmp_path, 0.006, concurrency=2)
     n_first = endpoint.stats.requests.total()
@@ -132,20 +131,8 @@ async def test_calls_that_were_not_counted_are_known_by_their_estimate(tmp_path:
 
 
 def test_the_command_stops_at_the_budget_and_resumes_with_a_higher_one(tmp_path: Path, prefect_home: Path) -> None:
-    rows = [
-        {
-            "id": f"berth-{place}",
-            "question": f"Which ship lies at berth {place}?",
-            "answer": f"Ship number {place * 7} lies at berth {place}. It came by night.",
-            "ground_truth": f"Ship number {place * 7} lies at berth {place}.",
-            "contexts": [f"Ship {place * 7} lies at berth {place}.", "Ropes are sold here."],
-        }
-        for place in range(1, N + 1)
-    ]
-    write_dataset(tmp_path, rows, "berths.jsonl")
     with running_endpoint(script=make_script()) as endpoint:
-        variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-t"}
-        place = Place(folder=tmp_path, variables=variables)
+        place = place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=N)
         run = ("run", "berths.jsonl", "--judge", MODEL, "--concurrency", "4", "--json")
         stopped = place.call(*run, "--budget", "0.01")
         assert (stopped.status, stopped.document["status"]) == (3, "incomplete")

@@ -25,23 +25,17 @@ from live_runs import (
     read_outcomes,
     say_good,
 )
-from provider_calls import make_question
 
 from evalhouse.tasks.asking.record import ORIGIN, Call, CallRecord, Origin
-from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.judge.protocol import (
     FatalJudgeError,
-    ModelReply,
-    ModelRequest,
-    Question,
-    UnsupportedOption,
     hash_canonical,
 )
 from evalhouse.tasks.pipeline.live_run import make_work
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.engine.locks import Claims
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
+from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import FLUSH_POLICIES, take_in_orphans
 from evalhouse.warehouse.store import Warehouse
 
@@ -171,16 +165,6 @@ async def test_many_look_ups_at_once_are_few_queries(warehouse: Warehouse, monke
     assert len(queries) <= 4
 
 
-async def test_a_cancelled_look_up_takes_nothing_from_the_others(warehouse: Warehouse) -> None:
-    async with open_record(warehouse) as record:
-        record.keep(make_call())
-    async with open_record(warehouse, "run-2") as record:
-        one, other = (asyncio.create_task(record.find(make_call().request_hash)) for _ in range(2))
-        await asyncio.sleep(0.005)
-        one.cancel()
-        assert await other is not None
-
-
 async def test_unreadable_warehouse_fails_all_waiters(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_record(warehouse) as record:
         for number in range(3):
@@ -199,23 +183,6 @@ async def test_unreadable_warehouse_fails_all_waiters(warehouse: Warehouse, monk
             assert [str(result) for result in results] == [str(error)] * 3
         monkeypatch.undo()
         assert await record.find(make_call(1).request_hash) is not None
-
-
-async def test_a_look_up_waits_for_a_program_that_keeps_the_file(
-    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refused = [WarehouseBusy("kept open by another program")] * 2
-    read = Warehouse.read
-
-    def busy_at_first(self: Warehouse, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401  # a frame
-        if refused:
-            raise refused.pop()
-        return read(self, *arguments, **named)
-
-    monkeypatch.setattr(Warehouse, "read", busy_at_first)
-    async with open_record(warehouse) as record:
-        assert await record.find(make_call().request_hash) is None
-    assert not refused
 
 
 async def test_a_locked_file_stops_no_run_and_loses_no_call(
@@ -259,14 +226,6 @@ async def test_a_failing_warehouse_stops_the_run_with_the_reply_safe_on_disk(
     monkeypatch.undo()
     await asyncio.to_thread(record.close)
     assert warehouse.read("select count(*) as n from llm_calls")["n"][0] == 2
-
-
-async def test_keeping_is_fast_enough_for_the_event_loop(warehouse: Warehouse) -> None:
-    async with open_record(warehouse) as record:
-        started = time.perf_counter()
-        for number in range(1000):
-            record.keep(make_call(number, request=f'"{"x" * 8000}"', reply="y" * 1000))
-        assert (time.perf_counter() - started) / 1000 < 0.001
 
 
 @pytest.mark.parametrize("steps_apart", [0, 1], ids=["at once", "one after the other"])
@@ -340,47 +299,7 @@ async def test_no_question_waits_longer_for_another_process_than_a_reply_may_tak
             holder.close()
 
 
-class Picky(ScriptedJudge):
-    """Refuses an option at first, and prepares another request without it."""
-
-    has_option = True
-
-    def prepare(self, question: Question) -> ModelRequest:
-        request = super().prepare(question)
-        if self.has_option:
-            return request
-        request_hash = hash_canonical([request.request_hash])
-        self._questions[request_hash] = question
-        return replace(request, request_hash=request_hash)
-
-    async def reply(self, request: ModelRequest) -> ModelReply:
-        if self.has_option:
-            self.has_option = False
-            raise UnsupportedOption("no response_format", options=["response_format"])
-        return await super().reply(request)
-
-
-async def test_claim_follows_the_request_where_an_option_was_dropped(tmp_path: Path, warehouse: Warehouse) -> None:
-    judge, question = Picky(say_good), make_question()
-    with_option = judge.prepare(question).request_hash
-    judge.has_option = False
-    without = judge.prepare(question).request_hash
-    judge.has_option = True
-    async with lay_out_run(tmp_path, make_settings(timeout_s=30.0), judge=judge) as live_run:
-        async with open_record(warehouse, "run-2") as other:
-            assert other.claim(without)
-            asking = asyncio.create_task(live_run.asker.ask(question, read_statements))
-            await asyncio.sleep(0.3)
-            assert other.claim(with_option), "nothing waits for the request that was refused"
-            other.keep(make_call(request_hash=without, reply='{"statements": ["It is red."]}'))
-            async with asyncio.timeout(5):
-                assert (await asking).value == ["It is red."]
-        assert not judge.asked
-        async with open_record(warehouse, "run-3") as third:
-            assert third.claim(with_option)
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO, errno.EOPNOTSUPP, errno.EINVAL, errno.ESTALE])
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_every_claim_is_granted_on_a_file_system_without_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:

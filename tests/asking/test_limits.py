@@ -32,30 +32,21 @@ from evalhouse.tasks.settings.run import RunSettings
 
 
 class Provider:
-    """Takes `most` requests at once, or `per_window` in half a second, and refuses the others at once."""
+    """Takes `most` requests at once, and refuses the others at once."""
 
-    def __init__(self, *, most: int = 10_000, latency_s: float = 0.02, per_window: int | None = None) -> None:
+    def __init__(self, *, most: int = 10_000, latency_s: float = 0.02) -> None:
         self.most = most
         self.latency_s = latency_s
-        self.per_window = per_window
         self.in_flight = 0
         self.max_in_flight = 0
-        self.admitted = 0
         self.refused = 0
-        self.window_ends = 0.0
-        self.left = 0
 
     async def answer(self) -> bool:
         """Return whether the request was let in."""
-        now = read_clock()
-        if self.per_window is not None and now >= self.window_ends:
-            self.window_ends, self.left = now + 0.5, self.per_window
-        if self.in_flight >= self.most or (self.per_window is not None and self.left <= 0):
+        if self.in_flight >= self.most:
             self.refused += 1
             await asyncio.sleep(0.001)
             return False
-        self.left -= 1
-        self.admitted += 1
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
         await asyncio.sleep(self.latency_s)
@@ -63,14 +54,14 @@ class Provider:
         return True
 
 
-async def send(limit: EndpointLimit, provider: Provider, retry_after_s: float | None = 0.05) -> None:
+async def send(limit: EndpointLimit, provider: Provider) -> None:
     while True:
         async with limit.slot() as slot:
             if await provider.answer():
                 limit.note_success(slot)
                 return
-            limit.note_refused(slot, retry_after_s)
-        await asyncio.sleep(retry_after_s or 0.05)
+            limit.note_refused(slot, 0.05)
+        await asyncio.sleep(0.05)
 
 
 async def take(limit: EndpointLimit, starts: list[float], *, tokens: int = 0, hold_s: float = 0.0) -> None:
@@ -82,30 +73,6 @@ async def take(limit: EndpointLimit, starts: list[float], *, tokens: int = 0, ho
 def count_most(starts: list[float], window_s: float = 60.0) -> int:
     """The most starts within any window."""
     return max(bisect_left(starts, start + window_s) - number for number, start in enumerate(starts))
-
-
-# In flight
-
-
-@in_virtual_time
-async def test_no_more_are_in_flight_than_allowed() -> None:
-    limit, provider = EndpointLimit(concurrency=5), Provider(latency_s=0.001)
-    await asyncio.gather(*(send(limit, provider) for _ in range(60)))
-    assert provider.max_in_flight == 5
-    assert limit.in_flight == 0
-
-
-@in_virtual_time
-async def test_slots_are_given_in_the_order_they_were_asked_for() -> None:
-    limit, order = EndpointLimit(concurrency=1), list[int]()
-
-    async def queue(number: int) -> None:
-        async with limit.slot():
-            order.append(number)
-            await asyncio.sleep(0)
-
-    await asyncio.gather(*(queue(number) for number in range(30)))
-    assert order == list(range(30))
 
 
 @pytest.mark.parametrize("when", ["before its turn", "in the moment of its turn"])
@@ -145,17 +112,6 @@ async def test_an_endpoint_that_recovers_gets_its_slots_back() -> None:
 
 
 @in_virtual_time
-async def test_success_with_few_in_flight_says_nothing_of_many() -> None:
-    provider = Provider(most=8, latency_s=0.1)
-    limit = EndpointLimit(concurrency=64)
-    await asyncio.gather(*(send(limit, provider) for _ in range(64)))
-    learned = limit.capacity.allowed
-    for _ in range(500):
-        await send(limit, provider)
-    assert limit.capacity.allowed == learned <= 9
-
-
-@in_virtual_time
 async def test_a_first_burst_is_bounded_and_opens_up_with_success() -> None:
     provider = Provider(latency_s=0.3)
     limit = EndpointLimit(concurrency=256)
@@ -164,30 +120,6 @@ async def test_a_first_burst_is_bounded_and_opens_up_with_success() -> None:
     assert provider.max_in_flight == 64
     await waiting
     assert provider.max_in_flight > 128
-
-
-# Refusals without a named limit
-
-
-@in_virtual_time
-async def test_a_rate_that_is_used_up_pauses_everything_until_the_named_time() -> None:
-    provider = Provider(per_window=20, latency_s=0.005)
-    limit = EndpointLimit(concurrency=8)
-    await asyncio.gather(*(send(limit, provider, retry_after_s=0.5) for _ in range(50)))
-    assert provider.admitted == 50
-    assert provider.refused < 30  # sending on without a pause would be refused hundreds of times in this second
-
-
-@in_virtual_time
-async def test_a_single_refused_request_waits_for_the_named_time() -> None:
-    limit, starts = EndpointLimit(concurrency=8), list[float]()
-    async with limit.slot() as slot:
-        limit.note_refused(slot, 1.2)
-    await take(limit, starts)
-    assert starts[0] - slot.started_at == pytest.approx(1.2)
-
-
-# Rates of the settings
 
 
 @in_virtual_time
@@ -249,9 +181,6 @@ async def test_a_request_larger_than_a_minute_goes_alone() -> None:
     assert starts[2] - starts[1] == pytest.approx(180.0, rel=0.01)
 
 
-# A share
-
-
 @in_virtual_time
 async def test_share_bounds_slots_and_rates_and_takes_no_slot_away() -> None:
     limit, starts = EndpointLimit(concurrency=8, rpm=600), list[float]()
@@ -268,9 +197,6 @@ async def test_share_bounds_slots_and_rates_and_takes_no_slot_away() -> None:
     await asyncio.gather(*tasks)
     assert starts[-1] - starts[-3] > 2 * 0.4 - 0.25  # a quarter of a second's delay is made up for
     assert limit.capacity.allowed == 8
-
-
-# What holds always
 
 
 @given(
@@ -358,13 +284,12 @@ class NoRecord:
 
 @dataclass
 class LocalModel:
-    """A server with some slots and a queue, which stops working on a request when its client goes away.
+    """A server with one slot and a queue, which stops working on a request when its client goes away.
 
     What it has read of a prompt is kept until it reads another one. `takes` gives the seconds for a request.
     """
 
     takes: Callable[[str], float]
-    n_slots: int = 1
     name: str = "openai:own"
     model: str = "own"
     endpoint: str | None = "https://judge.example/v1"
@@ -374,7 +299,7 @@ class LocalModel:
     _read: tuple[str, float] = ("", 0.0)
 
     def __post_init__(self) -> None:
-        self._slots = asyncio.Semaphore(self.n_slots)
+        self._slots = asyncio.Semaphore(1)
 
     def prepare(self, question: Question) -> ModelRequest:
         return ModelRequest(request_hash=question.sample_id, payload={"input": question.sample_id})
@@ -413,7 +338,7 @@ async def ask_all(model: LocalModel, n: int, concurrency: int = DEFAULTS.concurr
     return asker, await asyncio.gather(*asked, return_exceptions=True)
 
 
-@pytest.mark.parametrize(("takes_s", "n"), [(9.0, 40), (25.0, 40), (59.0, 20)])
+@pytest.mark.parametrize(("takes_s", "n"), [(9.0, 40), (59.0, 20)])
 @in_virtual_time
 async def test_request_in_a_moving_queue_is_not_given_up(takes_s: float, n: int) -> None:
     model, began = LocalModel(takes=lambda _: takes_s), read_clock()
@@ -421,48 +346,6 @@ async def test_request_in_a_moving_queue_is_not_given_up(takes_s: float, n: int)
     assert not [answer for answer in answers if isinstance(answer, BaseException)]
     assert (asker.counts.requests, asker.counts.late, set(model.done.values())) == (n, 0, {1})
     assert read_clock() - began == pytest.approx(takes_s * n)
-
-
-@dataclass
-class NewestFirst(LocalModel):
-    """A server that gives a free slot to the last request, as llama.cpp does."""
-
-    _line: list[asyncio.Event] = field(default_factory=list)
-    _is_busy: bool = False
-
-    async def reply(self, request: ModelRequest) -> ModelReply:
-        turn = asyncio.Event()
-        self._line.append(turn)
-        self._call_next()
-        await turn.wait()
-        try:
-            await self._work_on(request.request_hash)
-        finally:
-            self._is_busy = False
-            self._call_next()
-        return ModelReply(text="{}")
-
-    def _call_next(self) -> None:
-        if self._line and not self._is_busy:
-            self._is_busy = True
-            self._line.pop().set()
-
-
-@in_virtual_time
-async def test_queue_that_begins_with_the_newest_loses_none() -> None:
-    model, began = NewestFirst(takes=lambda _: 25.0), read_clock()
-    asker, _ = await ask_all(model, 60)
-    assert (asker.counts.requests, asker.counts.late, set(model.done.values())) == (60, 0, {1})
-    assert read_clock() - began == pytest.approx(25.0 * 60)
-
-
-@pytest.mark.parametrize("n_slots", [2, 4])
-@in_virtual_time
-async def test_request_that_some_overtake_is_not_given_up(n_slots: int) -> None:
-    """A long request holds one slot while shorter ones pass it in the others."""
-    model = LocalModel(takes=lambda name: 50.0 if name.endswith("7") else 15.0, n_slots=n_slots)
-    asker, _ = await ask_all(model, 40)
-    assert (asker.counts.requests, asker.counts.late, sum(model.done.values())) == (40, 0, 40)
 
 
 @in_virtual_time
@@ -505,29 +388,16 @@ async def test_endpoint_that_never_answers_is_given_up_for_all_questions_at_once
     assert read_clock() - began <= 2 * (60.0 + 120.0 + 3 * 240.0)
 
 
-@in_virtual_time
-async def test_lost_request_slows_no_other_down() -> None:
-    lost = iter([1e9])
-    model = LocalModel(takes=lambda name: next(lost, 2.0) if name == "s3" else 2.0, n_slots=16)
-    asker, _ = await ask_all(model, 200)
-    assert asker.counts.late == 1
-    assert asker.limit.capacity.allowed == DEFAULTS.concurrency
-    assert read_clock() - 1000.0 < 70.0
-
-
 @pytest.mark.parametrize(
     ("endpoint", "near"),
     [
         ("http://localhost:11434/v1", True),
-        ("http://127.0.0.1:8080/v1", True),
         ("http://[::1]:8080/v1", True),
         ("http://192.168.1.20:8000/v1", True),
-        ("http://10.0.0.7/v1", True),
         ("http://ollama:11434/v1", True),
         ("http://host.docker.internal:11434/v1", True),
         ("https://api.openai.com/v1", False),
         ("https://8.8.8.8/v1", False),
-        ("my_models:make_judge", False),
         ("", False),
     ],
 )

@@ -10,7 +10,7 @@ from grades import find_rubric, rate
 from token_replies import RATED, SEVEN, SEVEN_MEAN, Token, list_tokens, write_text
 
 from evalhouse.prompts import Rating
-from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable, pack_logprobs, unpack_logprobs
+from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable, pack_logprobs
 
 
 def expect(*tokens: Token, rubric: str = "accuracy", packed: str | None = "") -> Rating:
@@ -26,16 +26,11 @@ def expect(*tokens: Token, rubric: str = "accuracy", packed: str | None = "") ->
     return expect_ratings(rated, reply, text, given, find_rubric(rubric))[name]
 
 
-# The mean over a scale
-
-
 @pytest.mark.parametrize(
     ("tokens", "mean", "share"),
     [
         (SEVEN, SEVEN_MEAN, "90.0%"),
-        ((*RATED, {"7": 1.0}, "}}"), 7, "100.0%"),
         ((*RATED, {"7": 0.5, "8": 0.25, " 8": 0.25}, "}}"), 7.5, "100.0%"),  # two ways to write one number
-        ((*RATED, {"7": 0.5, "9": 0.5, "6": 0.0}, "}}"), 8, "100.0%"),
         ((*RATED, {"2": 0.6, "0": 0.2, "4": 0.2}, "}}"), 2.5, "80.0%"),  # 0 is not on the scale
         ((RATED[0], ' agrees.", "rating":', {" 7": 0.5, " 8": 0.5}, "}}"), 7.5, "100.0%"),
         ((RATED[0], ' agrees.", "rating"', {": 7": 0.5, ": 9": 0.5}, "}}"), 8, "100.0%"),
@@ -66,18 +61,6 @@ def test_a_spread_weighs_the_means_of_its_scores_as_the_judge_did() -> None:
     assert f"{0.4 + 0.6 * 0.95:.1%}" in rated.note
 
 
-def test_a_score_of_no_weight_is_of_no_matter() -> None:
-    rated = expect(
-        '{"passage_recall": {"reason": "Half.", "scores": [{"score": ', {"3": 0.75, "4": 0.25}, ', "probability": 1}, ',
-        '{"score": ', {"4": 0.1, "x": 0.9}, ', "probability": 0}]}}',
-        rubric="passage_recall",
-    )  # fmt: skip
-    assert rated.expected == pytest.approx(3.25, abs=1e-5)
-
-
-# Numbers of several tokens
-
-
 def test_a_ten_of_two_tokens_shares_the_one_out_by_what_follows_it() -> None:
     rated = expect(*RATED, {"1": 0.9, "9": 0.1}, {"0": 0.8, "}": 0.2}, "}}")
     assert rated.expected == pytest.approx(0.9 * 0.8 * 10 + 0.9 * 0.2 * 1 + 0.1 * 9, abs=1e-5)
@@ -103,9 +86,6 @@ def test_a_one_that_may_begin_a_ten_is_not_guessed_at() -> None:
     # On a scale that ends before ten it is a one.
     tokens = ('{"accuracy_5": {"reason": "Half.", "rating": ', {"3": 0.6, "1": 0.4}, "}}")
     assert expect(*tokens, rubric="accuracy_5").expected == pytest.approx(2.2, abs=1e-5)
-
-
-# What cannot be determined
 
 
 @pytest.mark.parametrize(
@@ -154,18 +134,6 @@ def test_tokens_without_alternatives_count_for_what_they_are() -> None:
     text = write_text(*SEVEN)
     assert expect(*SEVEN, packed=pack_logprobs({"content": likely}, text)).expected == 7
     assert expect(*SEVEN, packed=pack_logprobs({"content": unlikely}, text)).expected is None
-
-
-def test_only_numbers_are_kept_and_little_of_them() -> None:
-    text = write_text(*SEVEN)
-    packed = pack_logprobs({"content": list_tokens(*SEVEN)}, text)
-    assert packed is not None
-    (number,) = unpack_logprobs(packed).values()
-    assert text[number.at] == "7"
-    assert number.tokens == ["7"]
-    assert number.tops[0] == {"7": round(math.log(0.6), 6), "8": round(math.log(0.3), 6), "": round(math.log(0.1), 6)}
-    assert len(packed) < 150
-    assert len(orjson.dumps(list_tokens(*SEVEN))) > 5 * len(packed)
 
 
 def test_half_a_character_is_a_token_too() -> None:

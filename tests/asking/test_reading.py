@@ -2,7 +2,6 @@
 
 import json
 import random
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +29,6 @@ from evalhouse.tasks.asking.verdicts import (
     Verdict,
     Verdicts,
     _read_reply,
-    parse_object,
     read_statements,
     read_verdicts,
 )
@@ -45,8 +43,6 @@ AG = {"A1": ("TP", "FP"), "G1": ("TP", "FN")}
     "reply",
     [
         OBJECT,
-        f"\ufeff {OBJECT}\n".replace("\ufeff", ""),
-        f"```json\n{OBJECT}\n```",
         f"```\n{OBJECT}\n```\nI hope this helps {{friend}}.",
         f"Here is what I found:\n\n{OBJECT}",
         f"<think>Maybe {{this}} or {{that: 1}}?</think>{OBJECT}",
@@ -66,15 +62,11 @@ def test_line_breaks_within_a_text_are_read_as_models_write_them() -> None:
     ("reply", "problem"),
     [
         ("", "empty"),
-        ("  \n", "empty"),
         ("I cannot do that.", "no complete JSON object"),
         ('{"statements": ["cut of', "no complete JSON object"),
-        ('{"verdicts": [{"id": "A1", "label": "TP"}, {"id"', "no complete JSON object"),
-        ("[1, 2]", "not a JSON object but a list"),
         ('"text"', "not a JSON object but a str"),
         ('{"statements": ["half \\ud83d"]}', "cannot be stored"),
         ('{"statement": ["a"]}', "no list of texts"),
-        ('{"statements": "a"}', "no list of texts"),
         ('{"statements": ["a", 1]}', "no list of texts"),
     ],
 )
@@ -85,18 +77,7 @@ def test_unreadable_reply_names_the_reason(reply: str, problem: str) -> None:
 
 def test_blank_statements_and_repeats_are_left_out() -> None:
     assert read_statements('{"statements": [" a  b ", "", "a b", "c", "  "]}') == ["a b", "c"]
-
-
-def test_no_statements_is_a_good_reply() -> None:
     assert read_statements('{"statements": []}') == []
-
-
-@pytest.mark.parametrize("reply", ["{" * 200_000, '{"a":' * 50_000, "{}" * 5000 + "{", '{"' * 100_000, "[" * 200_000])
-def test_a_text_made_of_brackets_is_refused_in_no_time(reply: str) -> None:
-    started = time.monotonic()
-    with pytest.raises(UnusableReply):
-        parse_object(reply, "statements")
-    assert time.monotonic() - started < 1.0
 
 
 def test_each_asked_id_gets_its_verdict() -> None:
@@ -114,11 +95,9 @@ def test_each_asked_id_gets_its_verdict() -> None:
         ([], "no usable verdict for G1"),
         ([{"id": "G1", "label": "FP"}], "G1 has the label 'FP', allowed: FN, TP"),
         ([{"id": "G1", "label": "fn"}], "label 'fn'"),
-        ([{"id": "G1", "label": None}], "label None"),
         ([{"id": "G1", "label": ["TP"]}], "label"),
         ([{"id": "G1"}], "label None"),
         ([{"id": "G1", "label": "TP"}, {"id": "G1", "label": "TP"}], "G1 came more than once"),
-        ([{"id": "G1", "label": "TP"}, {"id": "G1", "label": "FN"}, {"id": "G1", "label": "FN"}], "more than once"),
         ([{"id": 1, "label": "TP"}], "no id"),
     ],
 )
@@ -159,7 +138,7 @@ def test_supporting_contexts_are_read_without_repeats() -> None:
     assert verdicts.by_id["G1"].contexts == ()
 
 
-@pytest.mark.parametrize("contexts", [["C1", "C9"], [1], [["C1"]], "C1", None, [None]])
+@pytest.mark.parametrize("contexts", [["C1", "C9"], [1], "C1", None])
 def test_support_by_an_unknown_context_is_refused(contexts: object) -> None:
     reply = say_verdicts({"id": "A1", "contexts": contexts}, {"id": "G1", "contexts": ["C1"]})
     assert set(read_verdicts(reply, dict.fromkeys(["A1", "G1"], ()), {"C1"}).by_id) == {"G1"}
@@ -188,9 +167,7 @@ def test_contexts_that_support_together_are_read_where_none_does_alone() -> None
     ("together", "problem"),
     [
         (["C2"], "A1 names C2 as support together with no other context"),
-        (["C2", "C2"], "A1 names C2 as support together with no other context"),
         (["C2", "C9"], "A1 names the context 'C9', which was not given"),
-        ([["C1", "C2"]], "which was not given"),
         ("C1 C2", "A1 has no list of contexts together"),
         (None, "A1 has no list of contexts together"),
     ],
@@ -208,7 +185,7 @@ def test_problems_quote_little_of_what_came() -> None:
     assert len("; ".join(read_verdicts(reply, AG).problems)) < 400
 
 
-CANNOT_BE_STORED = ["good \\ud83d", "\\udc00 bad", 10**30, -(2**63) - 1, [2**64], {"n": 2**64}]
+CANNOT_BE_STORED = ["good \\ud83d", 10**30, {"n": 2**64}]
 
 
 @pytest.mark.parametrize("reason", CANNOT_BE_STORED, ids=str)
@@ -248,33 +225,14 @@ READERS: dict[str, Callable[[str], object]] = {
     "supports": lambda text: read_verdicts(text, {"A1": (), "G1": ()}, ["C1", "C2"]),
     "rows": lambda text: read_verdicts(text, AG, ["C1"], sent=["A1", "G1", "C1"]),
 }
-ODD = [
-    "\\ud83d",
-    "\\u0000",
-    "9" * 30,
-    "1e999",
-    "-",
-    "NaN",
-    "[",
-    "]",
-    "{",
-    "}",
-    '"',
-    "\\",
-    ",",
-    ":",
-    "null",
-    "\ud83d",
-    "\0",
-]
+ODD = ["\\ud83d", "\\u0000", "9" * 30, "1e999", "NaN", "null", "\ud83d", "\0", *'-[]{}"\\,:']
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("seed", range(4))
-def test_nothing_but_the_declared_error_leaves_a_reader(name: str, seed: int) -> None:
+def test_nothing_but_the_declared_error_leaves_a_reader(name: str) -> None:
     """Mutate good replies at random places; read them plainly, by the second reading, and as cut replies."""
-    draw, read = random.Random(f"{name}/{seed}"), READERS[name]
+    draw, read = random.Random(name), READERS[name]
     question = Question(step="classify", sample_id="s", prompt=PROMPTS["classify"], data={"question": "When?"})
     inquiry = Inquiry(
         step="classify", sample_id="s", prompt=PROMPTS["classify"], allowed=AG, build_data=lambda _: {}, contexts=["C1"]
@@ -329,9 +287,7 @@ def test_a_row_gives_the_verdicts_of_its_item_each_with_what_it_rests_on() -> No
     [
         ("C2", ("C2",), (), "C2"),
         ("[C2], [C1]", ("C2", "C1"), (), "C2, C1"),
-        ("C1、T1", ("C1", "T1"), (), "C1, T1"),
         ("C1+C3", (), ("C1", "C3"), "C1 + C3"),
-        ("C1 + T1", (), ("C1", "T1"), "C1 + T1"),
         ("C2 C1+C3", ("C2",), (), "C2"),
         ("C1+C2, C2+C3", (), ("C1", "C2"), "C1 + C2"),
         ("C1: it gives the year", ("C1",), (), "it gives the year"),
@@ -350,9 +306,7 @@ def test_the_last_cell_names_contexts_that_support_alone_or_joined_or_none(
     ("row", "lost", "why"),
     [
         (["A1", "G1", "TP", "C1 supports it"], "supports A1", "no list of contexts"),
-        (["A1", "G1", "TP", ""], "supports A1", "no list of contexts"),
         (["A1", "G1", "TP", "none"], "supports A1", "neither evidence nor a reason"),
-        (["A1", "G1", "TP", "none:  "], "supports A1", "neither evidence nor a reason"),
         (["A1", "G1", "TP", "C9"], "supports A1", "names the context 'C9', which was not given"),
         (["A1", "G1", "TP", "G1"], "supports A1", "names the context 'G1', which was not given"),
         (["A1", "G1", "FN", "C1"], "A1", "has the label 'FN', allowed: FP, TP"),

@@ -242,9 +242,6 @@ def test_heading_among_statements_is_left_out(heading: str) -> None:
     assert read_twice(dump({"statements": ["It is at 10:30 :)", "It is #1."]}), read, question)[1] is None
 
 
-# Backslashes
-
-
 def write_raw(text: str) -> str:
     """A text in quotation marks as a model writes it that does not double backslashes."""
     return '"' + text.replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -67,12 +67,6 @@ def read_limit(prefect: httpx.Client, key: str) -> tuple[int, int]:
     return found["limit"], found["active_slots"]
 
 
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 async def test_shards_of_one_run_hold_the_whole_limit_together_and_give_it_back(
     prefect: httpx.Client, key: str
 ) -> None:
@@ -95,7 +89,9 @@ async def test_shard_of_another_run_waits_for_free_slots(
 
     async with first.shared.hold(never_stop):
         waiting = asyncio.create_task(judge_second())
-        await wait_until(lambda: "waiting for slots of the Prefect limit evalhouse-models.example" in caplog.text)
+        async with asyncio.timeout(30):
+            while "waiting for slots of the Prefect limit evalhouse-models.example" not in caplog.text:
+                await asyncio.sleep(0.02)
         assert (first.share, second.share, waiting.done()) == (16, 16, False)
     await waiting
     assert read_limit(prefect, key) == (16, 0)
@@ -197,7 +193,7 @@ async def test_slow_answer_of_the_server_leaves_no_slots_behind(
 
     async def increment_slowly(self: PrefectClient, *args: Any, **options: Any) -> httpx.Response:  # noqa: ANN401
         response = await increment(self, *args, **options)
-        await asyncio.sleep(1.0)  # five times as long as between two looks at a limit that others hold
+        await asyncio.sleep(0.5)  # longer than between two looks at a limit that others hold
         return response
 
     monkeypatch.setattr(PrefectClient, "increment_concurrency_slots_with_lease", increment_slowly)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking import usage
 from evalhouse.tasks.asking.splitting import split_by_tokens
 from evalhouse.tasks.asking.usage import (
     Price,
@@ -39,22 +38,12 @@ COUNTED = {
         "费由顾客承担；如果商品有质量问题，运费由我们承担。",
         62,
     ),
-    "both": (
-        "The order number is 42-1187. 订单号是 42-1187，请在 App 里查询物流状态。Please keep the receipt 收据 "
-        "for 5 years.",
-        39,
-    ),
     "verdicts": (
         '{"verdicts":[{"id":"A1","reason":"G1 says the same in other '
         'words.","label":"TP"},{"id":"A2","reason":"G2 says spring and not '
         'autumn.","label":"FP"},{"id":"G1","reason":"A1 says the same in other '
         'words.","label":"TP"},{"id":"G2","reason":"A2 contradicts it with autumn.","label":"FN"}]}',
         85,
-    ),
-    "statements": (
-        '{"statements": ["The Ottervale lift is a funicular.", "The Ottervale lift is driven by water.", "The '
-        'Ottervale lift has run since 1894.", "The Ottervale lift takes about 14 people a trip."]}',
-        55,
     ),
     "numbers": (
         "The invoice of 2026-11-21 lists 14 lamps at £18.50, 3 drivers at £26 and 120 pumps at £4.99: £933.80 "
@@ -77,16 +66,6 @@ COUNTED = {
         "течение шестидесяти дней, срок продлевается до пяти лет.",
         37,
     ),
-    "French": (
-        "La garantie de la lampe est de trois ans à compter de la date d'achat. Elle est prolongée à cinq ans "
-        "si vous enregistrez l'appareil dans l'application sous soixante jours.",
-        42,
-    ),
-    "SQL": (
-        "select customer_id, count(*) as n_orders from orders where ordered_at >= '2026-01-01' and status <> "
-        "'cancelled' group by customer_id having count(*) > 3 order by n_orders desc;",
-        46,
-    ),
 }
 
 
@@ -99,12 +78,6 @@ def test_tokens_of_a_text_are_about_those_of_a_tokenizer(kind: str) -> None:
 def test_over_all_kinds_of_text_the_deviations_cancel_out() -> None:
     guessed = sum(count_tokens(text) for text, _ in COUNTED.values())
     assert guessed == pytest.approx(sum(counted for _, counted in COUNTED.values()), rel=0.05)
-
-
-def test_no_text_has_no_tokens_and_more_text_never_fewer() -> None:
-    assert count_tokens("") == 0
-    for text, _ in COUNTED.values():
-        assert 0 < count_tokens(text) < count_tokens(text + "\n" + text)
 
 
 def make_chat(**changes: object) -> dict[str, object]:
@@ -125,12 +98,6 @@ def test_only_openai_itself_charges_for_the_schema() -> None:
     assert count_request(at_openai) == pytest.approx(plain + count_tokens(orjson.dumps(schema).decode()), abs=1)
 
 
-def test_a_text_to_embed_has_its_own_tokens_alone() -> None:
-    assert count_request({"model": "m", "input": "It is green and blue."}) == round(
-        count_tokens("It is green and blue.")
-    )
-
-
 def test_what_the_endpoint_counts_is_what_is_paid() -> None:
     reply = ModelReply(text="{}", prompt_tokens=1_000_000, cached_tokens=500_000, completion_tokens=100_000)
     assert price_reply(PRICE, None, reply) == pytest.approx(1.0 + 0.25 + 0.8)
@@ -143,12 +110,6 @@ def test_what_it_does_not_count_is_estimated(prompt_tokens: int | None, completi
     reply = ModelReply(text='{"label": "TP"}', prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
     expected = PRICE.cost_usd(count_request(request), round(count_tokens(reply.text)))
     assert price_reply(PRICE, orjson.dumps(request).decode(), reply) == pytest.approx(expected)
-
-
-def test_a_prompt_that_was_counted_is_not_estimated_again() -> None:
-    reply = ModelReply(text='{"label": "TP"}', prompt_tokens=500)
-    expected = PRICE.cost_usd(500, round(count_tokens(reply.text)))
-    assert price_reply(PRICE, orjson.dumps(make_chat()).decode(), reply) == pytest.approx(expected)
 
 
 def test_an_embedding_has_no_completion_tokens() -> None:
@@ -243,8 +204,6 @@ def test_tokens_that_fill_the_cache_cost_more_and_count_once() -> None:
     ("model", "family"),
     [
         ("gpt-4.1-mini-2025-04-14", "gpt-4.1-mini"),
-        ("gpt-4.1-2025-04-14", "gpt-4.1"),
-        ("gpt-5-2025-08-07", "gpt-5"),
         ("gpt-4o-mini-2024-07-18", "gpt-4o-mini"),
         ("qwen-plus-20250428", "qwen-plus"),
         ("gemini-2.5-pro@20250617", "gemini-2.5-pro"),
@@ -340,12 +299,3 @@ def test_a_file_of_bytes_is_named(tmp_path: Path) -> None:
     own.write_bytes(b"gpt: [\xff, 2]")
     with pytest.raises(FatalJudgeError, match=r"cannot read the price file .*own\.yaml: it is not UTF-8"):
         load_prices(str(own))
-
-
-def test_counting_keeps_the_instructions_and_no_long_material() -> None:
-    before = usage._count_again.cache_info().currsize
-    numbers = [count_tokens(f"{number} " + "The ferry leaves at noon. " * 3_000) for number in range(300)]
-    assert min(numbers) > 10_000
-    assert usage._count_again.cache_info().currsize == before
-    assert count_tokens("The ferry leaves at noon.") == count_tokens("The ferry leaves at noon.")
-    assert usage._count_again.cache_info().currsize <= before + 1

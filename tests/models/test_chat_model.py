@@ -69,7 +69,7 @@ async def test_request_and_reply_are_recorded_without_key_or_header(endpoint: En
 
 
 async def test_one_client_serves_all_calls_with_as_many_in_flight_as_allowed(tmp_path: Path) -> None:
-    with running_endpoint(latency=0.5) as endpoint:
+    with running_endpoint(latency=0.25) as endpoint:
         point_to(endpoint.base_url)
         await ask(tmp_path, *(make_question(number) for number in range(60)), concurrency=30)
         assert endpoint.stats.max_in_flight == 30
@@ -79,7 +79,6 @@ async def test_one_client_serves_all_calls_with_as_many_in_flight_as_allowed(tmp
 @pytest.mark.parametrize(("changes", "same"), [
     ({}, True),
     ({"note": "Your previous reply could not be used."}, True),
-    ({"sample_id": "other", "step": "extract_ground_truth"}, True),
     ({"number": 2}, False),
     ({"only": ("A1",)}, False),
     ({"data": {"question": "Number 2?", "text": "It is red. Its number is 1."}}, False),
@@ -95,8 +94,6 @@ def test_what_makes_another_question(endpoint: Endpoint, changes: dict[str, Any]
     ({}, "judge", None, True),
     ({"timeout_s": 9.0, "attempts": 2, "concurrency": 3}, "judge", None, True),
     ({"temperature": 0.5}, "judge", None, False),
-    ({"temperature": 0.0}, "judge", None, False),
-    ({"temperature": None}, "judge", None, True),
     ({"reasoning_effort": "low"}, "judge", None, False),
     ({"max_tokens": 100}, "judge", None, False),
     ({}, "judge-2", None, False),
@@ -124,14 +121,6 @@ PASSING = ("rate_limit", "server_error", "unavailable", "reset")
 
 
 @pytest.mark.usefixtures("quick_backoff")
-@pytest.mark.parametrize("fault", ["fence", "prose"])
-async def test_json_in_other_words_is_read(endpoint: Endpoint, tmp_path: Path, fault: Fault) -> None:
-    endpoint.configure(script={"extract": [Inject(fault=fault)]})
-    assert await ask(tmp_path, make_question()) == [["It is red.", "Its number is 1."]]
-    assert endpoint.stats.requests[CHAT] == 1
-
-
-@pytest.mark.usefixtures("quick_backoff")
 @pytest.mark.parametrize("fault", BAD_BODIES + PASSING)
 async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path, fault: Fault) -> None:
     endpoint.configure(script={"extract": [Inject(fault=fault)]}, retry_after=0.02)
@@ -154,45 +143,12 @@ async def test_a_request_that_hangs_is_given_up_and_sent_again(endpoint: Endpoin
     assert read_calls(tmp_path)[0]["error"] == "no reply within 0.3 s"
 
 
+@pytest.mark.usefixtures("quick_backoff")
 async def test_retry_after_is_honoured(endpoint: Endpoint, tmp_path: Path) -> None:
-    endpoint.configure(script={"extract": [Inject(fault="rate_limit")]}, retry_after=1.3)
+    endpoint.configure(script={"extract": [Inject(fault="rate_limit")]}, retry_after=0.5)
     started = time.monotonic()
     await ask(tmp_path, make_question())
-    assert 1.3 <= time.monotonic() - started < 3.5
-
-
-@pytest.mark.parametrize(("fault", "expected"), [
-    ("refusal", "the model refused: I cannot help with that request."),
-    ("content_filter", "content filter stopped"),
-    ("context_length_exceeded", "too long for the model"),
-])  # fmt: skip
-async def test_what_will_never_work_is_not_sent_again(
-    endpoint: Endpoint, tmp_path: Path, fault: Fault, expected: str
-) -> None:
-    endpoint.configure(script={"extract": [Inject(fault=fault)]})
-    (error,) = await ask(tmp_path, make_question())
-    assert isinstance(error, JudgeFailed)
-    (call,) = read_calls(tmp_path)
-    assert call["status"] == "refused"
-    assert expected in call["error"]
-    assert (call["prompt_tokens"] is not None) is (fault != "context_length_exceeded")  # a refusal is paid for as well
-    assert endpoint.stats.requests[CHAT] == 1
-
-
-async def test_an_endpoint_without_schemas_is_asked_for_text_once_for_all(tmp_path: Path) -> None:
-    with running_endpoint(no_json_schema=True, latency=0.01, keep_bodies=True) as endpoint:
-        point_to(endpoint.base_url)
-        results = await ask(tmp_path, *(make_question(number) for number in range(40)), concurrency=4, attempts=1)
-        assert results == [["It is red.", f"Its number is {number}."] for number in range(40)]
-        n_refused = endpoint.stats.statuses[400]
-        assert endpoint.stats.statuses == {400: n_refused, 200: 40}
-        assert n_refused <= 8  # two for each that was in flight before it was known
-        assert endpoint.stats.duplicates_answered == 0
-        assert endpoint.stats.bodies[-1]["response_format"] == {"type": "json_object"}
-    calls = read_calls(tmp_path)
-    assert [call["status"] for call in calls].count("error") == n_refused
-    ok = next(call for call in calls if call["status"] == "ok")
-    assert orjson.loads(ok["request"])["response_format"] == {"type": "json_object"}
+    assert 0.5 <= time.monotonic() - started < 3.0
 
 
 def make_classify(**changes: Any) -> Question:  # noqa: ANN401  # fields of Question
@@ -309,9 +265,6 @@ def test_keys_are_taken_out_of_messages(monkeypatch: pytest.MonkeyPatch) -> None
     assert expected == "[key], [key], [key] http://[key]host/v1, sk-…"
 
 
-# Judges of users' own
-
-
 def open_factory(name: str) -> ChatModelJudge:
     return make_factory_judge(f"judge_factories:{name}", make_settings(judge=f"judge_factories:{name}"))
 
@@ -340,11 +293,6 @@ def test_what_a_factory_chose_makes_another_request(endpoint: Endpoint, monkeypa
     assert warmer != one
     point_to("http://other.example/v1")
     assert open_factory("make_openai").prepare(make_question()).request_hash != warmer
-
-
-def test_an_objects_address_makes_no_other_request() -> None:
-    hashes = {open_factory("make_odd").prepare(make_question()).request_hash for _ in range(3)}
-    assert len(hashes) == 1
 
 
 @pytest.mark.usefixtures("quick_backoff")

@@ -45,7 +45,6 @@ async def test_both_ways_send_and_read_the_same(
 @pytest.mark.parametrize(("usage", "cached"), [
     ({"prompt_tokens": 9, "completion_tokens": 2}, None),
     ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 6}}, 6),
-    ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": None}, None),
     ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_cache_hit_tokens": 5}, 5),
     (None, None),
 ])  # fmt: skip
@@ -65,9 +64,8 @@ async def test_cached_tokens_are_read_under_either_name_and_kept(
 @pytest.mark.parametrize(
     ("sent", "count"),
     [
-        ("0", 0), ("7.0", 7), ("2147483647", 2**31 - 1), ("2147483648", None), (str(2**63 - 1), None),
-        (str(2**63), None), (str(2**64 - 1), None), (str(10**30), None), ("1e300", None), ("-5", None), ("1.5", None),
-        ('"12"', None), ("[1]", None), ("true", None), ("null", None),
+        ("7.0", 7), ("2147483647", 2**31 - 1), ("2147483648", None), (str(10**30), None), ("1e300", None),
+        ("-5", None), ("1.5", None), ('"12"', None), ("true", None),
     ],
 )  # fmt: skip
 async def test_count_that_no_column_holds_is_missing_and_warehouse_stays_usable(

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,21 @@ def embed_all(texts: Sequence[str]) -> list[str]:
     return [pack_embedding([1.0, float(len(text))]) for text in texts]
 
 
+@asynccontextmanager
+async def lay_out_embedder(folder: Path, model: Model | None) -> AsyncIterator[AskedEmbedder]:
+    """An embedder that asks the model, or else the endpoint."""
+    if model is not None:
+        point_to("http://127.0.0.1:9/v1")
+    async with lay_out_run(folder, make_settings(embeddings="openai:embedder", attempts=2)) as live_run:
+        assert isinstance(live_run.embedder, AskedEmbedder)
+        if model is not None:
+            live_run.embedder.asker.judge = EmbeddingModel(name="m", model="m", endpoint="here", embed=model.embed)
+        yield live_run.embedder
+
+
 async def compare(folder: Path, model: Model | None = None, pairs: Sequence[tuple[str, str]] = PAIRS) -> list[Any]:
     """A value or an error for each pair."""
-    point_to("http://127.0.0.1:9/v1") if model else None
-    async with lay_out_run(folder, make_settings(embeddings="openai:embedder", attempts=2)) as live_run:
-        embedder = live_run.embedder
-        assert isinstance(embedder, AskedEmbedder)
-        if model is not None:
-            embedder.asker.judge = EmbeddingModel(name="m", model="m", endpoint="here", embed=model.embed)
+    async with lay_out_embedder(folder, model) as embedder:
         asked = (embedder.compare(f"s{number}", one, other) for number, (one, other) in enumerate(pairs))
         return await asyncio.gather(*asked, return_exceptions=True)
 
@@ -151,11 +159,7 @@ async def test_a_request_that_fails_on_its_way_is_sent_again_as_it_was_and_ends_
 
 async def test_cancelled_comparison_is_not_asked_for(tmp_path: Path) -> None:
     model = Model(embed_all)
-    point_to("http://127.0.0.1:9/v1")
-    async with lay_out_run(tmp_path, make_settings(embeddings="openai:embedder")) as live_run:
-        embedder = live_run.embedder
-        assert isinstance(embedder, AskedEmbedder)
-        embedder.asker.judge = EmbeddingModel(name="m", model="m", endpoint="here", embed=model.embed)
+    async with lay_out_embedder(tmp_path, model) as embedder:
         gone = asyncio.create_task(embedder.compare("s1", "one", "two"))
         stays = asyncio.create_task(embedder.compare("s2", "two", "three"))
         await asyncio.sleep(0.01)
@@ -169,11 +173,7 @@ async def test_texts_wait_for_company_as_long_as_others_are_asked(
 ) -> None:
     monkeypatch.setattr(embeddings, "_MAX_WAIT_S", 0.4)
     model = Model(embed_all)
-    point_to("http://127.0.0.1:9/v1")
-    async with lay_out_run(tmp_path, make_settings(embeddings="openai:embedder")) as live_run:
-        embedder = live_run.embedder
-        assert isinstance(embedder, AskedEmbedder)
-        embedder.asker.judge = EmbeddingModel(name="m", model="m", endpoint="here", embed=model.embed)
+    async with lay_out_embedder(tmp_path, model) as embedder:
         with embedder.asker.activity.moving():
             tasks = []
             for number in range(12):

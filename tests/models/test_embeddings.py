@@ -27,9 +27,6 @@ async def compare(folder: Path, *pairs: tuple[str, str], **settings: Any) -> lis
         return await asyncio.gather(*asked, return_exceptions=True)
 
 
-# Without a model
-
-
 @pytest.mark.parametrize(("one", "other", "least", "most"), [
     ("The tower is red.", "The tower is red.", 1.0, 1.0),
     ("The tower is red.", "The towers are red.", 0.4, 0.95),
@@ -46,42 +43,10 @@ async def test_hashed_texts_are_close_when_they_share_spellings(
     assert least - 1e-9 <= value <= most + 1e-9
 
 
-async def test_a_value_depends_on_the_two_texts_alone_and_not_on_their_order() -> None:
-    pairs = [(f"Lighthouse {n} is {n} m high.", f"Lighthouse {n} has {n + 1} steps.") for n in range(100)]
-    embedder = HashingEmbedder()
-    together = await asyncio.gather(*(embedder.compare("s", *pair) for pair in pairs))
-    alone = [await HashingEmbedder().compare("s", other, one) for one, other in pairs[:5]]
-    assert together[:5] == pytest.approx(alone)
-
-
-async def test_comparing_leaves_time_for_requests() -> None:
-    embedder, gaps = HashingEmbedder(), list[float]()
-    loop = asyncio.get_running_loop()
-
-    async def watch() -> None:
-        while True:
-            started = loop.time()
-            await asyncio.sleep(0)
-            gaps.append(loop.time() - started)
-            await asyncio.sleep(0.001)
-
-    watcher = asyncio.create_task(watch())
-    await asyncio.gather(*(embedder.compare("s", f"Text {n} " * 50, f"Words {n} " * 50) for n in range(100)))
-    watcher.cancel()
-    assert len(gaps) > 10
-    assert max(gaps) < 1.0
-
-
-async def test_cancelled_comparison_does_not_affect_the_others() -> None:
-    embedder = HashingEmbedder()
-    one, other = (asyncio.create_task(embedder.compare("s", "a red tower", "a red tower")) for _ in range(2))
-    await asyncio.sleep(0)
-    one.cancel()
-    assert await other == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("one", ["The Tower, the tower.", "a bb ccc", "灯塔建于一九一一年。 灯塔", "x " * 50 + "\n yz"])
-@pytest.mark.parametrize("other", ["A tower of the towers", "bb ccc dddd", "灯塔 是一九一一年建成的。", "x\u3000yz x"])
+@pytest.mark.parametrize(("one", "other"), [
+    ("The Tower, the tower.", "A tower of the towers"), ("a bb ccc", "bb ccc dddd"),
+    ("灯塔建于一九一一年。 灯塔", "灯塔 是一九一一年建成的。"), ("x " * 50 + "\n yz", "x\u3000yz x"),
+])  # fmt: skip
 async def test_values_are_those_of_counts_that_scikit_learn_makes(one: str, other: str) -> None:
     counted = CountVectorizer(analyzer="char_wb", ngram_range=(2, 4)).fit_transform([one, other])
     expected = float(cosine_similarity(counted[0], counted[1])[0, 0])
@@ -97,9 +62,6 @@ async def test_failing_comparisons_fail_without_hanging(monkeypatch: pytest.Monk
     async with asyncio.timeout(5):
         results = await asyncio.gather(*(embedder.compare("s", "a", "b") for _ in range(20)), return_exceptions=True)
     assert {type(result) for result in results} == {JudgeFailed}
-
-
-# Of a model
 
 
 async def test_models_vectors_are_asked_for_once_a_text_and_recorded(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -159,7 +121,7 @@ async def test_vectors_of_two_lengths_fail_the_sample(endpoint: Endpoint, tmp_pa
     assert "vectors of" in str(error)
 
 
-@pytest.mark.parametrize("places", [[-1, -2], [0, 0], [1, 2], [0, None], ["0", "1"], [0.0, 1.5], [True, False], [5, 0]])
+@pytest.mark.parametrize("places", [[-1, -2], [0, 0], [0, None], ["0", "1"], [True, False]])
 @pytest.mark.parametrize("one", [False, True], ids=["together", "alone"])
 @pytest.mark.usefixtures("quick_backoff")
 async def test_indices_out_of_order_or_range_fail_the_sample(
@@ -207,10 +169,6 @@ async def test_any_langchain_embeddings_are_accepted(tmp_path: Path) -> None:
 def test_a_factory_of_something_else_is_refused() -> None:
     with pytest.raises(FatalJudgeError, match="returned a str; an embeddings factory returns LangChain Embeddings"):
         make_embedding_model("judge_factories:make_something_else")
-
-
-def test_vectors_survive_the_record() -> None:
-    assert list(read_vector(pack_embedding([0.5, -0.25, 1.0]))) == [0.5, -0.25, 1.0]
 
 
 @pytest.mark.parametrize(

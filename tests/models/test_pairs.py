@@ -130,7 +130,6 @@ def test_a_reason_never_shows_a_score_on_the_other_side_and_can_be_read_back(sco
 @pytest.mark.parametrize(("document", "stretch", "place"), [
     ("one two three four", "two three", ("words", 2, 3)),
     ("one two three four", "wo three", ("words", 2, 3)),
-    ("one two three four", "four", ("words", 4, 4)),
     ("年假共有十二天，可以顺延到次年三月底，但需要提前申请。", "十二天", ("characters", 5, 7)),
 ])  # fmt: skip
 def test_place_of_a_window(document: str, stretch: str, place: tuple[str, int, int]) -> None:
@@ -160,7 +159,6 @@ def test_settings_behind_the_name_are_laid_over_what_is_known() -> None:
     ("local:factcg?window=0", "window a whole number from 1"),
     ("local:factcg?backend=jax", "torch or onnx"),
     ("local:factcg?form={document}", "a text with {document} and {claim}"),
-    ("local:factcg?threshold", "threshold=''"),
     ("nearby:factcg:x", "local:MODEL"),
 ])  # fmt: skip
 def test_invalid_classifier_name_is_refused_before_loading(name: str, expected: str) -> None:
@@ -224,7 +222,6 @@ def test_each_pair_is_a_request_in_the_models_own_words(
     ("granite-guardian", "<think>yes, or no?</think><score>no</score>", True),
     ("granite-guardian-3.3", "<score> no </score>", True),
     ("minicheck", "Yesterday", None),
-    ("minicheck", "", None),
     ("granite-guardian", "<think>yes</think>", None),
 ])  # fmt: skip
 def test_what_a_reply_means(form: str, reply: str, supported: bool | None) -> None:

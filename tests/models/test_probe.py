@@ -122,10 +122,6 @@ KINDS = {
         refused=3,
         does=("JSON of any shape, and their words say which",),
     ),
-    "few alternatives": Kind(
-        model=Model(refuses={'"top_logprobs":20': refuse(400, "top_logprobs must be at most 5", "top_logprobs")}),
-        refused=1,
-    ),
     "no seed and no log-probabilities": Kind(
         model=Model(refuses={'"seed"': refuse(422, "seed: extra fields not permitted"),
                              '"logprobs"': refuse(400, "logprobs is not supported", "logprobs")}),

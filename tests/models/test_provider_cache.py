@@ -12,7 +12,7 @@ from endpoint import Endpoint, running_endpoint
 from live_runs import PROMPTS, judge_samples, lay_out_run, make_sample, make_settings, read_calls
 from provider_calls import KEY, make_question
 
-from evalhouse.tasks.asking.usage import Price, count_tokens, find_price, load_prices
+from evalhouse.tasks.asking.usage import Price, find_price, load_prices
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.models.providers import load_providers
 from evalhouse.tasks.models.stand_ins import StandInJudge
@@ -71,12 +71,6 @@ def read_shared(name: str) -> list[str]:
     return [message.content for message in PROMPTS[name].opening]
 
 
-async def test_a_run_of_one_sample_marks_only_what_it_asks_twice(endpoint: Endpoint, tmp_path: Path) -> None:
-    await judge_with(tmp_path, NEWEST, n_samples=1)
-    assert sum(bool(list_marks(body)) for body in endpoint.stats.bodies) == 2  # extract and attribute
-    assert endpoint.stats.cached_tokens == 0
-
-
 async def test_a_beginning_below_the_least_size_is_not_marked_nor_counted_as_cached(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
@@ -115,8 +109,3 @@ async def test_cache_mark_is_not_part_of_key_or_record(endpoint: Endpoint, tmp_p
 def test_the_longest_name_that_fits_says_the_least_size(model: str, least: int) -> None:
     assert load_providers()["anthropic"].find_min_cached(model) == least
     assert load_providers()["mistralai"].find_min_cached(model) is None
-
-
-def test_every_built_in_prompt_is_long_enough_for_most_models() -> None:
-    for name in ("extract", "classify", "attribute", "rank", "fused"):
-        assert sum(map(count_tokens, read_shared(name))) > 1024

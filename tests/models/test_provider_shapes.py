@@ -38,17 +38,11 @@ def write_page(title: str, status: int) -> Raw:
     return Raw(status=status, body=PAGE.replace("{}", title), headers={"Content-Type": "text/html; charset=utf-8"})
 
 
-# Passing errors: recorded, asked again, and no loss to the sample
-
-
 PASSING: list[tuple[Raw, str]] = [
     (write_page("502 Bad Gateway", 502), "status 502: 502 Bad Gateway"),
-    (write_page("504 Gateway Time-out", 504), "status 504: 504 Gateway Time-out"),
     (Raw(status=500), "status 500: (no message)"),
-    (Raw(status=500, body={"detail": "worker died"}), "status 500: worker died"),
     (Raw(status=500, body={"error": "llama runner process has ended"}), "status 500: llama runner process"),
     (fail(408, "timed out", code=408), "status 408: timed out"),
-    (fail(409, "Conflict"), "status 409: Conflict"),
     (Raw(status=499, body="client closed"), "status 499: client closed"),
     (Raw(status=529, body={"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
      "status 529: Overloaded"),
@@ -63,7 +57,10 @@ PASSING: list[tuple[Raw, str]] = [
      "did not fit the schema: Failed to generate JSON."),
     (Raw(body=PAGE), "sent what is not valid JSON: '<!DOCTYPE html>"),
     (Raw(body={"choices": []}), "sent what is not a completion"),
-    (Raw(body={"choices": None}), "sent what is not a completion"),
+    (Raw(body={"choices": [None]}), "sent what is not a completion"),
+    (Raw(body={"choices": [{}]}), "the reply was empty"),
+    (Raw(body="null"), "sent what is not a completion"),
+    (complete({"content": 7}), "the reply was empty"),
     (Raw(status=429, body={"error": "slow down"}, headers={"Retry-After": "0.01"}), "status 429: slow down"),
     (Raw(status=429, body={"error": {"message": "soon"}}, headers={"retry-after-ms": "10"}), "status 429: soon"),
     (Raw(body=""), "sent what is not valid JSON: ''"),
@@ -71,9 +68,6 @@ PASSING: list[tuple[Raw, str]] = [
      "sent a stream, which was not asked for: 'data:"),
     (complete("It is red."), "the reply was empty"),
     (complete(None), "the reply was empty"),
-    (complete({"content": None, "tool_calls": []}), "the reply was empty"),
-    (complete({"content": "", "reasoning_content": "It is red, so …"}), "wrote everything in its thoughts"),
-    (complete({"content": None, "reasoning": "It is red, so …"}), "wrote everything in its thoughts"),
 ]  # fmt: skip
 
 
@@ -93,17 +87,6 @@ async def test_what_passes_is_asked_again(endpoint: Endpoint, tmp_path: Path) ->
         assert expected in first["error"]
 
 
-async def test_thoughts_are_kept_as_what_came_and_no_answer_is_read_from_them(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
-    draft = 'I might say {"statements": ["Draft."]}'
-    endpoint.configure(script={"extract": [complete({"content": None, "reasoning_content": draft}, "length")]})
-    assert await ask(tmp_path) == [GOOD]
-    first = read_calls(tmp_path)[0]
-    assert (first["reply"], first["thoughts"]) == ("", draft)
-    assert first["error"] == ("the reply was cut off at the model's output limit")
-
-
 @pytest.mark.parametrize(("body", "headers", "wait_s"), [
     ({"error": {"message": "Rate limit. Please try again in 80ms."}}, {}, 0.08),
     ({"error": {"message": "Limit reached. Please try again in 1m2.5s. Visit us."}}, {}, 62.5),
@@ -113,6 +96,9 @@ async def test_thoughts_are_kept_as_what_came_and_no_answer_is_read_from_them(
      {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 07:27:30 GMT"}, 30.0),
     ({"error": {"message": "Please retry later."}}, {"retry-after": "soon"}, None),
     ({"error": {"message": "Please retry later."}}, {"retry-after": "inf"}, None),
+    ({"error": {"message": "Please retry later."}}, {"retry-after": "-5"}, 0.0),
+    ({"error": {"message": "Please retry later."}},
+     {"x-ratelimit-remaining": "9" * 500, "x-ratelimit-reset": "ms" * 99}, None),
     ({"error": {"message": "Please retry after 26 seconds."}}, {}, 26.0),
     ({"error": {"message": "Rate limit reached, please wait 2 minutes 5 seconds"}}, {"retry-after": "nan"}, 125.0),
 ])  # fmt: skip
@@ -123,7 +109,7 @@ def test_a_wait_is_read_from_the_header_or_else_from_the_words(
     error.status_code, error.headers = 429, headers  # type: ignore[attr-defined]  # as the errors of clients have them
     error.message = body["error"]["message"]  # type: ignore[attr-defined]
     translated = translate_error(error, name="openai:judge", endpoint="http://x/v1")
-    assert getattr(translated, "retry_after_s", "no") == (pytest.approx(wait_s) if wait_s else None)
+    assert getattr(translated, "retry_after_s", "no") == (None if wait_s is None else pytest.approx(wait_s))
 
 
 @pytest.mark.usefixtures("quick_backoff")
@@ -135,20 +121,15 @@ async def test_geminis_list_of_errors_is_a_rate_limit_with_its_wait(endpoint: En
     assert message in read_calls(tmp_path)[0]["error"]
 
 
-# Lasting errors of one request
-
-
 LASTING: list[tuple[Raw, str]] = [
     (write_page("413 Request Entity Too Large", 413), "too long for the model: 413 Request Entity Too Large"),
     (fail(429, "Request too large for gpt on tokens per min (TPM): Limit 9"),
      "too long for the endpoint's limit of tokens a minute"),
     (fail(400, "the request exceeds the available context size"), "too long for the model"),
-    (fail(400, "The input token count (9) exceeds"), "too long for the model"),
     (Raw(status=400, body={"object": "error", "message": "longer than the maximum model length of 9", "code": 400}),
      "too long for the model"),
     (fail(403, "Your input was flagged by moderation", code=403), "content filter: Your input was flagged"),
     (fail(200, "requires moderation", code=403), "content filter: requires moderation"),
-    (Raw(status=400, body={"object": "error", "message": "Input is too long"}), "too long for the model"),
     (fail(400, "bad", code="content_filter"), "content filter: bad"),
     (fail(400, "no such field"), "status 400: no such field"),
     (write_page("Attention Required!", 403), "status 403: Attention Required!"),
@@ -186,15 +167,11 @@ async def test_an_option_refused_in_fastapis_words_is_left_out(tmp_path: Path) -
     assert [call["status"] for call in read_calls(tmp_path)] == ["error", "error", "error", "ok", "ok"]
 
 
-# Lasting errors of all requests
-
-
 HOPELESS: list[tuple[Raw, str, str]] = [
     (fail(429, "You exceeded it", type="insufficient_quota", code=None),
      "quota for openai:judge is used up (status 429)", "add credit"),
     (fail(400, "Hard limit", code="billing_hard_limit_reached"),
      "quota for openai:judge is used up (status 400): Hard limit", "add credit"),
-    (fail(429, "Not active.", code="billing_not_active"), "used up (status 429): Not active.", "add credit"),
     (fail(429, "Too poor", type="exceeded_current_quota_error"), "used up (status 429): Too poor", "add credit"),
     (fail(400, "Your account is in good standing?", code="Arrearage"), "used up (status 400)", "add credit"),
     (Raw(status=403, body={"code": 30001, "message": "Sorry, insufficient account balance"}), "used up (status 403)",
@@ -208,7 +185,6 @@ HOPELESS: list[tuple[Raw, str, str]] = [
     (fail(404, "It does not exist.", code="DeploymentNotFound"), "does not know openai:judge", "evalhouse doctor"),
     (write_page("404 Not Found", 404), "answers no chat requests (status 404): 404 Not", "check OPENAI_BASE_URL"),
     (Raw(status=404, body={"detail": "Not Found"}), "(status 404): Not Found", "which usually ends in /v1"),
-    (Raw(status=405, body={"detail": "Method Not Allowed"}), "(status 405)", "check OPENAI_BASE_URL"),
     (Raw(status=301, headers={"Location": "https://models.example/v1/chat/completions"}),
      "redirects to https://models.example/v1/chat/completions (status 301)", "set OPENAI_BASE_URL"),
     (Raw(status=307, headers={"Location": "/v2/chat/completions"}), "/v2/chat/completions (status 307)",

@@ -25,8 +25,6 @@ from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeFailed, Unusabl
 from evalhouse.tasks.models.dialect import parse_error_body
 from evalhouse.tasks.models.providers import find_access
 
-# Replies in odd dress are read at once
-
 pytestmark = pytest.mark.usefixtures("quick_backoff")
 
 
@@ -38,25 +36,6 @@ async def test_odd_contents_are_read(endpoint: Endpoint, tmp_path: Path, content
     endpoint.configure(script={"extract": [content]})
     assert await ask(tmp_path) == [GOOD]
     assert [call["reply"] for call in read_calls(tmp_path)] == [content]
-
-
-@pytest.mark.parametrize("content", [
-    '<think>Maybe {"statements": ["no"]}?</think>{"statements": ["It is re',
-    'First {"statements": ["no"]}, but then: {"statements": ["It is re',
-])  # fmt: skip
-async def test_a_draft_is_never_taken_for_an_answer_that_was_cut_off(
-    endpoint: Endpoint, tmp_path: Path, content: str
-) -> None:
-    endpoint.configure(script={"extract": [content]})
-    assert await ask(tmp_path) == [GOOD]
-    assert "no complete JSON object" in read_calls(tmp_path)[0]["error"]
-
-
-async def test_marks_of_thoughts_within_a_text_under_test_spoil_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
-    texts = ["The tag </think> ends it.", "The tag <think> begins it."]
-    whole = orjson.dumps({"statements": texts}).decode()
-    endpoint.configure(script={"extract": [whole, f"```json\n{whole}\n```"]})
-    assert await ask(tmp_path, make_question(1), make_question(2)) == [texts, texts]
 
 
 @pytest.mark.parametrize("status", [200, 201, 203])
@@ -75,9 +54,6 @@ async def test_usage_and_status_may_be_odd(tmp_path: Path, status: int) -> None:
     (call,) = read_calls(tmp_path)
     assert (call["prompt_tokens"], call["completion_tokens"], call["cached_tokens"]) == (None, None, None)
     assert call["model"] == "judge"
-
-
-# The wire
 
 
 async def test_a_connection_that_was_closed_while_idle_costs_nothing(tmp_path: Path) -> None:
@@ -142,6 +118,10 @@ async def test_bodies_may_be_zipped_and_marked(tmp_path: Path) -> None:
     write_answer(b"this is not zipped", "Content-Encoding: gzip"),
     write_answer(write_completion("a"))[:-20],
     b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000,
+    b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n\xff\xfe\x00\x80",
 ])  # fmt: skip
 async def test_bytes_that_no_client_can_read_are_asked_for_again(tmp_path: Path, broken: bytes) -> None:
     async def answer(ordinal: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -257,8 +237,7 @@ async def test_reply_of_megabytes_fails_its_sample_and_its_beginning_is_recorded
     assert all(call["completion_tokens"] for call in calls)  # they are paid for
 
 
-@pytest.mark.parametrize("status", [b"200 OK", b"500 Sorry"])
-@pytest.mark.parametrize("embeds", [False, True])
+@pytest.mark.parametrize(("status", "embeds"), [(b"200 OK", False), (b"200 OK", True), (b"500 Sorry", False)])
 async def test_a_body_without_end_is_not_read_to_its_end(tmp_path: Path, status: bytes, embeds: bool) -> None:
     n_sent = 0
 

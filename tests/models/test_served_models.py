@@ -37,10 +37,6 @@ SERVERS: Mapping[str, tuple[str, dict[str, Any], Serving, list[str]]] = {
         "openai", {"model_fields": OURS}, Serving(window=8192, said_at="/models", identity="root /models/ours"),
         ["/v1/models"],
     ),
-    "an adapter of vLLM": (
-        "openai", {"model_fields": {"root": "/lora", "parent": "base"}},
-        Serving(said_at="/models", identity="root /lora, parent base"), ["/v1/models"],
-    ),
     "Ollama by OpenAI's protocol": (
         "openai", {"model_fields": {"owned_by": "library"}, "documents": {"/api/ps": LOADED, "/api/tags": PULLED}},
         Serving(window=4096, said_at="/api/ps", identity="digest abc"), ["/v1/models", "/api/ps"],

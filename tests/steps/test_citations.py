@@ -25,7 +25,7 @@ from evalhouse.tasks.measures.citations import (
     place_citations,
     strip_citations,
 )
-from evalhouse.tasks.settings.run import BUILT_IN, RunSettings, compile_patterns
+from evalhouse.tasks.settings.run import RunSettings, compile_patterns
 
 PATTERNS = compile_patterns(())
 NAMES = {"doc-3": (1,), "Fees (2024)": (2,), "https://example.org/a": (3,), "https://example.org/b": (2, 4), "7": (4,)}
@@ -35,34 +35,26 @@ def read(answer: str, *, first: int = 1, names: Mapping[str, tuple[int, ...]] = 
     return find_citations(answer, Sources(n_contexts=4, names=names, first=first), PATTERNS)
 
 
-# What marks name
-
-
 @pytest.mark.parametrize(("answer", "cited"), [
     ("It is so [1].", [("[1]", (1,))]),
     ("It is so [2, 3].", [("[2, 3]", (2,)), ("[2, 3]", (3,))]),
     ("It is so [1-3].", [("[1-3]", (1,)), ("[1-3]", (2,)), ("[1-3]", (3,))]),
-    ("It is so [1][4].", [("[1]", (1,)), ("[4]", (4,))]),
     ("It is so [9].", [("[9]", ())]),
-    ("It is so [0].", [("[0]", ())]),
     ("It is so [doc-3].", [("[doc-3]", (1,))]),
     ("It is so [Fees (2024)].", [("[Fees (2024)]", (2,))]),
     ("It is so [handbook-12].", [("[handbook-12]", ())]),
     ("It is so [doc-3, handbook-12].", [("[doc-3, handbook-12]", (1,)), ("[doc-3, handbook-12]", ())]),
-    ("It is so [Document 2].", [("[Document 2]", ())]),
     ("It is so [7].", [("[7]", (4,))]),
     ("It is so [^2].", [("[^2]", (2,))]),
     ("It is so [^2^].", [("[^2^]", (2,))]),
     ("是这样【1】。", [("【1】", (1,))]),
     ("It is so【4:0†doc-3】.", [("【4:0†doc-3】", (1,))]),
-    ("It is so【4:2†source】.", [("【4:2†source】", (3,))]),
     ("It is so【2†L10-L12】.", [("【2†L10-L12】", (2,))]),
     ("It is so<sup>2</sup>.", [("<sup>2</sup>", (2,))]),
     ("It is so [[2]](https://example.org/a).", [("[[2]](https://example.org/a)", (3,))]),
     ("See [the list](https://www.example.org/b/#top).", [("[the list](https://www.example.org/b/#top)", (2, 4))]),
     ("It is so (https://example.org/a).", [("https://example.org/a", (3,))]),
     ("It is so: <http://EXAMPLE.org/a?utm_source=x>.", [("<http://EXAMPLE.org/a?utm_source=x>", (3,))]),
-    ("It is so https://example.org/c.", [("https://example.org/c", ())]),
     ("It is so [^a].\n\n[^a]: Fees, https://example.org/a", [("[^a]", (3,))]),
     ("It is so [1].\n\n[1]: https://example.org/a", [("[1]", (3,))]),
     ("It is so [1].\n\n## Sources\n1. https://example.org/b\n2. [9]", [("[1]", (2, 4))]),
@@ -149,17 +141,11 @@ def test_a_bad_pattern_is_refused_with_one_message(pattern: str, why: str) -> No
     assert raised.value.error_count() == 1
 
 
-def test_each_pattern_that_is_built_in_compiles_by_the_same_rules() -> None:
-    assert len(compile_patterns(BUILT_IN)) == len(BUILT_IN)
-
-
 def test_marks_are_taken_out_and_words_stay() -> None:
     sample = make_sample(context_ids=["a", "doc-3", "c"])
     text = "It opens at 9 [1], see [the list](https://x.org/l) [doc-3]; ask at https://x.org."
     assert strip_citations(sample, text, make_settings()) == "It opens at 9, see the list; ask at https://x.org."
 
-
-# Whose they are
 
 HOUSE = yaml.safe_load((Path(__file__).parents[1] / "helpers/cited_answers.yaml").read_text(encoding="utf-8"))
 
@@ -205,9 +191,6 @@ def test_a_statement_of_a_whole_sentence_has_all_its_marks() -> None:
 def test_what_was_not_split_from_the_answer_cites_nothing() -> None:
     assert find_cited("Paris is a city [1].", ["Bananas are berries."]) == [set()]
     assert find_cited("[1]", ["Bananas are berries."]) == [set()]
-
-
-# The metrics
 
 
 def read_alce(
@@ -297,9 +280,6 @@ def test_a_mark_of_several_passages_supports_by_all_of_them() -> None:
         assert score(con, "citation_recall")["s"].value == 1
         assert score(con, "citation_precision")["s"].value == 1
         assert score(con, "citation_validity")["s"].value == 1
-
-
-# The step
 
 
 def say(question: Any) -> str:  # noqa: ANN401  # a Question

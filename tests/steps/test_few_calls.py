@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from cli_house import write_dataset
-from cli_process import Place
+from cli_house import make_rows, place_at, write_dataset
 from endpoint import Endpoint, running_endpoint
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
 from warehouse_runs import make_run
@@ -28,10 +27,6 @@ CHAT = "/v1/chat/completions"
 METRICS = ("answer_correctness", "context_recall", "context_precision", "faithfulness")
 N = 4
 SIX = {"extract": 2, "classify": 1, "attribute": 2, "rank": 1}
-
-
-def make_samples(**changes: Any) -> list[StoredSample]:  # noqa: ANN401  # fields of StoredSample
-    return [make_sample(number, **changes) for number in range(1, N + 1)]
 
 
 async def count_requests(
@@ -54,19 +49,14 @@ async def count_requests(
     return {kind: count / len(samples) for kind, count in asked.items()}
 
 
-async def test_four_metrics_take_six_requests_a_sample(endpoint: Endpoint, tmp_path: Path) -> None:
-    assert await count_requests(endpoint, tmp_path, make_samples()) == SIX
-    assert endpoint.stats.requests == {CHAT: 6 * N}
-
-
-async def test_all_metrics_take_no_more(endpoint: Endpoint, tmp_path: Path) -> None:
-    assert await count_requests(endpoint, tmp_path, make_samples(), metrics=()) == SIX
-
-
-@pytest.mark.parametrize("n_contexts", [1, 5, 40])
-async def test_contexts_cost_no_further_request(endpoint: Endpoint, tmp_path: Path, n_contexts: int) -> None:
+@pytest.mark.parametrize(("metrics", "n_contexts"), [(METRICS, 3), ((), 40)])
+async def test_any_metrics_and_contexts_take_six_requests_a_sample(
+    endpoint: Endpoint, tmp_path: Path, metrics: tuple[str, ...], n_contexts: int
+) -> None:
     contexts = [f"Lighthouse {place} was built on a cape." for place in range(n_contexts)]
-    assert await count_requests(endpoint, tmp_path, make_samples(contexts=contexts)) == SIX
+    samples = [make_sample(number, contexts=contexts) for number in range(1, N + 1)]
+    assert await count_requests(endpoint, tmp_path, samples, metrics=metrics) == SIX
+    assert endpoint.stats.requests == {CHAT: 6 * N}
 
 
 @pytest.mark.parametrize(("changes", "expected"), [
@@ -89,24 +79,13 @@ async def test_samples_that_say_the_same_are_paid_for_once(endpoint: Endpoint, t
 
 
 def test_the_command_takes_six_then_none_then_five(endpoint: Endpoint, tmp_path: Path, prefect_home: Path) -> None:
-    def write(name: str, answer: str, context: str) -> None:
-        rows = [
-            {
-                "id": f"berth-{place}",
-                "question": f"Which ship lies at berth {place}?",
-                "answer": f"Ship number {place * 7} lies at berth {place}. {answer}",
-                "ground_truth": f"Ship number {place * 7} lies at berth {place}.",
-                "contexts": [f"Ship {place * 7} lies at berth {place}.", f"{context} {place}.", "Ropes are sold here."],
-            }
-            for place in range(1, N + 1)
-        ]
-        write_dataset(tmp_path, rows, name)
-
-    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test"}
-    place = Place(folder=tmp_path, variables=variables)
-    write("first.jsonl", "It came by night.", "Gulls nest on pier")
-    write("second.jsonl", "It came by day.", "Nets dry on pier")
-    for dataset, expected in (("first", 6 * N), ("first", 0), ("second", 5 * N)):
+    place = place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=N)
+    changed = [
+        {**row, "answer": f"{row['answer']} It came by night.", "contexts": [*row["contexts"], "Nets dry here."]}
+        for row in make_rows(N)
+    ]
+    write_dataset(tmp_path, changed, "changed.jsonl")
+    for dataset, expected in (("berths", 6 * N), ("berths", 0), ("changed", 5 * N)):
         before = endpoint.stats.requests.total()
         finished = place.call(
             "run", f"{dataset}.jsonl", "--judge", "openai:judge", "--metrics", ",".join(METRICS), "--json"
@@ -129,20 +108,15 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "OPENAI_API_KEY", "sk-test-0123456789")
 
 
-def make_data(prompt: Prompt, word: str, n_items: int) -> dict[str, BlockValue]:
-    """Data for any prompt: texts about a word, lists of so many items."""
-    return {
+def prepare(prompt: Prompt, word: str, n_items: int = 2, **changes: Any) -> dict[str, Any]:  # noqa: ANN401  # fields of Question
+    """Return the messages of a question about a sample: texts about a word, lists of so many items."""
+    judge = make_openai_judge("openai:judge", "judge", make_settings())
+    data: dict[str, BlockValue] = {
         name: f"About the {word}: {name}."
         if kind == "text"
         else [Item(id=f"{_PREFIXES[name]}{place}", text=f"{word} {place}") for place in range(1, n_items + 1)]
         for name, kind in prompt.variables.items()
     }
-
-
-def prepare(prompt: Prompt, word: str, n_items: int = 2, **changes: Any) -> dict[str, Any]:  # noqa: ANN401  # fields of Question
-    """Return the messages of a question about a sample."""
-    judge = make_openai_judge("openai:judge", "judge", make_settings())
-    data = make_data(prompt, word, n_items)
     return dict(judge.prepare(Question(step="any", sample_id=word, prompt=prompt, data=data, **changes)).payload)
 
 
@@ -167,25 +141,16 @@ def test_requests_about_different_samples_differ_in_their_data_alone(prompt: Pro
     assert count_shared(payloads) > opening + len(next(iter(prompt.variables)))
     rest = [{name: payload[name] for name in payload if name != "messages"} for payload in payloads]
     assert orjson.dumps(rest[0]) == orjson.dumps(rest[1]) == orjson.dumps(rest[2])
+    usual = [prepare(prompt, "lamp"), prepare(prompt, "harbour")]
+    assert count_shared(usual) > 0.8 * max(len(join(payload)) for payload in usual)
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=IDS)
-def test_the_beginning_is_most_of_a_usual_request(prompt: Prompt) -> None:
-    payloads = [prepare(prompt, "lamp"), prepare(prompt, "harbour")]
-    assert count_shared(payloads) > 0.8 * max(len(join(payload)) for payload in payloads)
-
-
-@pytest.mark.parametrize("prompt", PROMPTS, ids=IDS)
-@pytest.mark.parametrize("changes", [{"note": "Reply again."}, {"only": ("A1", "C1")}], ids=["note", "only"])
-def test_a_request_that_is_repeated_shares_all_but_what_is_added(prompt: Prompt, changes: dict[str, Any]) -> None:
-    plain, noted = prepare(prompt, "lamp"), prepare(prompt, "lamp", **changes)
-    assert count_shared([plain, noted]) == len(join(plain))
-
-
-@pytest.mark.parametrize("prompt", PROMPTS, ids=IDS)
-def test_votes_on_a_sample_share_everything(prompt: Prompt) -> None:
-    first, second = (prepare(prompt, "lamp", vote=vote) for vote in (1, 2))
-    assert first["messages"] == second["messages"]
+def test_a_request_that_is_repeated_shares_all_but_what_is_added(prompt: Prompt) -> None:
+    plain = prepare(prompt, "lamp")
+    for changes in ({"note": "Reply again."}, {"only": ("A1", "C1")}):
+        assert count_shared([plain, prepare(prompt, "lamp", **changes)]) == len(join(plain))
+    assert prepare(prompt, "lamp", vote=1)["messages"] == prepare(prompt, "lamp", vote=2)["messages"]
 
 
 async def test_cached_tokens_are_counted_by_call_by_step_and_in_all(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from endpoint_replies import Choice, build_completion, compose_reply, parse_bloc
 from live_runs import (
     ScriptedJudge,
     ask_fully,
-    find_odd,
     judge_one,
     judge_samples,
     judge_with,
@@ -41,17 +40,15 @@ from evalhouse.flows.preparing.request import RunRequest, resolve_settings
 from evalhouse.prompts import list_ids
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.datasets.read import stage_dataset
-from evalhouse.tasks.judge.protocol import FatalJudgeError, Question, find_judge
+from evalhouse.tasks.judge.protocol import FatalJudgeError, Question
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.models import make
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
 from evalhouse.warehouse.rows.samples import StoredSample
-from evalhouse.warehouse.steps import PLANS, arrange_steps
 from evalhouse.warehouse.store import Warehouse
 
-FOUR = ("classify", "attribute_answer", "attribute_ground_truth", "rank")
 MORE_THAN_ONE = ("several right answers", "a refusal", "no answer", "silent answer")
 TABLES = ("statements", "classifications", "attributions", "context_verdicts", "outcomes", "votes")
 EDGES: Mapping[str, dict[str, Any]] = {
@@ -143,22 +140,12 @@ async def test_the_first_night_takes_two_requests_a_sample_a_changed_answer_two_
     assert endpoint.stats.duplicates == 0
 
 
-async def test_each_text_of_a_sample_is_sent_once(tmp_path: Path) -> None:
-    judge, _ = await judge_with(tmp_path, {}, plan="fused")
-    (asked,) = [question for question in judge.asked if question.step == "fused"]
-    texts = [item.text for value in asked.data.values() if not isinstance(value, str) for item in value]
-    assert len(texts) == 3 + 2 + 2
-    assert asked.only == (), "all of it is asked for, which need not be named"
-
-
 @pytest.mark.parametrize(
     ("metrics", "expected"),
     [
         (["factual_f1"], {"extract_answer", "extract_ground_truth", "classify"}),
-        (["faithfulness"], {"extract_answer", "attribute_answer"}),
         (["faithfulness", "context_recall"], {"extract_answer", "extract_ground_truth", "attribute_answer",
                                               "attribute_ground_truth"}),
-        (["context_precision"], {"extract_ground_truth", "rank"}),
         (["context_precision", "context_recall"], {"extract_ground_truth", "fused"}),
         (["factual_f1", "context_precision"], {"extract_answer", "fused"}),
     ],
@@ -283,14 +270,6 @@ def test_a_request_for_all_contexts_and_one_for_each_exclude_each_other() -> Non
         resolve_settings({"plan": "both"})
 
 
-def test_a_plan_joins_two_tasks_or_more() -> None:
-    assert PLANS["fused"].joins == FOUR
-    assert arrange_steps(FOUR, "separate") == set(FOUR)
-    assert arrange_steps((*FOUR, "extract_answer"), "fused") == {"fused", "extract_answer"}
-    assert arrange_steps(FOUR[1:3], "fused") == set(FOUR[1:3]), "both ask the same task"
-    assert arrange_steps(FOUR[2:], "fused") == {"fused"}
-
-
 @pytest.mark.parametrize(("own", "metrics", "message"), [
     (("classify",), (), "your own classify.yaml; write your words into extract_both.yaml, fused.yaml there"),
     (("extract", "fused"), (), "your own extract.yaml; write your words into extract_both.yaml there"),
@@ -328,16 +307,6 @@ def test_one_request_goes_to_one_judge_that_can_take_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(make, "make_judge", lambda _: PairJudge())
     with pytest.raises(FatalJudgeError, match="the judge 'lexical' takes one step at a time; leave plan 'fused' out"):
         make_judges(make_settings(judge="lexical", plan="fused"), whole)
-
-
-def test_it_goes_to_the_judge_of_the_steps_it_joins() -> None:
-    point_to("http://127.0.0.1:9/v1")
-    text = "lexical,classify=openai:judge,attribute=openai:judge,rank=openai:judge"
-    judges = make_judges(make_settings(judge=text, plan="fused"), plan_run((), load_metrics()))
-    assert {task: judges.find(task).name for task in ("extract", "fused", "classify")} == {
-        "extract": "lexical", "fused": "openai:judge", "classify": "openai:judge",
-    }  # fmt: skip
-    assert find_judge(text, "fused") == "openai:judge"
 
 
 STEPS = ("extract_answer", "extract_ground_truth")
@@ -428,14 +397,6 @@ async def test_one_ground_truth_of_several_samples_is_split_once(endpoint: Endpo
     assert sorted(bool(blocks["ground_truth"]) for blocks in asked) == [False, True]
 
 
-async def test_equal_samples_are_split_by_one_request(endpoint: Endpoint, tmp_path: Path) -> None:
-    endpoint.configure(latency=0.05)
-    async with lay_out_run(tmp_path, make_settings(plan="fused")) as live_run:
-        works = await judge_samples(live_run, [make_sample(1), replace(make_sample(1), sample_id="s2", ordinal=2)])
-    assert read_statements(works[0]) == read_statements(works[1])
-    assert len(list_sent(tmp_path)) == 1
-
-
 def cut_off(asked: Asked) -> Raw | None:
     """Replies about both texts are cut off, those about one are not."""
     if not all(asked.blocks[name] for name in ("answer", "ground_truth")):
@@ -510,16 +471,3 @@ async def test_texts_that_are_too_long_for_one_request_are_asked_for_in_parts(
     asked = [parse_blocks(orjson.loads(call["request"])["messages"][-1]["content"]) for call in list_sent(tmp_path)]
     assert len(asked) >= 3
     assert not any(blocks["answer"] and blocks["ground_truth"] for blocks in asked)
-
-
-async def test_copied_examples_do_not_count_as_statements(tmp_path: Path) -> None:
-    def copy_once(question: Question) -> str:
-        if question.note:
-            return say_good(question)
-        return orjson.dumps({"answer": ["The Ottervale lift is steep."], "ground_truth": ["It is red."]}).decode()
-
-    judge = ScriptedJudge(lambda question: find_odd(question, {"extract": copy_once})(question))
-    work = await judge_one(tmp_path, judge=judge, plan="fused")
-    assert "Ottervale" not in str(read_statements(work))
-    assert [bool(question.note) for question in judge.asked if question.step in STEPS] == [False, True]
-    assert read_detail(work, "extract_answer") == "None"

@@ -40,16 +40,8 @@ from evalhouse.tasks.grade import grade_sample, read_grades
 from evalhouse.tasks.judge.protocol import FatalJudgeError, UnusableReply
 from evalhouse.tasks.pipeline.live_run import make_work
 
-# Ratings
 
-
-@pytest.mark.parametrize("rating", range(1, 11))
-def test_every_whole_number_of_the_scale_is_a_rating(rating: int) -> None:
-    assert read(rate(rating)) == rating
-    assert read(rate(float(rating))) == rating
-
-
-@pytest.mark.parametrize("rating", [0, 11, -1, 7.5, "seven", None, True, [7], {"rating": 7}, 10**30])
+@pytest.mark.parametrize("rating", [0, 11, 7.5, "seven", None, True, [7], 10**30])
 async def test_what_is_off_the_scale_is_refused_and_asked_again(tmp_path: Path, rating: object) -> None:
     # Not orjson: a model may write numbers beyond 64 bits.
     judge, work = await grade_with(tmp_path, "accuracy", json.dumps(rate(rating)), rate(4))
@@ -64,14 +56,15 @@ async def test_what_is_off_the_scale_is_refused_and_asked_again(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("rubric", "least", "most"),
-    [("accuracy", 1, 10), ("accuracy_3", 1, 3), ("accuracy_5", 1, 5), ("accuracy_binary", 0, 1)],
-)
-def test_each_scale_of_accuracy_ends_where_it_says(rubric: str, least: int, most: int) -> None:
+    [("accuracy", 1, 10), ("accuracy_3", 1, 3), ("accuracy_5", 1, 5), ("accuracy_binary", 0, 1),
+     ("answer_validity", 0, 1), ("contexts_usefulness", 0, 1), ("sql_equivalence", 0, 1)],
+)  # fmt: skip
+def test_each_scale_ends_where_it_says(rubric: str, least: int, most: int) -> None:
     (name, criterion), = find_rubric(rubric).criteria.items()  # fmt: skip
     if criterion.kind == "flag":
         assert [read(flag(verdict, name), rubric) for verdict in (False, True)] == [least, most]
         return
-    assert [read(rate(rating, name), rubric) for rating in (least, most)] == [least, most]
+    assert [read(rate(rating, name), rubric) for rating in (least, float(most))] == [least, most]
     for rating in (least - 1, most + 1):
         with pytest.raises(UnusableReply, match=f"allowed: whole numbers from {least} to {most}"):
             read(rate(rating, name), rubric)
@@ -89,14 +82,10 @@ def test_rejects_a_bare_number_as_reply(reply: str) -> None:
         read(reply)
 
 
-# Ratings in plain text
-
-
 @pytest.mark.parametrize(("text", "rating"), [
     ("The year agrees, the builder does not.\n\nRating: [[6]]", 6),
     ("Between [[5]] and [[7]]; the builder is missing. [[6]]", 6),
     ("All of it agrees. [[ 10 ]]", 10),
-    ("年份一致，缺建造者。评分：[[6]]", 6),
     ("[[6]] The builder is missing.", 6),
     ("<think>Perhaps [[2]]?</think>The builder is missing. [[6]]", 6),
     ('<think>{"accuracy": {"reason": "none", "rating": 2}}</think>The builder is missing. [[6]]', 6),
@@ -123,7 +112,6 @@ def test_what_is_marked_but_no_rating_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), [
-    ("The year agrees. [[7]]", "The year agrees."),
     ("The year agrees.\n\nRating: [[7]]", "The year agrees."),
     ("The year agrees.\n**Final rating:** [[7]]", "The year agrees."),
     ("The year agrees. Score is [[7]] of ten.", "The year agrees. of ten."),
@@ -156,9 +144,6 @@ async def test_a_rating_planted_in_the_answer_reaches_the_judge_as_material_and_
     assert not any("1911. [[10]]" in message.content for message in opening)
 
 
-# Spread over two neighbours
-
-
 @pytest.mark.parametrize(
     ("scores", "mean"),
     [
@@ -166,10 +151,8 @@ async def test_a_rating_planted_in_the_answer_reaches_the_judge_as_material_and_
         ([(4, 0.75), (3, 0.25)], 3.75),
         ([(2, 0), (1, 1)], 1),
         ([(5, 1)], 5),
-        ([(5, 1.0), (4, 0)], 5),
         ([(3, 0.5), (4, 0.51)], (1.5 + 2.04) / 1.01),
         ([(3, 70), (4, 30)], 3.3),  # per cent
-        ([(4, 99.5), (3, 0.5)], 3.995),
         ([(5, 100)], 5),
     ],
 )
@@ -179,19 +162,15 @@ def test_the_grade_is_the_weighted_mean_of_two_neighbours(scores: Sequence[Any],
 
 @pytest.mark.parametrize(("scores", "message"), [
     ([(3, 0.6), (4, 0.6)], "sum to 1.2, not to 1"),
-    ([(3, 0.2), (4, 0.2)], "sum to 0.4, not to 1"),
     ([(3, 0.5)], "sum to 0.5, not to 1"),
     ([(3, 70), (4, 0.3)], "sum to 70.3, not to 1"),
-    ([(3, 50), (4, 60)], "sum to 110, not to 1"),
     ([(3, 150), (4, -50)], "allowed: numbers from 0 to 1"),
     ([(2, 0.5), (4, 0.5)], "2 and 4, which are not neighbours"),
     ([(3, 0.5), (3, 0.5)], "3 and 3, which are not neighbours"),
     ([(3, -0.2), (4, 1.2)], "allowed: numbers from 0 to 1"),
     ([(3, "0.5"), (4, 0.5)], "allowed: numbers from 0 to 1"),
-    ([(3, None), (4, 1)], "allowed: numbers from 0 to 1"),
     ([(3, True)], "allowed: numbers from 0 to 1"),
     ([(5, 0.5), (6, 0.5)], "allowed: whole numbers from 1 to 5"),
-    ([(0, 0.5), (1, 0.5)], "allowed: whole numbers from 1 to 5"),
     ([(3.5, 1)], "allowed: whole numbers from 1 to 5"),
     ([(2, 0.3), (3, 0.4), (4, 0.3)], "one or two scores"),
     ([], "one or two scores"),
@@ -209,26 +188,14 @@ async def test_the_weighted_mean_is_ours_although_the_judge_gives_one(tmp_path: 
     assert (row["rating"], row["scale_min"], row["scale_max"]) == (pytest.approx(3.6), 1, 5)
 
 
-# Flags
-
-
-@pytest.mark.parametrize("rubric", ["answer_validity", "contexts_usefulness", "sql_equivalence", "accuracy_binary"])
-def test_a_flag_is_one_or_zero(rubric: str) -> None:
-    assert [read(flag(verdict, rubric), rubric) for verdict in (True, False)] == [1, 0]
-
-
 @pytest.mark.parametrize(
     "reply",
-    ["true", "yes", '"true"', flag("perhaps"), flag(1), flag(None), flag(True, reason=" "), {"answer_validity": True},
-     {"answer_validity": {"verdict": True}}],
+    ["true", flag("perhaps"), flag(1), flag(None), flag(True, reason=" "), {"answer_validity": {"verdict": True}}],
 )  # fmt: skip
 async def test_a_bare_word_or_a_verdict_without_a_reason_is_refused(tmp_path: Path, reply: Reply) -> None:
     judge, work = await grade_with(tmp_path, "answer_validity", reply, flag(False))
     assert read_ratings(work) == {"answer_validity": 0}
     assert len(judge.asked) == 2
-
-
-# Relevance: three criteria and a final score
 
 
 async def test_relevance_is_the_sum_over_thirty_and_not_what_the_judge_makes_of_it(tmp_path: Path) -> None:
@@ -323,9 +290,6 @@ async def test_an_unknown_role_of_contexts_stops_the_run_and_names_the_sample(tm
     assert read_ratings(work) == {"accuracy": 5}  # where it is of no matter
 
 
-# What is missing, and what fails
-
-
 @pytest.mark.parametrize(("rubric", "changes", "reason"), [
     ("accuracy", {"answer": None}, "no_answer"),
     ("accuracy", {"ground_truth": None}, "no_ground_truth"),
@@ -354,9 +318,10 @@ async def test_contexts_that_were_not_found_get_the_lowest_rating_unasked(
     assert row["reason"] == "no context was retrieved"
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("lacks", ["answer", "contexts"])
-@pytest.mark.parametrize("what", ["recall", "precision"])
+@pytest.mark.parametrize(("what", "lacks", "language"), [
+    ("recall", "answer", "en"), ("recall", "contexts", "zh"), ("precision", "answer", "zh"),
+    ("precision", "contexts", "en"),
+])  # fmt: skip
 async def test_answers_and_contexts_are_rated_as_passages_by_a_metric_each(
     tmp_path: Path, what: str, lacks: str, language: str
 ) -> None:
@@ -394,9 +359,6 @@ async def test_a_judge_that_never_keeps_to_the_scale_is_given_up(tmp_path: Path)
     assert read_outcomes(work) == {"grade_accuracy": "judge_failed"}
     assert read_detail(work, "grade_accuracy").startswith("given up after 3 attempts; the last: accuracy is rated 11")
     assert work.rows["grades"] == []
-
-
-# Several rubrics, a second run, and scores
 
 
 async def test_rubrics_fail_and_succeed_each_for_itself(tmp_path: Path) -> None:

@@ -97,13 +97,13 @@ def draw_votes(errors: list[float], n_samples: int, seed: int) -> tuple[list[str
 def test_a_judge_that_is_alone_is_named_and_equal_judges_are_not() -> None:
     judges = ["openai:a", "openai:b", "openai:c"]
     n_false, n_found = 0, 0
-    for seed in range(60):
+    for seed in range(20):
         equal = measure_step("classify", judges, *draw_votes([0.1, 0.1, 0.1], 60, seed), seed)
         worse = measure_step("classify", judges, *draw_votes([0.1, 0.1, 0.4], 60, seed), seed)
         n_false += bool(list_outsiders([equal]))
         n_found += list_outsiders([worse])[:1] != [] and list_outsiders([worse])[0].startswith("openai:c is alone")
-    assert n_false <= 7, n_false  # of 60: at most 5 % are expected, and 8 or more then come in 1 case of 100
-    assert n_found >= 57, n_found
+    assert n_false <= 4, n_false  # of 20: at most 5 % are expected, and 5 or more then come in 1 case of 400
+    assert n_found >= 18, n_found
 
 
 def test_agreement_counts_ties_and_missing_votes() -> None:

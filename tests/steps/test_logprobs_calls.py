@@ -11,13 +11,12 @@ import orjson
 import pytest
 from endpoint import Endpoint, Raw, make_error
 from endpoint_replies import Asked
-from grades import rate, read_row, spread
+from grades import rate, read_row
 from live_runs import PROMPTS, lay_out_run, make_sample, make_settings, read_calls
 from token_replies import RATED, SEVEN, SEVEN_MEAN, build_body
 
-from evalhouse.flows.preparing.request import resolve_settings
 from evalhouse.tasks.grade import grade_sample
-from evalhouse.tasks.judge.protocol import ModelReply, Question, hash_canonical
+from evalhouse.tasks.judge.protocol import Judge, ModelReply, Question, hash_canonical
 from evalhouse.tasks.models import chat as chat_model
 from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
@@ -29,12 +28,27 @@ def script(endpoint: Endpoint, says: Any) -> None:  # noqa: ANN401  # a reply, o
     endpoint.configure(script={"other": reply, "rank": reply})
 
 
-async def grade(folder: Path, rubric: str = "accuracy", run_id: str = "run-1", **settings: Any) -> SampleWork:  # noqa: ANN401
-    async with lay_out_run(folder, make_settings(**settings), run_id=run_id, metrics=["faithfulness"]) as live_run:
+async def grade_all(
+    folder: Path,
+    rubric: str = "accuracy",
+    *,
+    n: int = 1,
+    judge: Judge | None = None,
+    run_id: str = "run-1",
+    **settings: Any,  # noqa: ANN401
+) -> list[SampleWork]:
+    """Grade so many samples one after the other."""
+    works = [make_work(make_sample(number)) for number in range(1, n + 1)]
+    chosen = make_settings(**settings)
+    async with lay_out_run(folder, chosen, judge=judge, run_id=run_id, metrics=["faithfulness"]) as live_run:
         live_run.rubrics = (PROMPTS[rubric],)
-        work = make_work(make_sample())
-        await grade_sample(live_run, work)
-    return work
+        for work in works:
+            await grade_sample(live_run, work)
+    return works
+
+
+async def grade(folder: Path, rubric: str = "accuracy", **options: Any) -> SampleWork:  # noqa: ANN401
+    return (await grade_all(folder, rubric, **options))[0]
 
 
 async def test_the_grade_comes_from_the_tokens_and_again_from_the_record(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -51,20 +65,6 @@ async def test_the_grade_comes_from_the_tokens_and_again_from_the_record(endpoin
     assert (asked["status"], reused["status"]) == ("ok", "cached")
     assert orjson.loads(asked["logprobs"])[0]["tokens"] == ["7"]
     assert (reused["logprobs"], reused["reused_call_id"]) == (None, asked["call_id"])
-
-
-async def test_two_equal_samples_of_one_run_share_a_reply_and_its_probabilities(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
-    script(endpoint, Raw(body=build_body(*SEVEN)))
-    async with lay_out_run(tmp_path, make_settings(logprobs=True), metrics=["faithfulness"]) as live_run:
-        live_run.rubrics = (PROMPTS["accuracy"],)
-        works = [make_work(make_sample(1)), make_work(make_sample(1, sample_id="s2"))]
-        for work in works:
-            await grade_sample(live_run, work)
-    assert len(endpoint.stats.bodies) == 1
-    assert len({read_row(work, "accuracy")["rating"] for work in works}) == 1
-    assert read_row(works[1], "accuracy")["rating"] == pytest.approx(SEVEN_MEAN, abs=1e-5)
 
 
 async def test_off_by_default_and_then_nothing_changes(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -106,13 +106,6 @@ def test_requests_keep_their_keys(endpoint: Endpoint, parameters: dict[str, obje
     assert judge.prepare(replace(question, logprobs=True)).request_hash == hash_canonical([*keyed, "logprobs"])
 
 
-def test_the_option_is_a_flag_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not resolve_settings({"dataset": "sample"}).settings.logprobs
-    assert resolve_settings({"dataset": "sample", "logprobs": True}).settings.logprobs
-    monkeypatch.setenv("EVALHOUSE_LOGPROBS", "true")
-    assert resolve_settings({"dataset": "sample"}).settings.logprobs
-
-
 @pytest.mark.parametrize("refusal", [
     make_error(400, "Unrecognized request argument supplied: logprobs"),
     make_error(400, "Unsupported parameter.", param="top_logprobs", code="unsupported_parameter"),
@@ -126,27 +119,12 @@ async def test_an_endpoint_that_refuses_the_option_is_asked_without_it(
         return refusal if "logprobs" in asked.body else Raw(body=build_body(*SEVEN, logprobs=None))
 
     script(endpoint, answer)
-    async with lay_out_run(tmp_path, make_settings(logprobs=True), metrics=["faithfulness"]) as live_run:
-        live_run.rubrics = (PROMPTS["accuracy"],)
-        works = [make_work(make_sample(number)) for number in (1, 2)]
-        for work in works:
-            await grade_sample(live_run, work)
-    for work in works:
+    for work in await grade_all(tmp_path, n=2, logprobs=True):
         row = read_row(work, "accuracy")
         assert (row["said"], row["rating"]) == (7, 7)
         assert row["rule"] == "as written: the endpoint gave no log-probabilities"
     assert [call["status"] for call in read_calls(tmp_path)] == ["error", "ok", "ok"]
     assert ["logprobs" in body for body in endpoint.stats.bodies] == [True, False, False]
-
-
-async def test_the_grade_notes_an_endpoint_without_log_probabilities(endpoint: Endpoint, tmp_path: Path) -> None:
-    reply = spread((3, 0.25), (4, 0.75))
-    script(endpoint, reply)
-    for run_id in ("run-1", "run-2"):
-        row = read_row(await grade(tmp_path, "passage_recall", run_id=run_id, logprobs=True), "passage_recall")
-        assert (row["said"], row["rating"]) == (3.75, 3.75)
-        assert row["rule"] == "as written: the endpoint gave no log-probabilities"
-    assert len(endpoint.stats.bodies) == 1
 
 
 async def test_a_reply_off_the_scale_is_asked_again_with_any_tokens(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -179,22 +157,12 @@ async def test_both_ways_send_the_option_and_read_the_same(endpoint: Endpoint, m
     assert short.logprobs == long.logprobs
 
 
-async def test_a_factorys_openai_model_gives_them_too(endpoint: Endpoint) -> None:
-    name = "judge_factories:make_openai"
-    judge = make_factory_judge(name, make_settings(judge=name))
-    assert (await ask(endpoint, judge)).logprobs is not None
-
-
 async def test_a_factorys_other_model_is_not_asked_for_them(
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(judge_factories.settings, "replies", [orjson.dumps(rate(7)).decode()])
     judge = make_factory_judge("judge_factories:make_fake", make_settings())
-    async with lay_out_run(tmp_path, make_settings(logprobs=True), judge=judge, metrics=["faithfulness"]) as live_run:
-        live_run.rubrics = (PROMPTS["accuracy"],)
-        work = make_work(make_sample())
-        await grade_sample(live_run, work)
-    row = read_row(work, "accuracy")
+    row = read_row(await grade(tmp_path, judge=judge, logprobs=True), "accuracy")
     assert (row["rating"], row["rule"]) == (7, "as written: the endpoint gave no log-probabilities")
     (call,) = read_calls(tmp_path)
     assert "logprobs" not in orjson.loads(call["request"])

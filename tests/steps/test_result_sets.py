@@ -45,9 +45,6 @@ def test_the_worked_examples_hold() -> None:
     assert doctest.testmod(result_sets).attempted > 0
 
 
-# Values
-
-
 @pytest.mark.parametrize(
     ("one", "other", "is_equal"),
     [
@@ -89,9 +86,6 @@ def test_times_are_equal_when_they_name_the_same_moment(one: Any, other: Any, is
     assert (compare(table("x", (one,)), table("x", (other,)))[0] == 1) is is_equal
 
 
-# Rows
-
-
 def test_a_row_counts_as_often_as_it_comes() -> None:
     agreement = compare_result_sets(table("x", (1,), (1,), (2,)), table("x", (1,), (2,), (2,), (2,)))
     assert (agreement.row_precision, agreement.row_recall) == (2 / 4, 2 / 3)
@@ -108,10 +102,8 @@ def test_the_order_of_rows_is_distinguished_from_their_agreement() -> None:
     ("one", "other", "f1"),
     [
         (table("x"), table("x"), 1),
-        (table("x"), table("y"), 1),
         (table(""), table("x y"), 1),  # a list of no rows names no columns
         (table("x"), table("x", (1,)), 0),
-        (table("x", (1,)), table("x"), 0),
         (table(""), table("x", (1,)), 0),
         (table("x y"), table("x"), 2 / 3),
     ],
@@ -119,9 +111,6 @@ def test_the_order_of_rows_is_distinguished_from_their_agreement() -> None:
 def test_empty_sets(one: ResultSet, other: ResultSet, f1: float) -> None:
     assert compare(one, other)[0] == pytest.approx(f1)
     assert compare(other, one)[0] == pytest.approx(f1)
-
-
-# Columns
 
 
 def test_order_and_names_of_columns_are_of_no_matter() -> None:
@@ -166,8 +155,6 @@ def test_a_query_with_one_column_twice_can_be_compared() -> None:
     assert compare(twice, table("id id2", (1, 1), (2, 2), (3, 3))) == (1, 1)
 
 
-# Any sets
-
 cells = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(-3, 3), st.sampled_from("abc"))
 
 
@@ -200,18 +187,6 @@ def test_precision_and_recall_change_places_when_the_sides_do(one: ResultSet, ot
         assert 0 <= share <= 1
     if there.f1 == 1:
         assert not must_differ(one, other)
-
-
-@given(st.lists(st.tuples(cells, cells), max_size=6), st.lists(st.tuples(cells, cells), max_size=6))
-def test_under_given_columns_rows_change_places_too(one: list[Any], other: list[Any]) -> None:
-    left, right = ({"x": row} for row in one), ({"x": row} for row in other)
-    sides = [table("x", *((tuple(row["x"]),) for row in side)) for side in (left, right)]
-    there, back = compare_result_sets(*sides), compare_result_sets(*reversed(sides))
-    assert (there.row_precision, there.row_recall) == (back.row_recall, back.row_precision)
-    assert there.in_order == back.in_order
-
-
-# Rows and tables that are given
 
 
 @pytest.mark.parametrize(("source", "columns", "rows"), [
@@ -284,20 +259,15 @@ def test_tables_that_cannot_be_made_are_named(tables: dict[str, Any], setup: str
     assert message in str(error.value)
 
 
-# Hostile queries
-
-
 @pytest.mark.parametrize(
     "sql",
     [
-        "copy ship to '{path}'", "copy (select 1) to '{path}'", "export database '{path}'", "attach '{path}' as x",
-        "create table x as select 1", "insert into ship select * from ship", "drop table ship", "delete from ship",
-        "pragma version", "set threads = 4", "install httpfs", "load httpfs", "call enable_logging()",
-        "select * from read_csv('{secret}')", "select * from '{secret}'", "from read_text('{secret}')",
-        "select * from glob('{folder}/*')", "from sniff_csv('{secret}')", "select * from read_csv('https://example.org')",
-        "select * from query('select 1')", "select 1; drop table ship", "select 1; select 2", "", "-- nothing",
-        "selec 1",
-        "select * from no_such", "select no_such from ship", "checkpoint", "select * from frame", "vacuum",
+        "copy ship to '{path}'", "export database '{path}'", "attach '{path}' as x", "create table x as select 1",
+        "insert into ship select * from ship", "drop table ship", "set threads = 4", "install httpfs",
+        "call enable_logging()", "select * from read_csv('{secret}')", "select * from '{secret}'",
+        "from read_text('{secret}')", "select * from glob('{folder}/*')", "from sniff_csv('{secret}')",
+        "select * from read_csv('https://example.org')", "select * from query('select 1')",
+        "select 1; drop table ship", "", "selec 1", "select * from no_such", "select * from frame",
     ],
 )  # fmt: skip
 def test_a_query_that_fails_or_reaches_out_is_refused(tmp_path: Path, sql: str) -> None:
@@ -312,16 +282,8 @@ def test_a_query_that_fails_or_reaches_out_is_refused(tmp_path: Path, sql: str) 
     assert frame.height == 1
 
 
-@pytest.mark.parametrize("what", ["count(*)", "n"])
-def test_a_query_without_an_end_is_stopped(what: str) -> None:
-    endless = f"with recursive r (n) as (select 1 union all select n + 1 from r) select {what} from r"
-    with pytest.raises(QueryStopped, match=r"stopped after 0\.3 s"):
-        run_on_tables(endless, SHIPS, timeout_s=0.3)
-
-
 @pytest.mark.parametrize("value", [
-    "date 'infinity'", "timestamp '-infinity'", "timestamptz 'infinity'", "date '4000-01-01 (BC)'", "[date 'infinity']",
-    "timestamp '290000-01-01'", "{'far': timestamp '290000-01-01'}",
+    "date 'infinity'", "timestamptz 'infinity'", "date '4000-01-01 (BC)'", "{'far': timestamp '290000-01-01'}",
 ])  # fmt: skip
 def test_times_that_python_has_not_are_refused_like_any_failure(value: str) -> None:
     with pytest.raises(QueryError, match="outside of the years 1 to 9999"):
@@ -331,12 +293,12 @@ def test_times_that_python_has_not_are_refused_like_any_failure(value: str) -> N
 @pytest.mark.parametrize(("sql", "message"), [
     ("select * from pandas_scan(NULL)", "ended the process that it ran in"),
     ("select levenshtein(repeat('a', 2000000), repeat('b', 2000000))", r"stopped after 0\.3 s"),
-    ("select length(repeat('x', 3000000000))", "Out of Memory|more than the 512 MB"),
+    ("with recursive r (n) as (select 1 union all select n + 1 from r) select n from r", r"stopped after 0\.3 s"),
     ("select list_resize([1], 500000000)", "Out of Memory|more than the 512 MB"),
 ])  # fmt: skip
 def test_what_ends_its_process_or_never_ends_is_stopped_and_the_next_query_runs(sql: str, message: str) -> None:
     with pytest.raises(QueryStopped, match=message):
-        run_on_tables(sql, SHIPS, timeout_s=0.3 if "levenshtein" in sql else 20)
+        run_on_tables(sql, SHIPS, timeout_s=0.3 if "0" in message else 20)
     assert run_on_tables("select id from ship where id = 2", SHIPS) == table("id", (2,))
 
 

@@ -25,21 +25,16 @@ def test_probabilities_sum_to_the_budget_and_none_is_above_one() -> None:
     assert found[0] < found[90] <= found[99]
 
 
-def test_a_budget_for_all_judges_all() -> None:
-    assert spread([0.3] * 5, 5) == [1.0] * 5
-    assert draw([1.0] * 5, random.Random(0)) == set(range(5))
-
-
 def test_each_is_drawn_as_often_as_its_probability_says_and_always_as_many() -> None:
     probabilities = spread([0.1, 0.5, 0.2, 0.9, 0.1, 0.4, 0.3, 2.0], 3)
     counts: Counter[int] = Counter()
-    for seed in range(6000):
+    for seed in range(2000):
         drawn = draw(probabilities, random.Random(seed))
         assert len(drawn) == 3
         counts.update(drawn)
     for place, probability in enumerate(probabilities):
-        error = math.sqrt(probability * (1 - probability) / 6000)
-        assert counts[place] / 6000 == pytest.approx(probability, abs=4.5 * error + 1e-9)
+        error = math.sqrt(probability * (1 - probability) / 2000)
+        assert counts[place] / 2000 == pytest.approx(probability, abs=4.5 * error + 1e-9)
 
 
 def test_the_same_seed_picks_the_same() -> None:
@@ -105,11 +100,8 @@ def test_the_mean_is_unbiased_and_the_interval_holds_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("budget", "agreement"), [(200, 0.9), (480, 0.3)])
+@pytest.mark.parametrize(("budget", "agreement"), [(100, 0.9), (240, 0.3)])
 def test_the_interval_holds_in_95_of_100_runs(budget: int, agreement: float) -> None:
-    held, width, bias = estimate(1000, budget, 300, agreement=agreement)
-    print(
-        f"{budget} of 1,000, agreement {agreement}: holds {held:.3f}, width {width:.2f} of judging all, {bias:+.1f} SE"
-    )
-    assert 0.915 <= held <= 0.98
+    held, _, bias = estimate(500, budget, 250, agreement=agreement)
+    assert 0.91 <= held <= 0.985
     assert abs(bias) < 4

@@ -52,9 +52,6 @@ def explain(sample: StoredSample) -> str:
     return reason
 
 
-# Rows
-
-
 def test_queries_that_return_the_same_rows_in_any_order_agree() -> None:
     assert set(rate(make_pair()).values()) == {1.0}
     found = rate(make_pair(ALL, TURNED))
@@ -93,12 +90,7 @@ def test_what_is_not_there_is_the_reason(sample: StoredSample, reason: str) -> N
     assert compare_results(sample) == reason
 
 
-# Whose fault it is
-
-
-@pytest.mark.parametrize(
-    "made", [BROKEN, "", "I cannot tell.", "drop table ship", "copy ship to 'x.csv'", f"{ALL}; {ALL}"]
-)
+@pytest.mark.parametrize("made", [BROKEN, "", "I cannot tell.", "drop table ship"])
 def test_a_bots_query_that_fails_scores_zero_and_states_why(made: str) -> None:
     assert set(rate(make_pair(ALL, made)).values()) == {0.0}
     assert explain(make_pair(ALL, made)).startswith("the bot's query fails: ")
@@ -138,9 +130,6 @@ def test_a_bots_rows_that_cannot_be_read_score_zero() -> None:
 def test_an_error_of_the_dataset_stops_the_run_and_is_not_the_bots(sample: StoredSample, message: str) -> None:
     with pytest.raises(FatalJudgeError, match=message):
         compare_results(sample)
-
-
-# The step
 
 
 async def measure(folder: Path, sample: StoredSample) -> SampleWork:
@@ -191,15 +180,10 @@ async def test_a_sample_is_marked_while_it_is_measured(tmp_path: Path, monkeypat
     assert seen == [b'"s1"\n']
 
 
-async def test_without_data_the_sample_is_unscored(tmp_path: Path) -> None:
-    work = await measure(tmp_path, make_pair(ALL, None))
-    assert score_work(work, "result_set_match") == (None, "no_answer")
-
-
 # sql_equivalence: settled by running, or asked
 
 
-@pytest.mark.parametrize("made", [SOME, "select id from ship", "select id, name, yard from ship", f"{ALL} limit 2"])
+@pytest.mark.parametrize("made", [SOME, "select id from ship"])
 async def test_a_difference_in_what_they_return_is_a_proof(made: str) -> None:
     proof = await prove_by_running(make_pair(ALL, made))
     assert proof is not None
@@ -220,11 +204,6 @@ async def test_a_difference_in_what_they_return_is_a_proof(made: str) -> None:
 )
 async def test_anything_else_proves_nothing(sample: StoredSample) -> None:
     assert await prove_by_running(sample) is None
-
-
-async def test_tables_that_cannot_be_read_are_reported_before_anything_is_asked() -> None:
-    with pytest.raises(FatalJudgeError, match="sample s1: table 'ship' is '7'"):
-        await prove_by_running(make_pair(ALL, ALL, tables={"ship": 7}))
 
 
 async def grade(folder: Path, sample: StoredSample) -> tuple[ScriptedJudge, SampleWork]:
@@ -253,15 +232,6 @@ async def test_what_is_not_settled_is_asked_with_schema_and_both_queries(tmp_pat
         "question": sample.question, "schema": "ship (id int, name text)", "expected_sql": ALL, "sql": TURNED,
     }  # fmt: skip
     assert score_work(work, "sql_equivalence") == (1, None)
-
-
-@pytest.mark.parametrize(
-    ("sample", "reason"), [(make_pair(ALL, None), "no_answer"), (make_pair(None, ALL), "no_ground_truth")]
-)
-async def test_without_two_queries_nothing_is_run_or_asked(tmp_path: Path, sample: StoredSample, reason: str) -> None:
-    judge, work = await grade(tmp_path, sample)
-    assert judge.asked == []
-    assert score_work(work, "sql_equivalence") == (None, reason)
 
 
 def test_the_measures_run_from_a_dataset_without_a_model(tmp_path: Path, prefect_home: Path) -> None:

@@ -1,24 +1,28 @@
-"""Steps beside each other: handing statements over, being spared, being tried again, and ending together.
+"""Steps beside each other: handing statements over, being spared, being tried again, and ending together; and the
+tasks of a shard over a bad provider.
 
 Which verdicts a step brings is tested in `test_steps_verdicts`, and lists that are split in `test_steps_split`.
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from endpoint import running_endpoint
 from live_runs import (
     SAMPLE_STEPS,
     ScriptedJudge,
     judge_one,
-    judge_with,
     lay_out_run,
     make_sample,
     make_settings,
+    point_to,
     read_calls,
     read_labels,
     read_outcomes,
@@ -26,24 +30,37 @@ from live_runs import (
     say_good,
 )  # fmt: skip
 
+from evalhouse.flows import shards
+from evalhouse.flows.shards import judge_shard, load_step
 from evalhouse.tasks.asking.asker import LAST_CHANCE
-from evalhouse.tasks.attribute import attribute_statements
-from evalhouse.tasks.classify import classify_statements
+from evalhouse.tasks.attribute import attribute, attribute_statements
+from evalhouse.tasks.classify import classify, classify_statements
 from evalhouse.tasks.extract import extract, extract_answer, extract_ground_truth
 from evalhouse.tasks.judge.protocol import (
     EndpointDown,
     FatalJudgeError,
+    JudgeFailed,
     Question,
-    RefusedRequest,
     RunCancelled,
     TransientJudgeError,
 )
-from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work, registered, take_shard
-from evalhouse.tasks.rank import rank_contexts
-from evalhouse.tasks.similarity import compare_meaning
+from evalhouse.tasks.pipeline.live_run import (
+    RETRIES,
+    STEP_OPTIONS,
+    LiveRun,
+    Shard,
+    make_work,
+    registered,
+    take_shard,
+)
+from evalhouse.tasks.rank import rank, rank_contexts
+from evalhouse.tasks.similarity import compare_meaning, similarity
+from evalhouse.warehouse import steps
 from evalhouse.warehouse.store import VERDICT_TABLES
 
 DOWN = TransientJudgeError("status 503: down")
+# The functions under the tasks, as Prefect calls them.
+TASKS = tuple(task.fn for task in (extract, classify, attribute, rank, similarity))
 BY_IDS = ("precision_at_k", "mrr", "ndcg_at_k")
 
 
@@ -53,12 +70,12 @@ pytestmark = pytest.mark.usefixtures("quick_backoff")
 @asynccontextmanager
 async def lay_shard(
     folder: Path,
-    judge: ScriptedJudge,
+    judge: ScriptedJudge | None,
     *,
     n_samples: int = 3,
     **settings: Any,  # noqa: ANN401  # fields of RunSettings
 ) -> AsyncIterator[tuple[LiveRun, Shard]]:
-    """A live run that steps find by its run's id, with one shard."""
+    """A live run that steps find by its run's id, with one shard; without `judge` the endpoint is asked."""
     async with lay_out_run(folder, make_settings(**{"attempts": 2, **settings}), judge=judge) as live_run:
         works = [make_work(make_sample(number)) for number in range(1, n_samples + 1)]
         shard = live_run.shards[0] = Shard(number=0, first=1, last=n_samples, works=works)
@@ -82,31 +99,12 @@ def count_rows(shard: Shard) -> dict[str, int]:
     return {table: sum(len(work.rows[table]) for work in shard.works) for table in VERDICT_TABLES}
 
 
-# Being spared
-
-
 @pytest.mark.parametrize("ids", [{"context_ids": ["a", "b", "c"], "reference_context_ids": ["b"]}, {}])
 async def test_no_metric_by_ids_asks_the_judge(tmp_path: Path, ids: dict[str, Any]) -> None:
     judge = ScriptedJudge(say_good)
     work = await judge_one(tmp_path, make_sample(**ids), judge=judge, metrics=BY_IDS)
     assert judge.asked == []
     assert read_outcomes(work) == {}
-
-
-async def test_a_step_that_no_metric_needs_neither_asks_nor_waits(tmp_path: Path) -> None:
-    judge = ScriptedJudge(say_good)
-    async with lay_out_run(tmp_path, judge=judge, metrics=["semantic_similarity"]) as live_run:
-        work = make_work(make_sample())
-        async with asyncio.timeout(5):
-            await classify_statements(live_run, work)
-            await attribute_statements(live_run, work)
-            await rank_contexts(live_run, work)
-            await compare_meaning(live_run, work)
-    assert judge.asked == []
-    assert read_outcomes(work) == {"similarity": None}
-
-
-# Handing over
 
 
 async def test_a_sample_is_judged_as_soon_as_its_own_statements_are_there(tmp_path: Path) -> None:
@@ -181,9 +179,6 @@ async def test_a_run_that_is_stopped_lets_no_step_wait(tmp_path: Path) -> None:
     # What was in flight is noted as such, and no sample is called judged.
     assert {call["status"] for call in read_calls(tmp_path)} == {"error"}
     assert count_rows(shard)["outcomes"] == 0
-
-
-# Being tried again
 
 
 async def test_a_second_try_resumes_where_the_first_one_ended(tmp_path: Path) -> None:
@@ -264,23 +259,6 @@ async def test_after_the_last_try_the_samples_have_failed_and_the_run_continues(
     assert shard.tries == {"extract_statements": 1, "rank_contexts": 3}
 
 
-async def test_a_bug_in_one_sample_is_raised_when_the_others_have_ended(tmp_path: Path) -> None:
-    """And not hidden behind an endpoint that is down, which would only be tried again."""
-
-    def says(question: Question) -> str | Exception:
-        if question.step == "rank" and question.sample_id == "s1":
-            return DOWN
-        if question.step != "rank":
-            return say_good(question)
-        return ValueError("a bug") if question.sample_id == "s2" else say_good(question)
-
-    async with lay_shard(tmp_path, ScriptedJudge(says)) as (live_run, shard):
-        await take_extraction(live_run, shard)
-        with pytest.raises(ValueError, match="a bug"):
-            await take_shard(live_run.run_id, shard.number, rank_contexts)
-    assert ["rank" in read_outcomes(work) for work in shard.works] == [False, False, True]
-
-
 async def test_a_step_without_requests_is_not_done_in_a_stopped_run(tmp_path: Path) -> None:
     async with lay_shard(tmp_path, ScriptedJudge(say_good)) as (live_run, shard):
         live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=0.0)
@@ -288,23 +266,128 @@ async def test_a_step_without_requests_is_not_done_in_a_stopped_run(tmp_path: Pa
             await take_shard(live_run.run_id, shard.number, compare_meaning)
 
 
-# What the judge failed at, and what is kept
+async def run_all(live_run: LiveRun) -> list[Any]:
+    """All tasks of the shard side by side, as the flow runs them."""
+    async with asyncio.timeout(20):
+        return await asyncio.gather(*(task(live_run.run_id, 0) for task in TASKS), return_exceptions=True)
 
 
-async def test_a_ground_truth_that_cannot_be_split_leaves_the_answer_its_verdicts(tmp_path: Path) -> None:
-    _, work = await judge_with(tmp_path, {"extract_ground_truth": lambda _: RefusedRequest("content filter")})
-    failed = {name for name, reason in read_outcomes(work).items() if reason == "judge_failed"}
-    assert failed == {"extract_ground_truth", "attribute_ground_truth", "classify"}
-    assert {row["statement_id"] for row in work.rows["attributions"]} == {"A1", "A2"}
-    assert work.rows["classifications"] == []
+@pytest.mark.parametrize("name", steps.TASKS)
+def test_each_step_is_a_task_that_is_tried_again(name: str) -> None:
+    task = load_step(name).task
+    assert (task.name, task.task_run_name) == (name, f"{name} shard {{shard}}")
+    assert (task.retries, task.retry_delay_seconds) == (RETRIES, [5, 30])
+    assert task.retry_condition_fn is STEP_OPTIONS["retry_condition_fn"]
+    assert task.persist_result is False
 
 
-async def test_a_batch_holds_all_rows_of_a_shard_under_its_run(tmp_path: Path) -> None:
-    async with lay_shard(tmp_path, ScriptedJudge(say_good), n_samples=2) as (live_run, shard):
-        await take_extraction(live_run, shard)
-        await take_shard(live_run.run_id, shard.number, rank_contexts)
-        batch = shard.to_batch("run-1", key="k", replaces=True)
-    assert {name: len(frame) for name, frame in batch.tables.items()} == count_rows(shard)
-    assert set(batch.tables["statements"]["run_id"]) == {"run-1"}
-    assert set(batch.replaces) == {"s1", "s2"}
-    assert shard.to_batch("run-1", key="k", replaces=False).replaces == ()
+async def test_prefect_tries_again_for_an_endpoint_that_is_down_and_for_nothing_else() -> None:
+    class State:
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+        async def aresult(self, *, raise_on_failure: bool) -> Exception:
+            return self.error
+
+    is_down = STEP_OPTIONS["retry_condition_fn"]
+    assert await is_down(None, None, State(EndpointDown("gone")))
+    for error in (JudgeFailed("no"), FatalJudgeError("key"), ValueError("bug")):
+        assert not await is_down(None, None, State(error))
+
+
+async def test_a_bug_beside_an_endpoint_that_is_down_lets_go_as_well(tmp_path: Path) -> None:
+    """Prefect does not try again after a bug, so no step may keep waiting for the sample that only failed by chance."""
+
+    def says(question: Question) -> str | Exception:
+        if question.step != "extract_answer":
+            return say_good(question)
+        return ValueError("a bug") if question.sample_id == "s1" else TransientJudgeError("status 503")
+
+    async with lay_shard(tmp_path, ScriptedJudge(says), attempts=1) as (live_run, _):
+        ended = await run_all(live_run)
+        assert type(ended[0]) is ValueError
+        assert all(isinstance(result, Exception) for result in ended[1:3])
+
+
+async def test_stopping_ends_all_tasks_quickly_and_keeps_all_replies(tmp_path: Path) -> None:
+    with running_endpoint(latency=0.1) as endpoint:
+        point_to(endpoint.base_url)
+        async with lay_shard(tmp_path, None, n_samples=20, concurrency=8) as (live_run, _):
+            running = asyncio.create_task(run_all(live_run))
+            await asyncio.sleep(0.35)
+            sent = live_run.usage.requests
+            started = time.monotonic()
+            live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=1.0)
+            ended = await running
+            assert time.monotonic() - started < 1.0
+            assert {type(result) for result in ended[:4]} == {RunCancelled}
+        assert endpoint.stats.requests["/v1/chat/completions"] == sent
+        calls = read_calls(tmp_path)
+        assert [call["status"] for call in calls] == ["ok"] * sent
+        # A resumed run pays for none of them again.
+        async with lay_shard(tmp_path, None, n_samples=20, concurrency=64) as (live_run, _):
+            assert await run_all(live_run) == [None] * 5
+        assert endpoint.stats.requests["/v1/chat/completions"] == 120
+        assert endpoint.stats.duplicates == 0
+
+
+async def test_stopping_ends_prefects_wait_before_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task is here what Prefect makes of it: one that sleeps for the delay and is then called again."""
+    waits: list[float] = []
+
+    async def extract_with_retries(run_id: str, number: int) -> None:
+        for delay_s in extract.retry_delay_seconds:
+            try:
+                return await extract.fn(run_id, number)
+            except EndpointDown:
+                waits.append(delay_s)
+                await asyncio.sleep(delay_s)
+
+    def says(question: Question) -> str | Exception:
+        return TransientJudgeError("status 503") if question.step == "extract_answer" else say_good(question)
+
+    async def leave_out(*_: object) -> None:
+        """Neither load nor write: the shard is laid out by hand."""
+
+    async def call_plainly(called: Any, _id: object, _run: object, parameters: dict[str, Any], *_: object) -> None:  # noqa: ANN401
+        await called(*parameters.values())
+
+    tasks: dict[str, Any] = {"extract": extract_with_retries, "classify": classify.fn}
+    steps_here = {name: replace(load_step(name), task=task) for name, task in tasks.items()}
+    monkeypatch.setattr(shards, "load_step", steps_here.__getitem__)
+    monkeypatch.setattr(shards, "write", leave_out)
+    monkeypatch.setattr(shards, "run_task_async", call_plainly)
+    monkeypatch.setattr(LiveRun, "open_shard", leave_out)
+    async with lay_shard(tmp_path, ScriptedJudge(says), attempts=1) as (live_run, shard):
+        vars(live_run)["tasks"] = tuple(steps_here)
+        judging = asyncio.create_task(judge_shard(live_run, 0))
+        await asyncio.sleep(0.2)
+        assert waits == [5]
+        live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=1.0)
+        with pytest.raises(RunCancelled, match="SIGTERM"):
+            async with asyncio.timeout(1):
+                await judging
+        assert all(work.extractions["answer"].done() for work in shard.works)
+
+
+FAULTS = (
+    "rate_limit", "server_error", "unavailable", "reset", "truncated", "fence", "prose", "missing_id", "doubled_id",
+    "invented_id", "unknown_label", "empty", "length",
+)  # fmt: skip
+
+
+async def test_a_bad_provider_costs_no_sample_its_scores_and_nothing_twice(tmp_path: Path) -> None:
+    faults = dict.fromkeys(FAULTS, 0.3 / len(FAULTS))
+    with running_endpoint(latency=0.005, faults=faults, retry_after=0.02, seed=7) as endpoint:
+        point_to(endpoint.base_url)
+        async with lay_shard(tmp_path, None, n_samples=60, concurrency=16, attempts=8) as (live_run, shard):
+            assert await run_all(live_run) == [None] * 5
+            reasons = Counter(reason for work in shard.works for reason in read_outcomes(work).values())
+            counts = live_run.asker.counts
+        assert reasons == {None: 60 * 7}
+        assert endpoint.stats.duplicates_answered == 0
+        assert endpoint.stats.faults.total() > 300 * 0.3 * 0.6
+        sent = endpoint.stats.requests["/v1/chat/completions"]
+    calls = read_calls(tmp_path)
+    assert len(calls) == counts.requests == sent
+    assert all(call["error"] for call in calls if call["status"] != "ok")

@@ -34,7 +34,7 @@ from live_runs import (
 from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.grade import grade_sample
-from evalhouse.tasks.judge.protocol import NOT_IN_TEXT, Judge, Question, RefusedRequest, TransientJudgeError
+from evalhouse.tasks.judge.protocol import NOT_IN_TEXT, Judge, Question, RefusedRequest
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.measure import measure_sample
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
@@ -67,13 +67,6 @@ async def judge_long(
     judge = ScriptedJudge(says)
     sample = make_sample(contexts=[f"Context {n}.{LONG}" for n in range(1, contexts + 1)])
     return judge, await judge_one(folder, sample, judge=judge, request_tokens=TOKENS, **settings)
-
-
-async def test_what_fits_is_one_request(tmp_path: Path) -> None:
-    judge, work = await judge_long(tmp_path, {})
-    assert [question.step for question in judge.asked].count("classify") == 1
-    assert len(judge.asked) == 6
-    assert set(read_outcomes(work).values()) == {None}
 
 
 async def test_contexts_of_a_ranking_are_judged_each_once_in_parts_that_fit(tmp_path: Path) -> None:
@@ -214,7 +207,7 @@ async def test_what_is_missing_in_one_part_is_asked_for_again_in_that_part(tmp_p
     assert set(read_useful(work)) == set(range(1, 13))
 
 
-@pytest.mark.parametrize("step", ["rank", "attribute_answer", "attribute_ground_truth", "classify"])
+@pytest.mark.parametrize("step", ["rank", "attribute_answer", "classify"])
 async def test_one_part_that_fails_fails_the_step_when_all_have_ended(tmp_path: Path, step: str) -> None:
     failed: list[Question] = []
 
@@ -233,22 +226,6 @@ async def test_one_part_that_fails_fails_the_step_when_all_have_ended(tmp_path: 
     judge.asked.clear()
     again, _ = await judge_long(tmp_path, {}, answers=7, truths=7, contexts=20)
     assert len(again.asked) == 1
-
-
-@pytest.mark.usefixtures("quick_backoff")
-async def test_parts_are_retried_one_by_one(tmp_path: Path) -> None:
-    seen: set[str] = set()
-
-    def fail_once(question: Question) -> str | Exception:
-        key = str(read_ids(question, "contexts"))
-        if key in seen:
-            return say_good(question)
-        seen.add(key)
-        return TransientJudgeError("status 500")
-
-    judge, work = await judge_long(tmp_path, {"rank": fail_once}, contexts=12)
-    assert len(asked_of(judge, "rank")) == 2 * len(seen)
-    assert set(read_useful(work)) == set(range(1, 13))
 
 
 ANSWER = "It was founded in Brankmouth by Ode Varn."
@@ -273,19 +250,15 @@ def read_similarities(work: SampleWork) -> dict[object, tuple[object, object]]:
     return {row["kind"]: (row["value"], row.get("text")) for row in work.rows["similarities"]}
 
 
-def count_labels(work: SampleWork) -> Counter[object]:
-    return Counter(row["label"] for row in work.rows["classifications"])
-
-
-@pytest.mark.parametrize("accepted", [(WRONG, RIGHT, OTHER), (RIGHT, OTHER), (OTHER, WRONG, RIGHT)])
+@pytest.mark.parametrize("accepted", [(RIGHT, OTHER), (OTHER, WRONG, RIGHT)])
 async def test_the_best_accepted_answer_counts_and_is_named(tmp_path: Path, accepted: tuple[str, ...]) -> None:
     work = await judge(tmp_path, make(*accepted), "factual_f1")
     assert read_truth(work) == [RIGHT]
-    assert count_labels(work) == {"TP": 2}
+    assert [row["label"] for row in work.rows["classifications"]] == ["TP", "TP"]
     assert read_similarities(work) == {"accepted_answer": (1.0, RIGHT)}
 
 
-@pytest.mark.parametrize("accepted", [(RIGHT, "Not stated."), ("Not stated.", RIGHT), (WRONG, "Unknown", RIGHT)])
+@pytest.mark.parametrize("accepted", [("Not stated.", RIGHT), (WRONG, "Unknown", RIGHT)])
 @pytest.mark.parametrize("answer", ["There isn't enough information to answer.", ""])
 async def test_a_right_refusal_counts_wherever_it_is_named(
     tmp_path: Path, accepted: tuple[str, ...], answer: str
@@ -304,11 +277,6 @@ async def test_among_equals_the_first_counts(tmp_path: Path) -> None:
     work = await judge(tmp_path, make(WRONG, OTHER, answer=None), "factual_f1")
     assert read_truth(work) == [WRONG]
     assert read_outcomes(work)["classify"] == "no_answer"
-
-
-async def test_a_single_answer_is_not_named(tmp_path: Path) -> None:
-    work = await judge(tmp_path, make(RIGHT), "factual_f1", "semantic_similarity")
-    assert [kind for kind, (_, text) in read_similarities(work).items() if text is not None] == []
 
 
 async def test_where_nothing_is_classified_the_one_spelled_most_alike_counts(tmp_path: Path) -> None:

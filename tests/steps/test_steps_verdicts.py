@@ -31,7 +31,6 @@ from live_runs import (
 from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.judge.protocol import Question, RefusedRequest
 
-CHAT = "/v1/chat/completions"
 ALL_STEPS = (
     "extract_answer", "extract_ground_truth", "classify", "attribute_answer", "attribute_ground_truth", "rank",
     "similarity",
@@ -44,9 +43,6 @@ def read_names(body: Mapping[str, Any]) -> str:
     """Return the ids that a request asks for behind its data."""
     last: str = body["messages"][-1]["content"]
     return last.partition("for these ids only: ")[2].partition(".")[0]
-
-
-# A good judge
 
 
 async def test_contexts_that_carry_a_statement_only_together_support_it(tmp_path: Path) -> None:
@@ -117,19 +113,6 @@ async def test_every_verdict_names_the_call_it_came_from(endpoint: Endpoint, tmp
         assert all("reason" not in row or row["reason"] for row in work.rows[table])
 
 
-async def test_an_unchanged_sample_costs_nothing_in_a_later_run(endpoint: Endpoint, tmp_path: Path) -> None:
-    first = await judge_one(tmp_path)
-    async with lay_out_run(tmp_path, run_id="run-2") as live_run:
-        (second,) = await judge_samples(live_run, [make_sample()])
-        assert (live_run.asker.counts.requests, live_run.asker.counts.reused) == (0, 6)
-    assert endpoint.stats.requests[CHAT] == 6
-    assert read_labels(first) == read_labels(second)
-    assert [call["status"] for call in read_calls(tmp_path) if call["run_id"] == "run-2"] == ["cached"] * 6
-
-
-# What a sample lacks
-
-
 @pytest.mark.parametrize(
     ("changes", "reasons"),
     [
@@ -198,9 +181,6 @@ async def test_only_the_steps_of_the_chosen_metrics_are_taken(endpoint: Endpoint
     assert set(read_ranks(work)) == {"G1", "G2"}
 
 
-# Ids in, ids out
-
-
 @pytest.mark.parametrize("fault", ["missing_id", "doubled_id", "unknown_label"])
 async def test_what_is_missing_is_asked_for_again_alone(endpoint: Endpoint, tmp_path: Path, fault: Fault) -> None:
     """The endpoint spoils the first verdict of each kind, and answers the second request for all items it is shown."""
@@ -226,34 +206,6 @@ async def test_what_is_missing_is_asked_for_again_alone(endpoint: Endpoint, tmp_
     assert f"[{other}" not in last["attribute"]
     assert "[C3]" in last["attribute"]
     assert "[C2]" not in last["rank"]
-
-
-async def test_verdicts_of_both_replies_name_their_own_call(endpoint: Endpoint, tmp_path: Path) -> None:
-    endpoint.configure(script={"classify": [Inject(fault="missing_id")]})
-    work = await judge_one(tmp_path)
-    calls = [call["call_id"] for call in read_calls(tmp_path) if call["step"] == "classify"]
-    by_id = {str(row["statement_id"]): row["call_id"] for row in work.rows["classifications"]}
-    assert by_id == {"A1": calls[1], "A2": calls[0], "G1": calls[0], "G2": calls[0]}
-
-
-async def test_invented_ids_are_left_out(endpoint: Endpoint, tmp_path: Path) -> None:
-    spoiled = {kind: [Inject(fault="invented_id")] for kind in ("classify", "attribute", "rank")}
-    endpoint.configure(script=spoiled)
-    work = await judge_one(tmp_path)
-    assert read_labels(work) == LABELS
-    assert endpoint.stats.kinds == {"extract": 2, "classify": 1, "attribute": 2, "rank": 1}
-
-
-async def test_missing_of_both_sides_are_asked_for_in_one_request_with_both_sides_whole(tmp_path: Path) -> None:
-    def leave_out(question: Question) -> str:
-        labels = [{"id": item, "label": label} for item, label in LABELS.items()]
-        return say_verdicts(*(labels if question.number > 1 else labels[1:3]))
-
-    judge, work = await judge_with(tmp_path, {"classify": leave_out})
-    assert read_labels(work) == LABELS
-    asked = [question for question in judge.asked if question.step == "classify"]
-    assert [question.only for question in asked] == [(), ("A1", "G2")]
-    assert [len(asked[1].data[block]) for block in ("answer_statements", "ground_truth_statements")] == [2, 2]
 
 
 @pytest.mark.parametrize("step", ["classify", "attribute_ground_truth", "rank"])

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking.splitting import set_apart, split_items, split_text, split_to_judge
+from evalhouse.tasks.asking.splitting import split_items, split_text, split_to_judge
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 
 ENGLISH = (
@@ -31,9 +31,6 @@ TEXTS = st.lists(SCRAPS | st.text(max_size=30), max_size=14).map("".join)
 
 def make_prose(n_paragraphs: int) -> str:
     return "\n\n".join(f"Paragraph {number} begins. It continues. It ends." for number in range(1, n_paragraphs + 1))
-
-
-# Nothing is lost and everything fits
 
 
 @given(text=TEXTS, most=st.integers(1, 120))
@@ -64,28 +61,14 @@ def test_one_giant_word_is_cut_between_characters(text: str) -> None:
     assert len(parts) <= estimate_tokens(text) // 100 + 2
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("word " * 200_000, id="words"),
-        *[
-            pytest.param(text, id=name, marks=pytest.mark.slow)
-            for name, text in {
-                "characters": "灯" * 300_000,
-                "leads": "a:\n\n" * 100_000,
-                "list": "- a\n\n" * 100_000,
-                "colons": ":" * 1_000_000,
-                "blanks": "\n \n" * 99_999,
-            }.items()
-        ],
-    ],
-)
-def test_work_grows_with_the_text_and_not_with_its_square(text: str) -> None:
+@pytest.mark.parametrize("unit", [
+    "word " * 40, *(pytest.param(unit, marks=pytest.mark.slow) for unit in ("灯" * 100, "a:\n\n" * 40, "- a\n\n" * 40,
+                                                                          ":" * 200, "\n \n" * 60)),
+])  # fmt: skip
+def test_work_grows_with_the_text_and_not_with_its_square(unit: str) -> None:
     """Each of these takes hours otherwise."""
+    text = unit * 1_000
     assert "".join(split_text(text, 500)) == text
-
-
-# Where cuts fall
 
 
 def test_paragraphs_are_not_broken_while_one_fits() -> None:
@@ -102,12 +85,8 @@ def test_paragraphs_are_not_broken_while_one_fits() -> None:
     ("Die Lampe brannte ab 1911. Wer hütet sie? Frau Löwe z. B. wohnt dort. " * 9, ".?"),
     ("灯台は一九一一年に建てられた。誰が守るのか？オデである｡" * 9, "。？｡"),
     ("أضيئت المنارة عام ١٩١١. من يحرسها؟ إنه عدي. " * 9, ".؟"),
-    ("یہ مینار پرانا ہے۔ اسے کون دیکھتا ہے؟ " * 9, "۔؟"),
     ("मीनार १९११ में बनी। उसे कौन देखता है? वह पुरानी है॥ " * 9, "।?॥"),
-    ("Փարոսը կառուցվել է։ Նա հին է։ " * 15, "։"),
-    ("မီးပြတိုက်ဟောင်းတည်း။ ကမ်းခြေ၌ရှိ၏။ " * 9, "။"),
     ("መብራቱ በ1911 ተሠራ። ማን ይጠብቀዋል፧ " * 9, "።፧"),
-    ("ប៉មភ្លើងនេះចាស់ណាស់។ វានៅលើច្រាំង។ " * 9, "។"),
 ])  # fmt: skip
 def test_a_paragraph_without_room_is_cut_behind_sentences(text: str, ends: str) -> None:
     parts = split_text(text, 50)
@@ -152,12 +131,11 @@ def test_a_clause_without_room_is_cut_between_words() -> None:
 
 
 @pytest.mark.parametrize("block", [TABLE, FENCE, LIST], ids=["table", "fence", "list"])
-@pytest.mark.parametrize("n_before", range(1, 8))
-def test_what_belongs_together_stays_together_while_it_fits(block: str, n_before: int) -> None:
-    text = f"{make_prose(n_before)}\n\n{block}\n{make_prose(5)}"
-    parts = split_text(text, 50)
-    assert len(parts) > 1
-    assert sum(block.strip() in part for part in parts) == 1
+def test_what_belongs_together_stays_together_while_it_fits(block: str) -> None:
+    for n_before in range(1, 8):
+        parts = split_text(f"{make_prose(n_before)}\n\n{block}\n{make_prose(5)}", 50)
+        assert len(parts) > 1
+        assert sum(block.strip() in part for part in parts) == 1
 
 
 def test_a_large_table_is_cut_between_rows() -> None:
@@ -165,18 +143,6 @@ def test_a_large_table_is_cut_between_rows() -> None:
     parts = split_text(table, 60)
     assert len(parts) > 3
     assert all(part.startswith("|") and part.endswith("|\n") for part in parts)
-
-
-@pytest.mark.parametrize(
-    "block",
-    ["```\n" + "light(1);\nwait(2);\n\n" * 40 + "```\n", "- Ode keeps the lamp\n\n  and the oil. He is old.\n\n" * 20],
-    ids=["fence", "list"],
-)
-def test_a_large_block_is_cut_at_its_blank_lines(block: str) -> None:
-    for most in range(20, 60):
-        parts = split_text(block, most)
-        assert len(parts) > 3
-        assert all(part.endswith("\n\n") for part in parts[:-1])
 
 
 def test_a_fence_ends_only_with_the_mark_it_began_with() -> None:
@@ -188,23 +154,12 @@ def test_a_fence_ends_only_with_the_mark_it_began_with() -> None:
         assert sum(fence in part for part in parts) == 1
 
 
-def test_a_large_fence_is_cut_between_its_lines() -> None:
-    code = "```\n" + "".join(f"light({number}); wait(1);\n" for number in range(80)) + "```\n"
-    assert all(part.endswith("\n") for part in split_text(code, 50))
-
-
 @pytest.mark.parametrize("lead", ["# Keepers", "**Keepers**", "The keepers were:", "看守人如下："])
-@pytest.mark.parametrize("n_before", range(1, 8))
-def test_what_leads_on_goes_with_what_follows(lead: str, n_before: int) -> None:
-    text = f"{make_prose(n_before)}\n\n{lead}\n\nOde Varn kept the lamp.\n\n{make_prose(4)}"
-    (holding,) = [part for part in split_text(text, 40) if lead in part]
-    assert f"{lead}\n\nOde Varn kept the lamp." in holding
-
-
-def test_a_list_item_with_blank_lines_around_it_does_not_leave_its_list_but_prose_does() -> None:
-    text = LIST + "\nThe list has ended here.\n\n" + make_prose(6)
-    parts = split_text(text, estimate_tokens(LIST) + 1)
-    assert parts[0].strip() == LIST.strip()
+def test_what_leads_on_goes_with_what_follows(lead: str) -> None:
+    for n_before in range(1, 8):
+        text = f"{make_prose(n_before)}\n\n{lead}\n\nOde Varn kept the lamp.\n\n{make_prose(4)}"
+        (holding,) = [part for part in split_text(text, 40) if lead in part]
+        assert f"{lead}\n\nOde Varn kept the lamp." in holding
 
 
 LONG_LINE = "The lamp was lit on the northern cape in the winter of that year by"
@@ -240,14 +195,6 @@ def test_a_line_that_begins_something_new_may_begin_a_part(line: str, following:
     assert is_cut_between(line, following)
 
 
-def test_lines_without_sentences_are_cut_at_their_ends() -> None:
-    text = "".join(f"Berth {number}\nShip {number * 7}\n" for number in range(60))
-    assert all(part.endswith("\n") for part in split_text(text, 40))
-
-
-# Blank parts, items and groups
-
-
 def test_blanks_send_no_request() -> None:
     text = "The lamp is lit." + " \n" * 400 + "The oil is low."
     parts = split_to_judge(text, 20)
@@ -276,19 +223,3 @@ def test_items_come_in_groups_that_fit_and_never_twice_in_one(texts: list[str], 
             assert "".join("".join(found).split()) == "".join(item.text.split())
     ranks = [int(piece.id[1:]) for group in groups for piece in group]
     assert ranks == sorted(ranks)
-
-
-def test_pieces_of_one_item_that_would_fit_together_stay_apart() -> None:
-    """A lone character of another script makes a whole text count more than its parts do."""
-    item = Item(id="C1", text="word " * 100 + "é")
-    most = estimate_items([item]) - 1
-    groups = split_items([item, Item(id="C2", text="short")], most)
-    assert [[piece.id for piece in group] for group in groups] == [["C1"], ["C1", "C2"]]
-    assert estimate_items([groups[0][0], groups[1][0]]) <= most
-
-
-def test_items_are_set_apart_on_demand() -> None:
-    items = [Item(id="C1", text="one"), Item(id="C2", text="two")]
-    assert set_apart(items, alone=False) == [items]
-    assert set_apart(items, alone=True) == [items[:1], items[1:]]
-    assert set_apart([], alone=True) == []

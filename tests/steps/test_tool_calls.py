@@ -42,8 +42,6 @@ def test_the_worked_examples_hold() -> None:
     assert doctest.testmod(tool_calls).attempted > 0
 
 
-# Shapes
-
 SHAPES: dict[str, Any] = {
     "LangChain": {"name": "ask_tide", "args": {"harbour": "Quillon", "day": 1}, "id": "c1", "type": "tool_call"},
     "OpenAI": {
@@ -65,9 +63,6 @@ def test_every_common_shape_is_the_same_call(shape: str, packed: bool) -> None:
 @pytest.mark.parametrize("arguments", [{"args": {}}, {"arguments": ""}, {"arguments": "{}"}, {"input": None}, {}])
 def test_a_call_may_have_no_arguments(arguments: dict[str, Any]) -> None:
     assert read_tool_calls([{"name": "list_ships", **arguments}], strict=True) == [LIST]
-
-
-# Agreement
 
 
 @pytest.mark.parametrize("calls", [[], [LIST], [ASK, BOOK, LIST], [ASK, ASK]])
@@ -132,8 +127,7 @@ def test_calls_are_paired_so_that_they_agree_best() -> None:
     ("wanted", "given", "is_equal"),
     [
         (1, 1.0, True), (1, "1", False), (1, True, False), (0, False, False), (True, True, True), (None, None, True),
-        ("Quillon", " Quillon ", True), ("Quillon", "quillon", False), ([1, 2], [1.0, 2], True),
-        ([1, 2], [2, 1], False),
+        ("Quillon", " Quillon ", True), ("Quillon", "quillon", False), ([1, 2], [2, 1], False),
         ({"a": [1]}, {"a": [1.0]}, True), ({"a": 1}, {"a": 1, "b": 2}, False), ({"a": None}, {}, False),
         ([True], [1], False), ("", None, False),
     ],
@@ -160,8 +154,6 @@ def test_a_bot_cannot_accept_its_own_arguments() -> None:
     assert grade([ASK], made)["any_order"] == pytest.approx(1 / 3)
 
 
-# What cannot be read
-
 MALFORMED: list[Any] = [
     "not JSON", "{", 7, {"name": "ask_tide"}, '{"name": "ask_tide"}', [7], [None], [["ask_tide"]], [{}],
     [{"name": None}], [{"function": None}], [{"function": "ask_tide"}], [{"name": "ask_tide", "args": 7}],
@@ -171,15 +163,11 @@ MALFORMED: list[Any] = [
 
 
 @pytest.mark.parametrize("value", MALFORMED, ids=lambda value: str(value)[:30])
-def test_made_calls_that_cannot_be_read_are_wrong(value: object) -> None:
+def test_calls_that_cannot_be_read_are_wrong_where_made_and_an_error_where_expected(value: object) -> None:
     made = read_tool_calls(value, strict=False)
     assert made
     assert grade([ASK], made)["any_order"] == 0
     assert grade([], made)["any_order"] == 0
-
-
-@pytest.mark.parametrize("value", MALFORMED, ids=lambda value: str(value)[:30])
-def test_expected_calls_that_cannot_be_read_are_an_error(value: object) -> None:
     with pytest.raises(ToolCallError, match=r"must be|not valid JSON"):
         read_tool_calls(value, strict=True)
 
@@ -190,8 +178,6 @@ def test_one_malformed_call_does_not_spoil_the_others() -> None:
     assert (found["names"], found["any_order"]) == (0.5, 0.5)
     assert "extra book_berth (unreadable)" in explain([ASK, BOOK], made)
 
-
-# Any calls
 
 names = st.sampled_from(["ask", "book", "list"])
 values = st.one_of(
@@ -223,9 +209,6 @@ def test_anything_a_bot_sends_has_a_score(value: Any) -> None:  # noqa: ANN401
     assert 0 <= grade([ASK], read_tool_calls(value, strict=False))["any_order"] <= 1
 
 
-# The step
-
-
 async def measure(folder: Path, *metrics: str, **metadata: object) -> SampleWork:
     def refuse(_: object) -> str:
         raise AssertionError("nothing is asked")
@@ -249,8 +232,6 @@ async def test_a_samples_calls_are_scored_in_order_or_in_any(tmp_path: Path) -> 
 @pytest.mark.parametrize(("metadata", "expected"), [
     ({"tool_calls": []}, "no_ground_truth"),
     ({"expected_tool_calls": []}, "no_answer"),
-    ({"expected_tool_calls": None, "tool_calls": None}, "no_ground_truth"),
-    ({"expected_tool_calls": [], "tool_calls": []}, 1),
     ({"expected_tool_calls": [], "tool_calls": None}, 1),
     ({"expected_tool_calls": [{"name": "list_ships"}], "tool_calls": None}, 0),
     ({"expected_tool_calls": [{"name": "list_ships"}], "turn": 1}, 0),
@@ -308,7 +289,6 @@ def test_bleu_of_two_words_in_a_row() -> None:
     ("answer", "ground_truth", "exact", "f1"),
     [
         ("Paris.", "Paris", 1, 1),
-        ("  the  PARIS\n", "Paris", 1, 1),
         ("An apple a day", "apple day", 1, 1),
         # paris, is, capital, of, france against paris: 1 in common of 5 and of 1 token.
         ("Paris is the capital of France.", "Paris", 0, 2 / 6),
@@ -319,24 +299,15 @@ def test_bleu_of_two_words_in_a_row() -> None:
         ("well-known", "well known", 0, 0),
         ("$20", "20 dollars", 0, 2 / 3),
         ("“Café”, 1999…", "café 1999", 1, 1),
-        ("北京。", "北京", 1, 1),
         # 首 都 是 北 京 市 against 北 京: 2 in common of 6 and of 2 characters.
         ("首都是北京市", "北京", 0, 4 / 8),
-        ("用 DuckDB 查询！", "用DuckDB查询", 1, 1),
         ("The", "A", 0, 0),
         *((text, "A", 1, 1) for text in ("A.", "(A)", "a", " “A” ", "A:")),
-        ("An A", "a", 0, 2 / 3),
         # One text in several Unicode forms.
         ("카이로는 수도입니다", "카이로는 수도입니다", 1, 1),
-        ("Thủ đô Hà Nội", "Thủ đô Hà Nội", 1, 1),
-        ("The ﬁnal oﬃce", "final office", 1, 1),
-        ("１２ ＡＢＣ％", "12 abc%", 1, 1),
         ("ｶﾞﾗｽ", "ガラス", 1, 1),
         ("e\u00adlec\u200btri\u2060city\ufeff", "electricity", 1, 1),
-        ("12\u00a0km\u00b2", "12 km2", 1, 1),
-        ("2½", "2 1/2", 1, 1),
         ("10²", "102", 0, 0),
-        ("…", "!", 0, 0),
         ("", "Paris", 0, 0),
     ],
 )
@@ -344,10 +315,6 @@ def test_exact_match_and_token_f1_are_squads(answer: str, ground_truth: str, exa
     found = measure_overlap(answer, ground_truth)
     assert found["squad_exact_match"] == exact
     assert found["token_f1"] == pytest.approx(f1)
-
-
-def test_rouge_ignores_case_and_punctuation() -> None:
-    assert measure_overlap("Berlin.", "berlin")["rouge_l"] == 1
 
 
 def test_chinese_is_compared_by_characters() -> None:
@@ -358,24 +325,11 @@ def test_chinese_is_compared_by_characters() -> None:
     assert measure_overlap("首都是北京", "首都是北京") == dict.fromkeys(KINDS, 1.0)
 
 
-def test_a_word_of_latin_letters_in_chinese_stays_whole() -> None:
-    assert measure_overlap("用 DuckDB 查询", "用DuckDB查询")["rouge_l"] == 1
-
-
-@pytest.mark.parametrize(("answer", "ground_truth"), [("", "something"), ("…", "!"), ("x", "y")])
-def test_texts_without_common_words_score_zero(answer: str, ground_truth: str) -> None:
-    found = measure_overlap(answer, ground_truth)
-    assert found["rouge_l"] == found["squad_exact_match"] == found["token_f1"] == 0
-
-
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_any_two_texts_have_shares_and_equal_ones_agree(one: str, other: str) -> None:
     assert all(0 <= value <= 1 for value in measure_overlap(one, other).values())
     if any(char.isalnum() for char in one):
         assert measure_overlap(one, one)["squad_exact_match"] == 1
-
-
-# The step
 
 
 async def measure_texts(folder: Path, **changes: Any) -> SampleWork:  # noqa: ANN401

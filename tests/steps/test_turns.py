@@ -167,9 +167,6 @@ def test_the_words_for_turns_follow_the_system_part_of_each_prompt(language: str
         assert placed.template.startswith(prompt.template.rstrip())
 
 
-# --- what turns mean to the metrics
-
-
 def test_metrics_of_contexts_count_contexts_alone() -> None:
     """A1 rests on a turn, A2 (wrong) on a turn, A3 on a context with the help of a turn, A4 on context 1."""
     sample = Sample(
@@ -234,9 +231,6 @@ def test_metrics_of_turns_are_taken_where_they_are_named_alone() -> None:
     assert plan_run(("turn_consistency",), load_metrics()).steps == {"extract_answer", "turns"}
 
 
-# --- the step
-
-
 def test_verdicts_on_turns_are_written_with_their_call(tmp_path: Path) -> None:
     _, (work,) = judge(tmp_path, make_sample(1, conversation_json=TALK))
     rows = work.rows["turn_verdicts"]
@@ -271,29 +265,6 @@ def test_a_reply_that_names_unknown_ids_is_unusable(change: dict[str, Any], mess
     with pytest.raises(UnusableReply, match=None) as raised:
         read_turns(orjson.dumps({**GOOD, **change}).decode(), items, roles)
     assert message in str(raised.value)
-
-
-def test_the_lexical_judge_holds_an_answer_against_turns() -> None:
-    data = {
-        "question": "And what does it cost?",
-        "answer": "The crossing to Quillon takes 55 minutes. Dogs travel for free.",
-        "answer_statements": [
-            {"id": "A1", "text": "The crossing to Quillon takes 55 minutes."},
-            {"id": "A2", "text": "Dogs travel for free."},
-        ],
-        "conversation": [
-            {
-                "id": "T1",
-                "text": "user: My dogs travel with me. The harvest festival was lovely. Is the crossing long?",
-            },
-            {"id": "T2", "text": "assistant: The crossing to Quillon takes 40 minutes."},
-        ],
-    }
-    reply: Any = judge_lexically("turns", data)
-    assert [entry["turns"] for entry in reply["statements"]] == [["T2"], []]
-    assert [(point["point"], point["heeded"]) for point in reply["points"]] == [
-        ("My dogs travel with me.", True), ("The harvest festival was lovely.", False),
-    ]  # fmt: skip
 
 
 def test_the_lexical_judge_finds_support_in_turns_and_leaves_that_of_contexts_as_it_is() -> None:
