@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +24,15 @@ def make_client(url: str, *, token: str | None = None, headers: Mapping[str, str
     """A client of the app as a browser on this machine would be, without a socket; redirections are not followed."""
     app = create_app(Warehouse(url), Access(port=PORT, token=token))
     return TestClient(app, base_url=f"http://127.0.0.1:{PORT}", headers=headers, follow_redirects=False)
+
+
+def read_main(client: TestClient, address: str) -> str:
+    """The text of a page's main part, without its markup and without the data of its charts."""
+    answer = client.get(address)
+    assert answer.status_code == 200, answer.text
+    main = answer.text.partition("<main")[2].partition("</main>")[0]
+    main = re.sub(r"<script.*?</script>", " ", main, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main.partition(">")[2])).split())
 
 
 @contextlib.contextmanager

@@ -175,22 +175,6 @@ def test_thoughts_are_shown_with_the_reply_that_came_after_them_in_later_runs_to
         assert {call["step"]: call["thoughts"] for call in calls if call["thoughts"]} == {"rank": "Let me see."}
 
 
-def test_what_the_requests_of_a_prompt_share_is_kept_once(url: str, write: Write) -> None:
-    messages = [{"role": "system", "content": "Be strict."}, {"role": "user", "content": "the data of "}]
-    body = json.dumps({"model": "m", "messages": messages, "seed": 1})
-    change(
-        url,
-        "update llm_calls set request = replace($body, 'the data of ', 'the data of ' || step || ' ' || sample_id)",
-        body=body,
-    )
-    page = write("latest", "--warehouse", url)
-    calls = [(call, sample["sample_id"]) for sample in page.samples for call in sample["calls"]]
-    assert len({call["fixed"] for call, _ in calls}) == 1
-    assert all(call["request"] == f"the data of {call['step']} {sample_id}" for call, sample_id in calls)
-    (fixed,) = page.unpack("fixed").values()
-    assert json.loads(fixed) == {"model": "m", "messages": messages[:1], "seed": 1}
-
-
 # First and last message of a request, or none, and what of it is the call's own text.
 REQUESTS: tuple[tuple[object, object, str | None], ...] = (
     ({"content": "twice"}, {"content": "twice"}, "twice"),
@@ -325,9 +309,8 @@ def test_equal_runs_give_equal_files(house: House, page: ReportPage, write: Writ
     assert write(house.run_id).source == page.source
 
 
-@pytest.mark.parametrize("attack", [" ".join(ATTACKS), *(pytest.param(one, marks=pytest.mark.slow) for one in ATTACKS)])
-def test_no_text_becomes_markup(house: House, url: str, page: ReportPage, write: Write, attack: str) -> None:
-    texts = ("question", "answer", "ground_truth")
+def test_no_text_becomes_markup(house: House, url: str, page: ReportPage, write: Write) -> None:
+    texts, attack = ("question", "answer", "ground_truth"), " ".join(ATTACKS)
     change(
         url,
         *(f"update samples set {name} = $attack" for name in texts),
@@ -362,12 +345,7 @@ def test_no_control_character_of_a_text_reaches_the_page(url: str, write: Write)
     assert page.sample(HOSTILE_ID)["question"] == f"What does {MARKUP} mean? {HOSTILE}", "data stay unchanged"
 
 
-@pytest.mark.parametrize(("href", "is_link"), [
-    ("https://example.org/c/1", True),
-    ("javascript:alert(1)", False),
-    pytest.param("data:text/html,x", False, marks=pytest.mark.slow),
-    pytest.param("//x.org", False, marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize(("href", "is_link"), [("https://example.org/c/1", True), ("javascript:alert(1)", False)])
 def test_only_web_addresses_become_links(url: str, write: Write, href: str, is_link: bool) -> None:
     change(url, "update runs set href = $href", href=href)
     page = write("latest", "--warehouse", url)
@@ -386,18 +364,7 @@ def test_the_page_allows_its_own_script_and_style_and_nothing_else(page: ReportP
         digest = base64.b64encode(hashlib.sha256(element.text.encode()).digest()).decode()
         assert rules[name] == f"'sha256-{digest}'"
     assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
-
-
-def test_nothing_is_loaded_from_anywhere(page: ReportPage) -> None:
-    assert not {element.tag for element in page.elements} & {
-        "link",
-        "img",
-        "iframe",
-        "object",
-        "embed",
-        "base",
-        "image",
-    }
+    assert (rules["require-trusted-types-for"], rules["trusted-types"]) == ("'script'", "'none'")
+    assert not {"link", "img", "iframe", "object", "embed", "base", "image"} & {one.tag for one in page.elements}
     assert not any(name in element.attributes for element in page.elements for name in ("src", "srcset", "style"))
-    (style,) = page.find("style")
     assert not re.search(r"url\(|@import", style.text)

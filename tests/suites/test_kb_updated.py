@@ -146,7 +146,6 @@ def test_server_that_is_down_is_named_without_its_secrets(tmp_path: Path) -> Non
     ("status", "answer", "message"),
     [
         (401, b'{"exception_message": "Unauthorized"}', "PREFECT_API_AUTH_STRING"),
-        (404, b'{"detail": "Not Found"}', "ends in /api"),
         (422, b'{"detail": "no"}', 'status 422: {"detail": "no"}'),
         (200, b"<html>", "not Prefect's API"),
     ],
@@ -200,15 +199,12 @@ def test_older_events_are_not_requested(server: EventServer) -> None:
         ({}, None, (), None),
         ({"version": "v1", "changed": ["a", "b", "a"]}, "v1", ("a", "b"), None),
         ({"version": 7, "changed": "a"}, "7", ("a",), None),
-        ({"version": 1.5, "changed": [1, 2]}, "1.5", ("1", "2"), None),
         ({"version": "  ", "changed": []}, None, (), None),
         ({"version": ["v1"]}, None, (), "version is not a text"),
-        ({"version": True}, None, (), "version is not a text"),
         ({"version": "v" * 2_000}, "v" * 1_000, (), "longer than"),
         ({"changed": {"a": 1}}, None, (), "not a list"),
         ({"changed": ["a", None, {"b": 1}, "", "c"]}, None, ("a", "c"), "3 of its 5 changed ids"),
         ("no object", None, (), None),
-        (None, None, (), None),
     ],
 )
 def test_payload_of_any_shape_is_an_update(

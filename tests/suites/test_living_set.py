@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -149,9 +148,8 @@ def test_a_night_says_what_became_of_its_set(
         more = '\n[notify]\nwebhook = "${HOOK}"\non = ["completed"]\n\n[gate]\nmin_coverage = 0.0\n'
         write_suite(tmp_path, "lexical", more=more)
         place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home), "HOOK": webhook.url})
-        ran = place.call_process("run", "port.toml", "--json")
+        ran = place.call("run", "port.toml", "--json")
     assert ran.status == 0, ran.stderr
-    assert not re.search("INFO|Beginning flow run|temporary server", ran.stderr), "Prefect's own lines are muted"
     testset = ran.document["testset"]
     assert (testset["set_hash"], testset["parent_hash"]) == (load_set(tmp_path / "questions.jsonl").set_hash, before)
     line = RefreshedTestset.model_validate_json(json.dumps(testset)).describe()

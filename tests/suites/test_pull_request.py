@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cli_process import Place
 from markdown_it import MarkdownIt
 from prefect_holder import find_server
 
@@ -58,8 +59,8 @@ def write_answers(folder: Path, *, wrong: int) -> None:
     (folder / "answers.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
-def run_steps(folder: Path, prefect_home: Path) -> tuple[dict[str, str], dict[str, int]]:
-    """Run the steps that are commands; return the outputs of the evaluation and the exit status of each step."""
+def run_steps(folder: Path, prefect_home: Path, only: str = "") -> tuple[dict[str, str], dict[str, int]]:
+    """Run the steps that are commands, or one; return the outputs of the evaluation and the exit status of each."""
     contexts = {
         "inputs.suite": "nightly.toml", "inputs.warehouse": "evalhouse.duckdb", "github.token": "token",
         "steps.artifact.outputs.artifact-url": "https://github.com/OWNER/REPO/artifacts/1",
@@ -70,7 +71,7 @@ def run_steps(folder: Path, prefect_home: Path) -> tuple[dict[str, str], dict[st
     outputs, statuses = folder / "outputs.txt", {}
     outputs.write_text("")
     for step in yaml.safe_load(ACTION.read_text(encoding="utf-8"))["runs"]["steps"]:
-        if "run" not in step or step["name"] == "Install":
+        if "run" not in step or step["name"] == "Install" or (only and step["name"] != only):
             continue
         for line in outputs.read_text().splitlines():
             name, _, value = line.partition("=")
@@ -90,6 +91,7 @@ def run_steps(folder: Path, prefect_home: Path) -> tuple[dict[str, str], dict[st
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         statuses[step["name"]] = done.returncode
         assert done.returncode == 0 or step["name"] == "Decide", done.stderr
+        assert not re.search("INFO|Beginning flow run|temporary server", done.stderr), "Prefect's own lines are muted"
     return dict(line.split("=") for line in outputs.read_text().splitlines()), statuses
 
 
@@ -134,17 +136,16 @@ def test_a_pull_request_gets_one_comment_that_each_run_renews(tmp_path: Path, pr
     (tmp_path / "gh").write_text(GH.format(python=sys.executable), encoding="utf-8")
     (tmp_path / "gh").chmod(0o755)
     write_answers(tmp_path, wrong=0)
-    first, statuses = run_steps(tmp_path, prefect_home)
-    assert (first["status"], statuses["Decide"]) == ("0", 0)
-    comment = (tmp_path / "comment.txt").read_text(encoding="utf-8")
-    assert comment.startswith("<!-- evalhouse nightly -->\n### ✅ evalhouse gate passed")
-    assert "[report](https://github.com/OWNER/REPO/artifacts/1)" in comment
-
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+    assert place.call("run", "nightly.toml").status == 0
     write_answers(tmp_path, wrong=12)
     second, statuses = run_steps(tmp_path, prefect_home)
     assert (second["status"], statuses["Decide"]) == ("1", 1)
+    run_steps(tmp_path, prefect_home, only="Comment")
     comment = (tmp_path / "comment.txt").read_text(encoding="utf-8")
     lines = comment.splitlines()
+    assert lines[0] == "<!-- evalhouse nightly -->"
+    assert "[report](https://github.com/OWNER/REPO/artifacts/1)" in comment
     assert lines[1].startswith("### ❌ evalhouse gate failed")
     # The sentence on top, main metrics with intervals, causes that grew, the cost, and samples with their statements.
     assert lines[3].startswith("**Generation is worse than in the baseline, with the same contexts")

@@ -62,14 +62,10 @@ def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         ("EVALHOUSE_TEMPERATURE", "none", "temperature", None),
         ("EVALHOUSE_TEMPERATURE", "0.3", "temperature", 0.3),
         ("EVALHOUSE_BUDGET", "2.5", "budget_usd", 2.5),
-        ("EVALHOUSE_TIMEOUT", "5", "timeout_s", 5.0),
         ("EVALHOUSE_METRICS", "factual_f1, faithfulness,", "metrics", ("factual_f1", "faithfulness")),
-        ("EVALHOUSE_TAGS", "a,b", "tags", ("a", "b")),
         ("EVALHOUSE_FRESH", "true", "fresh", True),
         ("EVALHOUSE_FRESH", "0", "fresh", False),
         ("EVALHOUSE_LIMIT", "none", "limit", None),
-        ("EVALHOUSE_LABEL", "nightly", "label", "nightly"),
-        ("EVALHOUSE_WAREHOUSE", "x.duckdb", "warehouse", "x.duckdb"),
     ],
 )
 def test_variables_are_read_as_their_settings_are(
@@ -91,8 +87,6 @@ def test_temperature_may_be_none_as_a_flag_too() -> None:
     [
         ("EVALHOUSE_CONCURRENCY", "many"),
         ("EVALHOUSE_CONCURRENCY", "0"),
-        ("EVALHOUSE_TIMEOUT", "-1"),
-        ("EVALHOUSE_TIMEOUT", "inf"),
         ("EVALHOUSE_TIMEOUT", "nan"),
         ("EVALHOUSE_TEMPERATURE", "hot"),
         ("EVALHOUSE_FRESH", "perhaps"),
@@ -221,10 +215,7 @@ def test_metric_settings_are_gathered_by_metric() -> None:
     ("text", "printed"),
     [
         ("mrr=1", "write METRIC.PARAMETER=NUMBER"),
-        (".k=1", "write METRIC.PARAMETER=NUMBER"),
-        ("mrr.=1", "write METRIC.PARAMETER=NUMBER"),
         ("mrr.k=three", "'three'; write a number"),
-        ("mrr.k=nan", "'nan'; write a number"),
         ("mrr.k=inf", "'inf'; write a number"),
         ("mrr.k", "write NAME=VALUE"),
     ],
@@ -245,14 +236,12 @@ def test_lists() -> None:
     ("judge", "variables", "embeddings"),
     [
         (None, {}, "hashing"),
-        ("lexical", {"OPENAI_API_KEY": "k"}, "hashing"),
         ("module:factory", {"OPENAI_API_KEY": "k"}, "hashing"),
         ("openai:gpt-4.1", {}, "openai:text-embedding-3-small"),
         (None, {"OPENAI_API_KEY": "k"}, "openai:text-embedding-3-small"),
         ("openai:m", {"OPENAI_BASE_URL": "https://api.openai.com/v1/"}, "openai:text-embedding-3-small"),
         # Another endpoint may have no embedding model.
         ("openai:m", {"OPENAI_BASE_URL": "http://localhost:8000/v1"}, "hashing"),
-        ("openai:m", {"OPENAI_API_BASE": "http://localhost:8000/v1"}, "hashing"),
         ("openai:m", {"EVALHOUSE_EMBEDDINGS": "hashing"}, "hashing"),
     ],
 )

@@ -202,17 +202,15 @@ def test_a_limit_that_few_samples_cannot_pass_is_named_with_the_number_that_can(
     assert [text for text in list_shortages(limits, lowest, 331) if "bleu" not in text] == []
 
 
-@pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
 @pytest.mark.parametrize(
-    ("changed", "value", "outcomes"),
+    ("against", "changed", "value", "outcomes"),
     [
-        ("", GOOD, ("passed", "passed")),
-        ("answer", GOOD, ("undecided", "undecided")),
-        ("contexts", GOOD, ("passed", "undecided")),
-        ("ground_truth", GOOD, ("undecided", "passed")),
-        ("question", GOOD, ("undecided", "undecided")),
+        ("passed", "", GOOD, ("passed", "passed")),
+        ("passed", "answer", GOOD, ("undecided", "undecided")),
+        ("passed", "contexts", GOOD, ("passed", "undecided")),
+        ("mean_of_passed", "ground_truth", GOOD, ("undecided", "passed")),
         # The same inputs, and the judge's replies are not the same: its noise is not ignored.
-        ("", "if(n = 3, 0, 0.9 + n % 3 * 0.01)", ("undecided", "undecided")),
+        ("passed", "", "if(n = 3, 0, 0.9 + n % 3 * 0.01)", ("undecided", "undecided")),
     ],
 )
 def test_a_drop_is_decided_however_few_the_samples_where_nothing_changed_that_the_metric_reads(
@@ -253,7 +251,7 @@ def test_other_baselines_are_a_choice(store: Warehouse, against: str, base: str)
     assert document["outcome"] == ("passed" if base == "refused" else "failed")
 
 
-@pytest.mark.parametrize("against", ["passed", "mean_of_passed", "previous_any", "night-0"])
+@pytest.mark.parametrize("against", ["mean_of_passed", "previous_any"])
 def test_a_baseline_without_a_common_sample_fails_the_gate_and_says_what_to_do(store: Warehouse, against: str) -> None:
     for minute in (0, 10):
         pass_night(store, f"night-{minute}", minute, GOOD)
@@ -331,11 +329,10 @@ def test_a_decision_is_on_record_with_its_checks(store: Warehouse) -> None:
     assert find_run(store, "night").gate == "failed"
 
 
-@pytest.mark.parametrize(("undecided", "outcome"), [("pass", "passed"), ("fail", "failed")])
-def test_the_first_night_leaves_drops_open(store: Warehouse, undecided: str, outcome: str) -> None:
-    limits = {"max_drop": {"factual_f1": 0.02}, "min": {"factual_f1": 0.5}, "undecided": undecided}
+def test_the_first_night_leaves_drops_open(store: Warehouse) -> None:
+    limits = {"max_drop": {"factual_f1": 0.02}, "min": {"factual_f1": 0.5}, "undecided": "fail"}
     document = decide(store, add_night(store, "night", 0, gate_limits=limits))
-    assert (document["against"], document["outcome"]) == (None, outcome)
+    assert (document["against"], document["outcome"]) == (None, "failed")
     (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]
     assert (drop["outcome"], drop["detail"]) == (
         "undecided",
@@ -365,9 +362,7 @@ def test_incomparable_limits_are_undecided_and_the_rest_decided(store: Warehouse
     assert "no_such_column" in drop["detail"]
 
 
-@pytest.mark.parametrize(
-    "columns", [{"status": "failed"}, {"status": "cancelled"}, {"kind": "collection"}, {"gate_limits": None}]
-)
+@pytest.mark.parametrize("columns", [{"status": "failed"}, {"kind": "collection"}, {"gate_limits": None}])
 def test_failed_runs_and_runs_without_a_gate_get_no_verdict(store: Warehouse, columns: dict[str, object]) -> None:
     run = add_night(store, "night", 0, **{"gate_limits": {"max_cost": 1.0}, **columns})
     assert decide_suite_gate(store, run) is None

@@ -175,30 +175,6 @@ def test_incomplete_night_passes_its_gate_and_failing_webhook_changes_no_status(
     )
 
 
-def test_gate_on_metric_that_is_not_scored_is_refused_and_notified_before_asking(harbour: Harbour) -> None:
-    harbour.write(more="\n[gate.coverage]\nmrr = 0.5\n")
-    finished = harbour.run()
-    assert finished.status == 2
-    assert finished.stderr == (
-        "Error: [gate] has limits of mrr, which the run does not score; it scores: factual_f1, faithfulness\n"
-    )
-    assert harbour.bot.stats.n_requests == 0
-    (body,) = harbour.webhook.bodies
-    assert (body["run_id"], body["status"], body["suite"]) == (None, "failed", "harbour")
-    assert body["problem"].startswith("[gate] has limits of mrr")
-
-
-def test_all_problems_of_a_suite_are_reported_first(harbour: Harbour) -> None:
-    harbour.write(more="\n[limits]\nrpm = 0\nconcurency = 2\n")
-    finished = harbour.run()
-    assert finished.status == 2
-    assert finished.stderr.splitlines() == [
-        "Error: nightly.toml, line 25: limits.rpm: got 0; input should be greater than or equal to 1",
-        "nightly.toml, line 26: limits.concurency: unknown key; did you mean concurrency?",
-    ]
-    assert harbour.webhook.posted == []
-
-
 def test_doctor_checks_a_suite_without_requests(harbour: Harbour) -> None:
     harbour.write(
         more='\n[schedule]\ncron = "0 3 * * *"\ntimezone = "Asia/Shanghai"\n[trigger]\nknowledge_base = "kb"\n'

@@ -246,10 +246,6 @@ on = ["fialed"]
             "line 2: gate: there is nothing to compare; give a limit in [gate.max_drop], or leave `against` out",
         ),
         (
-            'dataset = "sample"\n[noise]\nshare = 2',
-            "line 3: noise.share: got 2; input should be less than or equal to 1",
-        ),
-        (
             'dataset = "sample"\n[notify]\nwebhook = "${W}"\non = []',
             "line 4: notify.on: got []; name at least one ending, or leave `on` out",
         ),
@@ -274,14 +270,6 @@ on = ["fialed"]
         (
             'dataset = "sample"\nmax_wait_s = 60',
             "line 2: max_wait_s: unknown key here; it belongs in [limits] or [trigger]",
-        ),
-        (
-            'dataset = "sample"\nonly_affected = true',
-            "line 2: only_affected: unknown key here; it belongs in [trigger]",
-        ),
-        (
-            'dataset = "sample"\n[schedule]\ncron = "0 0 31 2 *"',
-            "line 3: schedule.cron: got '0 0 31 2 *'; that day never comes, so it would never fire",
         ),
         (
             'dataset = "sample"\n[notify]\nwebhook = "https://x/$TOKEN"',
@@ -378,10 +366,7 @@ LONG_CRONS = {
     "0 0 3 * * *": "0 3 * * *",
     "0 */5 9-17 * * MON-FRI": "*/5 9-17 * * MON-FRI",
     "0 30 2 ? * 2-6": "30 2 * * 1-5",
-    "0 0 3 1 * ?": "0 3 1 * *",
     "0 0 3 ? * 6#3 *": "0 3 * * 5#3",
-    "0 0 3 * * * 2027": "0 3 * * *",
-    "0 3 * * * 2027": "0 3 * * *",
     "0 3 * * ? *": "0 3 * * *",
     "0 3 ? * MON-FRI *": "0 3 * * MON-FRI",
     "a b c d e f": None,
@@ -425,12 +410,8 @@ def test_six_or_seven_fields_are_refused_with_the_five_that_mean_the_same(cron: 
 CHANGES = [
     ("30 2 * * *", "Europe/Berlin", "2027-03-27T12:00+00:00", ["03-28T00:30", "03-29T00:30"]),
     ("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00+00:00", ["10-25T00:30", "10-26T01:30"]),
-    ("30 2 * * *", "America/New_York", "2027-03-13T12:00+00:00", ["03-14T06:30", "03-15T06:30"]),
-    ("30 1 * * *", "America/New_York", "2026-10-31T12:00+00:00", ["11-01T05:30", "11-02T06:30"]),
     ("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T12:00+00:00", ["10-03T15:15", "10-04T15:15"]),
-    ("45 1 * * *", "Australia/Lord_Howe", "2027-04-03T12:00+00:00", ["04-03T14:45", "04-04T15:15"]),
     ("0 0 * * *", "America/Santiago", "2026-09-05T12:00+00:00", ["09-06T03:00", "09-07T03:00"]),
-    ("0 3 * * *", "UTC", "2027-03-27T12:00+00:00", ["03-28T03:00", "03-29T03:00"]),
 ]
 
 

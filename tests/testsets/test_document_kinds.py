@@ -130,7 +130,6 @@ def test_a_page_is_read_without_what_surrounds_its_text(tmp_path: Path) -> None:
         ("<p>Menu<main><h1>年假</h1><p>二十四天</main><p>Imprint", ("年假",), "二十四天"),
         ('<div role="navigation">x</div><article><h2>A</h2>Words</article>', ("A",), "Words"),
         ("<h1></h1><ul><p>x</ul></ol></td>y", (), "x\n\ny"),
-        ("<div>" * 200 + "deep" + "</div>" * 200, (), "deep"),
         (
             '<?xml version="1.0" encoding="big5"?><html><body><p>Words of *XHTML*</p></body></html>',
             (),
@@ -156,15 +155,6 @@ def test_a_page_may_declare_its_encoding(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_bytes(page.encode("big5"))
     (passage,) = read(tmp_path)
     assert (passage.headings, passage.text, passage.language) == (("退貨",), "三十天之內可以退貨。", "zh")
-
-
-def test_a_page_of_nothing_is_named(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text("<nav>Home</nav>", encoding="utf-8")
-    with pytest.raises(TestsetError, match="no text in it"):
-        read(tmp_path)
-    (tmp_path / "page.html").write_text("", encoding="utf-8")
-    with pytest.raises(TestsetError, match="no text in it"):
-        read(tmp_path)
 
 
 LEAVE = [
@@ -207,8 +197,6 @@ def test_a_pdf_without_an_outline_is_read_by_its_pages(tmp_path: Path) -> None:
     [
         ([["A kick\u00adoff is on\u00adcall, and the cus\u00ad", "tomer is on\u00ad", "call."]],
          "A kick-off is on-call, and the customer is on-call."),
-        ([["Well-known pro\u00adgram\u00admers are paid for each pro\u00ad", "gram that they write."]],
-         "Well-known programmers are paid for each program that they write."),
         ([["Tightly they scoped it, and all their work is tightly-", "scoped in the pre- and post-",
            "war years, by all of us that were there and also knew COVID-", "19 only."]],
          "Tightly they scoped it, and all their work is tightly-scoped in the pre- and postwar years, by all of us "
@@ -340,9 +328,7 @@ CHOICE = f"<mc:AlternateContent {CHOICES}>{{}}</mc:AlternateContent>"
     [
         DRAWN,
         PICT,
-        CHOICE.format(f"<mc:Choice>{DRAWN}</mc:Choice>"),
         CHOICE.format(f"<mc:Choice>{DRAWN}</mc:Choice><mc:Fallback>{PICT}</mc:Fallback>"),
-        CHOICE.format(f"<mc:Choice>{DRAWN}</mc:Choice><mc:Fallback/>"),
     ],
 )
 def test_text_boxes_of_word_are_paragraphs_once(tmp_path: Path, box: str) -> None:

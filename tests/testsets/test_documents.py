@@ -212,21 +212,15 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "parquet", "xlsx", "duckdb"])
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "duckdb"])
 def test_a_table_of_passages_keeps_its_ids(tmp_path: Path, ending: str) -> None:
     frame, path = pl.DataFrame(ROWS), tmp_path / f"passages.{ending}"
     source = str(path)
     match ending:
         case "jsonl":
             frame.write_ndjson(path)
-        case "json":
-            frame.write_json(path)
         case "csv":
             frame.write_csv(path)
-        case "parquet":
-            frame.write_parquet(path)
-        case "xlsx":
-            frame.write_excel(path)
         case _:
             with duckdb.connect(str(path)) as connection:
                 connection.execute("create table passages as select * from frame")
@@ -321,9 +315,9 @@ def test_source_without_documents_lists_its_files(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_large_base_takes_seconds_and_memory_in_proportion(tmp_path: Path) -> None:
-    """10,000 passages, compared with a quarter of them. Measured: 3 s and 30 MB for 9 MB of text."""
+    """2,000 passages, compared with a quarter of them. Measured: 1 s and 6 MB for 2 MB of text."""
     peaks = []
-    for n_documents in (250, 1000):
+    for n_documents in (50, 200):
         folder = tmp_path / str(n_documents)
         sections = [f"## Section {number}\n\n" + "Words of the section, a good many. " * 27 for number in range(10)]
         for number in range(n_documents):

@@ -107,17 +107,6 @@ def test_lexical_answer_from_sections_without_sentences_is_none() -> None:
     assert (reply["basis"], reply["answer"], reply["used"]) == ("none", "", [])
 
 
-def test_unusable_replies_of_a_judge_without_prompts_are_quoted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    def judge(prompt: str, data: Mapping[str, object]) -> Mapping[str, object]:
-        return {"answer": ""} if prompt == "answer_question" else judge_lexically(prompt, data)
-
-    monkeypatch.setattr("evalhouse.tasks.lexical.judge.judge_lexically", judge)
-    made = house.make(1, *LEXICAL, "--kinds", "fact=1")
-    assert made.status == 2
-    assert "none of the first 20 replies of lexical" in made.stderr
-    assert '{"answer":""}' in made.stderr
-
-
 def test_judge_without_a_usable_reply_makes_no_set(house: House) -> None:
     with running_endpoint(script={"write_question": lambda _: "All is well."}) as endpoint:
         point_to(endpoint.base_url)
@@ -126,24 +115,6 @@ def test_judge_without_a_usable_reply_makes_no_set(house: House) -> None:
         assert "none of the first 20 replies of openai:judge to write_question could be used" in stopped.stderr
         assert "'All is well.'" in stopped.stderr
         assert 20 <= endpoint.stats.requests.total() < 40
-
-
-@pytest.mark.usefixtures("quick_backoff")
-def test_requests_after_faults_come_later_and_nothing_is_asked_twice(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("evalhouse.tasks.asking.limits._PAUSE_S", 0.01)
-    faults = {"rate_limit": 0.1, "server_error": 0.1, "reset": 0.1}
-    with port_endpoint(faults=faults, seed=5, retry_after=0.01) as (endpoint, _):
-        point_to(endpoint.base_url)
-        first, second = (house.make(6, *MODEL, "--attempts", "20", "--force").document for _ in range(2))
-    assert first["n_questions"] == second["n_questions"] == 6
-    assert (first["n_failed"], first["set_hash"]) == (0, second["set_hash"])
-    assert first["calls"]["failed"] > 0
-    assert second["calls"]["requests"] == 0
-    sql = "select count(*) as n, count(distinct request_hash) as n_different from llm_calls where status = 'ok'"
-    (calls,) = house.read(sql)
-    assert calls["n"] == calls["n_different"] > 30
 
 
 LANGUAGES = """
@@ -159,29 +130,22 @@ where llm_calls.run_id = $run_id
 """
 
 
-@pytest.mark.parametrize(
-    ("named", "expected"),
-    [
-        ((), {("en", "en"), ("zh", "zh")}),
-        pytest.param(("--language", "en"), {("en", "en"), ("zh", "en")}, marks=pytest.mark.slow),
-    ],
-)
-def test_requests_are_in_the_language_of_their_text(
-    house: House, named: tuple[str, ...], expected: set[tuple[str, str]]
-) -> None:
+def test_requests_are_in_the_language_of_their_text(house: House) -> None:
     def list_languages(done: Finished) -> set[tuple[str, str]]:
         assert done.status in (0, 1, 3), done.stderr
         rows = house.read(LANGUAGES, run_id=done.document["run_id"])
         return {(row["spoken"], row["asked"]) for row in rows}
 
-    options = (str(house.docs), *MODEL, *named, "--json")
+    own, options = {("en", "en"), ("zh", "zh")}, (str(house.docs), *MODEL, "--json")
     with port_endpoint() as (endpoint, _):
         point_to(endpoint.base_url)
-        assert list_languages(house.make(6, *MODEL, *named)) == expected
-        assert list_languages(house.call("testset", "check", str(house.path), *options)) == expected
+        assert list_languages(house.make(4, *MODEL)) == own
+        assert list_languages(house.call("testset", "check", str(house.path), *options)) == own
+        named = house.call("testset", "check", str(house.path), *options, "--language", "en")
+        assert list_languages(named) == {("en", "en"), ("zh", "en")}
         write_base(house.docs, version=2)
         refreshed = house.call("testset", "refresh", str(house.path), *options, "--no-new")
-        assert list_languages(refreshed) <= expected
+        assert list_languages(refreshed) <= own
 
 
 @dataclass(kw_only=True)
@@ -214,19 +178,6 @@ class Spoiler:
         others = (one for one in list_stated(self.contexts) if one.fact not in question.facts)
         return next((one for one in others if one.quotes[-1].text not in quoted), None)
 
-    def translate(self, question: Written) -> Written:
-        name = find_entity(question.facts[0]).name
-        asked = pick(
-            question,
-            f"What is it that the people who wrote this have to say of {name}?",
-            f"关于{name}，这里是怎么规定的？",
-        )
-        return replace(question, question=asked)
-
-    def name_passage(self, question: Written) -> Written:
-        start = pick(question, "根据上述段落，", "According to the passage above: ")
-        return replace(question, question=start + question.question)
-
     def misquote(self, question: Written) -> Written | None:
         if not question.quotes:
             return None
@@ -241,19 +192,13 @@ class Spoiler:
         leaked = pick(question, f"{truth}那么，", f"{truth} So: ")
         return replace(question, question=leaked + question.question) if truth else None
 
-    def repeat(self, question: Written, *, reworded: bool = False) -> Written | None:
+    def repeat(self, question: Written) -> Written | None:
         before = [one for one in list_stated(self.contexts) if one.fact in self.written]
         if not before or not question.ground_truth:
             return None
         again = before[draw(question.question, len(before))]
-        wording = asked = self.written[again.fact]
-        if reworded:
-            wordings = (ask(again, number) for number in range(len(again.attribute.ask)))
-            wording = next((other for other in wordings if other != asked), asked)
-        return Written(question=wording, ground_truth=say(again), facts=(again.fact,), quotes=again.quotes)
-
-    def reword(self, question: Written) -> Written | None:
-        return self.repeat(question, reworded=True)
+        asked = self.written[again.fact]
+        return Written(question=asked, ground_truth=say(again), facts=(again.fact,), quotes=again.quotes)
 
     def embroider(self, question: Written) -> Written | None:
         more = pick(question, "市长曾两次到那里合影留念。", "The mayor had two photographs taken there.")
@@ -277,19 +222,12 @@ class Spoiler:
             return None
         return replace(question, question=ask(other), facts=(other.fact,))
 
-    def empty(self, question: Written) -> Written:
-        return replace(question, question="")
-
 
 # The check that has to turn each down, unless one before it does, and the way it is spoilt.
 WAYS: dict[str, tuple[str, Callable[[Spoiler, Written], Written | None]]] = {
-    "empty": ("form", Spoiler.empty),
-    "other_language": ("form", Spoiler.translate),
-    "names_the_passage": ("form", Spoiler.name_passage),
     "not_verbatim": ("span", Spoiler.misquote),
     "leak": ("leak", Spoiler.leak),
     "duplicate": ("duplicate", Spoiler.repeat),
-    "reworded_duplicate": ("duplicate", Spoiler.reword),
     "unsupported": ("unsupported", Spoiler.embroider),
     "unanswered": ("unanswered", Spoiler.ask_missing),
     "wrong_answer": ("wrong_answer", Spoiler.ask_other),
@@ -309,15 +247,15 @@ def squeeze(text: str) -> str:
 
 
 def test_spoilt_questions_are_turned_down_and_kept_ones_are_good(house: House) -> None:
-    spoiler = Spoiler(share=0.04)
+    spoiler = Spoiler(share=0.09)
     with port_endpoint(spoil=spoiler.spoil) as (endpoint, _):
         point_to(endpoint.base_url)
-        done = house.make(40, "--kinds", SHARES, *MODEL)
+        done = house.make(24, "--kinds", SHARES, *MODEL)
         assert done.status in (0, 3), done.stderr
         assert endpoint.stats.duplicates_answered == 0
     made = done.document
-    assert made["n_questions"] > 32
-    assert (done.status == 0) == (made["n_questions"] == 40)
+    assert made["n_questions"] > 18
+    assert (done.status == 0) == (made["n_questions"] == 24)
     reasons: dict[str, set[str | None]] = {way: set() for way in WAYS}
     for row in house.read("select question, coalesce(ground_truth, '') as truth, reason from testset_candidates"):
         way = spoiler.spoilt.get((row["question"], row["truth"]))
@@ -326,7 +264,7 @@ def test_spoilt_questions_are_turned_down_and_kept_ones_are_good(house: House) -
     for way, found in reasons.items():
         # Of two that ask the same one may stay.
         assert found <= {WAYS[way][0], *EARLIER} | ({None} if WAYS[way][0] == "duplicate" else set()), way
-    assert sum(WAYS[way][0] in found for way, found in reasons.items()) >= 5
+    assert sum(WAYS[way][0] in found for way, found in reasons.items()) >= 4
     test_set = load_set(house.path)
     for question in test_set.questions:
         assert list_facts(question.to_row())
@@ -336,7 +274,7 @@ def test_spoilt_questions_are_turned_down_and_kept_ones_are_good(house: House) -
         assert stated <= quoted
         assert (question.ground_truth is None) == (not quoted)
     rested_on = {fact for question in test_set.questions if question.spans for fact in list_facts(question.to_row())}
-    assert len(rested_on) > 20
+    assert len(rested_on) > 12
     assert not {"pewter.closing", "yinhe.closing"} & rested_on, "documents disagree about these"
 
 

@@ -98,12 +98,10 @@ def test_overlap_counts_words_in_a_row() -> None:
         ('the "portal" – now', "use the “portal” — now!", "the “portal” — now"),
         ("30 days", "within **30** days", "30** days"),
         ("30 days", "130 days, then 30 days", "30 days"),
-        ("5 kg", "1.5 kg and 5 kg", "5 kg"),
         ("is 1", "is 1,200 or is 1.", "is 1"),
         ("days", "daysish", None),
         ("14 days", "within 30 days", None),
         ("", "within", None),
-        ("x", "", None),
     ],
 )
 def test_quotation_is_found_with_other_spacing(quote: str, text: str, found: str | None) -> None:
@@ -123,7 +121,6 @@ CHANGED = [
     ("| Germany | free |",
      "| land | postage |\n| --- | --- |\n| Germany | 5 EUR |\n| France | 9 EUR |",
      "| Germany | 5 EUR |"),
-    ("- two passports", "You need:\n- one form\n- three passports\n- a pen", "- three passports"),
     ("within 30 days", "Goods may be\nsent back within 14 days of delivery. Postage is free.",
      "Goods may be\nsent back within 14 days of delivery."),
     ("A long one that says much. And one more that says as much again.", "A long one that says much.",

@@ -372,11 +372,10 @@ FERRY_IN_CHINESE = "# 奎隆渡轮\n\n## 船票\n\n奎隆渡轮的夜间船票�
     [
         ({"ferry.md": FERRY_IN_CHINESE, "lisk.md": LISK}, {"ferry.md": "ferry.md"}),
         ({"ferry.zh.md": FERRY_IN_CHINESE, "lisk.md": LISK}, {"ferry.md": "ferry.zh.md"}),
-        ({"lisk.md": LISK}, {}),
         ({"ferry.md": LISK, "lisk.md": LISK}, {}),
         ({"ferry.md": FERRY, "ferry.zh.md": FERRY_IN_CHINESE, "lisk.md": LISK}, {}),
     ],
-    ids=["in its place", "under a similar name", "gone", "another text", "beside it"],
+    ids=["in its place", "under a similar name", "another text", "beside it"],
 )
 def test_translation_in_the_place_of_a_document_is_reported(kit: Kit, docs: Docs, translated: dict[str, str]) -> None:
     kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))

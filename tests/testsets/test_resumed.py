@@ -47,7 +47,14 @@ def test_run_stopped_by_its_budget_resumes_and_pays_nothing_twice(folder: Path, 
         run_id = stopped.document["run_id"]
         assert (stopped.status, stopped.document["n_questions"] < N) == (3, True)
         spent = call_here(capsys, "resume", run_id, "--budget", "0.1", *where)
+        odd = call_here(capsys, "resume", run_id, *where, "--pool", "north")
+        (folder / "docs").rename(folder / "elsewhere")
+        gone = call_here(capsys, "resume", run_id, *where)
+        (folder / "elsewhere").rename(folder / "docs")
         done = call_here(capsys, "resume", run_id, "--budget", "1000", *where, "--json")
+    assert "--pool: a run of kind testset has no such setting" in odd.stderr
+    named = f"cannot be resumed: {folder / 'docs'}, which its command names, does not exist"
+    assert (gone.status, named in gone.stderr) == (2, True)
     assert (spent.status, "its budget is 0.1, so nothing was asked; resume with a higher one" in spent.stderr) == (
         2,
         True,
@@ -61,19 +68,6 @@ def test_run_stopped_by_its_budget_resumes_and_pays_nothing_twice(folder: Path, 
         "select count(*) as n, count(distinct request_hash) as n_different from llm_calls where status = 'ok'"
     )
     assert rows[0]["n"] == rows[0]["n_different"] > N
-
-
-def test_a_file_that_is_gone_is_named(folder: Path, capsys: Capture) -> None:
-    where = ("--warehouse", str(folder / "own.duckdb"))
-    with port_endpoint() as (endpoint, _):
-        point_to(endpoint.base_url)
-        stopped = call_here(capsys, *list_command(folder, "--budget", "0.5", *where, "--json"))
-    (folder / "docs").rename(folder / "elsewhere")
-    refused = call_here(capsys, "resume", stopped.document["run_id"], *where)
-    assert refused.status == 2
-    assert f"cannot be resumed: {folder / 'docs'}, which its command names, does not exist" in refused.stderr
-    odd = call_here(capsys, "resume", stopped.document["run_id"], *where, "--pool", "north")
-    assert "--pool: a run of kind testset has no such setting" in odd.stderr
 
 
 def test_a_check_names_its_command_and_one_of_earlier_says_that_it_has_none(tmp_path: Path, capsys: Capture) -> None:

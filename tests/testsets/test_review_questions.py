@@ -164,8 +164,6 @@ def test_the_latest_decision_counts_and_all_are_on_record(folder: Path, capsys: 
         ({"label": "maybe"}, "label is 'maybe'; it must be one of keep, fix, drop"),
         ({"label": "keep", "question": "Another?"}, "is marked keep, but its question or ground_truth was edited"),
         ({"label": "fix"}, "is marked fix, but nothing was edited"),
-        ({"label": "keep", "reviewer": ""}, "has no reviewer"),
-        ({"label": "keep", "item_hash": ""}, "has no item_hash"),
         (
             {"label": "keep", "set": "elsewhere.jsonl"},
             "the set elsewhere.jsonl is not there; name its place with --set"),

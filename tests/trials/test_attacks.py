@@ -160,8 +160,7 @@ def test_no_attack_leaves_its_block_in_any_prompt(language: str, name: str) -> N
     """Rubrics and other prompts have blocks that no trial of a step fills."""
     prompt = PROMPTS[language][name]
     for attack in ATTACKS.attacks:
-        (trial, *_) = cross(attack)
-        text = str(trial.data["question"])
+        text = str(next(cross(attack)).data["question"])
         data: dict[str, BlockValue] = {
             block: [Item(id=f"{BLOCKS[block].prefix or TURN_PREFIX}{place}", text=text) for place in (1, 2)]
             if kind == "items"

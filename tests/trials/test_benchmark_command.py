@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 from benchmark_data import EVERY_KIND, STRANGE, N, make_correctness, make_support, write_set, write_sets
-from cli_process import Finished, Place, call_here, finish, wait_for
+from cli_process import Finished, Place, call_here
 from endpoint import Asked, Endpoint, running_endpoint
 from warehouse_runs import lay_warehouse
 
@@ -278,32 +279,21 @@ def test_spent_budget_leaves_the_rest_for_a_larger_one(live_run: LiveRun) -> Non
     assert (rest["calls"]["requests"], rest["calls"]["reused"]) == (N - costs["requests"], costs["requests"])
 
 
-@pytest.mark.slow
-def test_interrupted_benchmark_reports_its_results(tmp_path: Path) -> None:
-    write_set(tmp_path / "berths", make_support(40))
-    arguments = ("benchmark", "--judge", "openai:judge", "--data", "berths", "--concurrency", "2", "--json")
-    with running_endpoint(models=("judge",), latency=0.1) as running:
-        place = Place(folder=tmp_path, variables={"OPENAI_BASE_URL": running.base_url, "OPENAI_API_KEY": "sk-x"})
-        process = place.start(*arguments)
-        wait_for(lambda: running.stats.statuses[200] >= 8, process)
-        process.send_signal(signal.SIGINT)
-        ended = finish(process)
-        assert ended.status == 130, ended.stderr
-        judge = pick(ended.document, "berths")["judge"]
-        assert judge["n"] >= 8
-        assert judge["n"] + judge["n_missing"] == 41
-        assert "stopped by SIGINT; the same command resumes from here" in ended.stderr
-        running.configure(latency=0.0)
-        rest = place.call(*arguments)
-        assert rest.document["calls"]["reused"] == judge["n"]
-        assert running.stats.duplicates_answered == 0
+def test_interrupted_benchmark_reports_its_results(live_run: LiveRun, endpoint: Endpoint) -> None:
+    def interrupt(asked: Asked) -> None:
+        if endpoint.stats.kinds["attribute"] == 8:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-
-@pytest.mark.usefixtures("endpoint")
-def test_self_hosted_model_is_benchmarked_too(live_run: LiveRun) -> None:
-    document = live_run.measure("--judge", "judge_factories:make_openai", "--data", "sets/harbour_support")
-    assert pick(document, "harbour_support")["judge"]["n"] == N + 1
-    assert pick(document, "harbour_support", "zh")["judge"]["n"] == N
+    endpoint.configure(script={"attribute": interrupt})
+    write_set(live_run.folder / "berths", make_support(40))
+    arguments = ("--judge", "openai:judge", "--data", "berths", "--concurrency", "2")
+    ended = live_run.call(*arguments, "--json")
+    assert ended.status == 130, ended.stderr
+    judge = pick(ended.document, "berths")["judge"]
+    assert 6 <= judge["n"] < 41
+    assert judge["n"] + judge["n_missing"] == 41
+    assert "stopped by SIGINT; the same command resumes from here" in ended.stderr
+    assert live_run.measure(*arguments)["calls"]["reused"] == judge["n"]
 
 
 def test_the_tables_hold_it_all(live_run: LiveRun) -> None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
 import pytest
 import yaml
 from cli_house import write_dataset
@@ -17,7 +15,6 @@ from cli_process import Finished, Place, call_here
 from endpoint import Asked, Endpoint, running_endpoint
 from prompt_files import read_content, write_prompt
 
-from evalhouse.tasks.comparing.agreement import compare_changes
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -225,12 +222,6 @@ def test_verdicts_the_judge_failed_on_are_left_out(place: Place, caller: Caller)
     assert document["changes"] == []
 
 
-def test_help_needs_no_warehouse(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = call_here(capsys, "prompts", "compare", "--help")
-    assert ended.status == 0
-    assert "OLD NEW" in ended.stdout
-
-
 def learn(caller: Caller, *arguments: str) -> Finished:
     return call_here(caller.capsys, "prompts", "learn", "--step", "attribute", *arguments)
 
@@ -273,38 +264,3 @@ def test_examples_that_do_not_help_are_not_written(place: Place, caller: Caller)
     ended = learn(caller, "--on", RUN, "-o", "vain", "--judge", "openai:deaf")
     assert "Not adopted: with examples the judge agrees with people no better beyond chance" in ended.stdout
     assert not (place.folder / "vain").exists()
-
-
-def test_too_few_reviews_are_refused(place: Place, caller: Caller) -> None:
-    ended = call_here(caller.capsys, "prompts", "learn", "--step", "classify")
-    assert ended.status == 2
-    assert "no verdict that was asked for with classify has been reviewed" in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("n_judges", "fewest_helped", "most_helpless"), [(12, 9, 3), pytest.param(100, 90, 8, marks=pytest.mark.slow)]
-)
-def test_examples_are_adopted_when_they_help_and_rarely_when_they_do_not(
-    n_judges: int, fewest_helped: int, most_helpless: int
-) -> None:
-    """Simulated judges of 60 questions with 4 reviewed verdicts each, right in 80 % of them and 92 % or 80 % with
-    examples: the decision is that of `compare_changes` over held-out verdicts."""
-    generator = np.random.default_rng(5)
-    n_adopted = {0.92: 0, 0.80: 0}
-    for share in n_adopted:
-        for seed in range(n_judges):
-            people = generator.integers(0, 2, 240)
-            old, new = (np.where(generator.random(240) < right, people, 1 - people) for right in (0.8, share))
-            names = np.array(["unsupported", "supported"])
-            frame = pl.DataFrame(
-                {"run_id": "r", "sample_id": [f"s{n // 4}" for n in range(240)], "step": "attribute",
-                 "statement_id": [f"A{n % 4}" for n in range(240)], "context_rank": None, "item_id": "",
-                 "item_hash": [str(n) for n in range(240)], "label": names[people], "reviewer": "ann", "weight": 1.0,
-                 "old_label": names[old], "new_label": names[new]},
-                schema_overrides={"context_rank": pl.Int32},
-            )  # fmt: skip
-            (change,) = compare_changes(frame, seed=seed)
-            n_adopted[share] += change.verdict == "better"
-    assert n_adopted[0.92] >= fewest_helped, n_adopted
-    # 2.5 % are expected; more than 3 of 12, or 8 of 100, come in less than 1 case of 1,000
-    assert n_adopted[0.80] <= most_helpless, n_adopted

@@ -11,7 +11,7 @@ import pytest
 from cli_house import store_all
 from pair_house import BASE, CANDIDATE, N, make_pair
 from starlette.testclient import TestClient
-from ui_house import make_client
+from ui_house import make_client, read_main
 
 from evalhouse.tasks.comparing.intervals import find_share_interval
 from evalhouse.warehouse.engine.connection import open_writer
@@ -30,13 +30,6 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 @pytest.fixture(scope="module")
 def client(warehouse: Warehouse) -> TestClient:
     return make_client(str(warehouse.location.path))
-
-
-def read_main(client: TestClient, address: str) -> str:
-    answer = client.get(address)
-    assert answer.status_code == 200, answer.text
-    main = answer.text.partition("<main")[2].partition("</main>")[0]
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main.partition(">")[2])).split())
 
 
 def list_documents(client: TestClient, given: str) -> list[str]:

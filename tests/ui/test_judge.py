@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import html
-import re
 from pathlib import Path
 
 import pytest
 from corrected_runs import Design, draw, fill_drawn
 from pair_house import BASE, CANDIDATE, N, make_pair
 from rows import RowsToCome
-from starlette.testclient import TestClient
-from ui_house import make_client
+from ui_house import make_client, read_main
 from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.tasks.comparing.agreement import describe_agreement
@@ -25,14 +22,8 @@ DESIGN = Design(n_runs=2, n_samples=80, n_picked=80, sensitivity=0.95, specifici
 REVIEWED = ("r0000", "r0001")
 
 
-def read_main(warehouse: Warehouse | TestClient, address: str = "/judge") -> str:
-    client = make_client(str(warehouse.location.path)) if isinstance(warehouse, Warehouse) else warehouse
-    answer = client.get(address)
-    assert answer.status_code == 200, answer.text
-    main = answer.text.partition("<main")[2].partition("</main>")[0]
-    # The data of a chart are not texts of the page.
-    main = re.sub(r"<script.*?</script>", " ", main, flags=re.DOTALL)
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main.partition(">")[2])).split())
+def read_page(warehouse: Warehouse) -> str:
+    return read_main(make_client(str(warehouse.location.path)), "/judge")
 
 
 @pytest.fixture
@@ -41,22 +32,22 @@ def pair(tmp_path: Path) -> Warehouse:
 
 
 def test_what_is_missing_is_reported_with_the_command_that_makes_it(pair: Warehouse) -> None:
-    page = read_main(pair)
+    page = read_page(pair)
     for command in ("evalhouse review export latest", "evalhouse run DATASET --noise 0.05", "--votes 3"):
         assert command in page
-    assert "No run yet" in read_main(lay_warehouse(pair.location.path.with_name("empty.duckdb")))
+    assert "No run yet" in read_page(lay_warehouse(pair.location.path.with_name("empty.duckdb")))
 
 
 def test_a_judge_without_a_model_has_no_noise_to_be_measured(tmp_path: Path) -> None:
     warehouse = lay_warehouse(tmp_path / "lexical.duckdb")
     insert_run(warehouse, make_run("only", status="completed"))
-    page = read_main(warehouse)
+    page = read_page(warehouse)
     assert "is deterministic: it has no noise to measure" in page
     assert "--noise" not in page
 
 
 def test_verdicts_on_the_same_texts_are_laid_beside_those_of_the_run_before(pair: Warehouse) -> None:
-    page = read_main(pair)
+    page = read_page(pair)
     n_same = N // 3
     assert "No verdict on the same texts moved: 1 run was compared with the run before." in page
     assert "The judge, its model and its prompts are the same in all 2 runs" in page
@@ -64,7 +55,7 @@ def test_verdicts_on_the_same_texts_are_laid_beside_those_of_the_run_before(pair
         connection.execute(f"update classifications set label = 'FP' where run_id = '{CANDIDATE}'")
         connection.execute(f"update llm_calls set prompt_hash = 'p2' where run_id = '{CANDIDATE}'")
     update_run(pair, CANDIDATE, judge="openai:other")
-    page = read_main(pair)
+    page = read_page(pair)
     assert f"{CANDIDATE} classify {n_same} {n_same} 67 % 0 % -66.67" in page
     assert "judge: openai:m → openai:other" in page
     assert "prompt of classify: p1 → p2" in page
@@ -81,7 +72,7 @@ def test_noise_runs_are_pooled_by_metric(pair: Warehouse) -> None:
             {"run_id": run_id, "noise_run_id": f"{run_id}-n", "metric": "faithfulness", "n_samples": 10,
              "n_changed": 2, "mean_difference": 0.0, "sd_difference": 0.3},
         )  # fmt: skip
-    page = read_main(rows.write(pair))
+    page = read_page(rows.write(pair))
     # Σd² = 2 · 9 · 0.3², over 20 pairs.
     assert "faithfulness 20 4 (20 %) 0.285 ±" in page
     assert "the newest 2 of 2" in page
@@ -100,7 +91,7 @@ def test_votes_that_differ_are_counted_by_step(pair: Warehouse) -> None:
             for vote in range(3)
         ),
     )  # fmt: skip
-    page = read_main(rows.write(pair))
+    page = read_page(rows.write(pair))
     assert "classify 4 1 (25 %) 12 1 (8 %)" in page
     assert "votes on a verdict: 1 → 3" in page
 
@@ -118,7 +109,7 @@ def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
 def test_agreement_is_that_of_the_command(reviewed: Warehouse) -> None:
     document = describe_agreement(fetch_reviewed(reviewed, REVIEWED), ["step"])
-    page = read_main(reviewed)
+    page = read_page(reviewed)
     for row in document["judge"]:
         accuracy, kappa = row["accuracy"], row["kappa"]
         assert f"{row['step']} all {row['n_verdicts']} {row['n_samples']} {accuracy['value']:.2f}" in page

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable
 from html.parser import HTMLParser
 from urllib.parse import parse_qsl
 
@@ -12,8 +10,6 @@ import pytest
 from browser import Page, find_barriers
 from cli_house import House
 from starlette.testclient import TestClient
-
-SLOW = pytest.mark.slow
 
 # Every kind of page there is; a new one is added here.
 PAGES = (
@@ -40,9 +36,6 @@ PAGES = (
 )
 
 
-# Widths of the window, and whether it is dark.
-LOOKS = ((1280, False), (390, True))
-
 # Each runs a query in a separate process; they are tried with the page.
 QUERIES = ("/sql?", "/sql.")
 
@@ -68,27 +61,22 @@ def list_parameters(address: str) -> set[str]:
     return {f"{page}?{key}" for key, _ in parse_qsl(query)} or {page}
 
 
-def name_together(address: str) -> set[str]:
-    """A page without its run, with all its parameters together."""
-    return {" ".join(sorted(list_parameters(address)))}
+def test_missing_pages_are_reported(client: TestClient) -> None:
+    for address in ("/absent", "/runs/none-such", "/assets/../app.py", "/assets/base.html", "/assets/%2e%2e/app.py"):
+        answer = client.get(address)
+        assert (answer.status_code, "notice" in answer.text) == (404, True), address
 
 
-@pytest.mark.parametrize(
-    ("list_kinds", "most_alike"),
-    [(list_parameters, 1), pytest.param(name_together, 2, marks=SLOW)],
-)
-def test_all_addresses_that_pages_link_to_are_there(
-    client: TestClient, list_kinds: Callable[[str], set[str]], most_alike: int
-) -> None:
-    """`most_alike` is how many pages of a kind are opened."""
-    waiting, seen, kinds = ["/"], set(), Counter[str]()
+def test_all_addresses_that_pages_link_to_are_there(client: TestClient) -> None:
+    """One page is opened of each kind."""
+    waiting, seen, kinds = ["/"], set(), set[str]()
     while waiting:
         address = waiting.pop()
-        its_kinds = list_kinds(address)
-        if address in seen or address.startswith(QUERIES) or all(kinds[kind] >= most_alike for kind in its_kinds):
+        its_kinds = list_parameters(address)
+        if address in seen or address.startswith(QUERIES) or its_kinds <= kinds:
             continue
         seen.add(address)
-        kinds.update(its_kinds)
+        kinds |= its_kinds
         answer = client.get(address)
         if answer.is_redirect:
             waiting.append(answer.headers["location"])
@@ -99,40 +87,15 @@ def test_all_addresses_that_pages_link_to_are_there(
     assert {"/", "/runs"} <= seen
 
 
-def test_missing_pages_are_reported(client: TestClient) -> None:
-    for address in ("/absent", "/runs/none-such", "/assets/../app.py", "/assets/base.html", "/assets/%2e%2e/app.py"):
-        answer = client.get(address)
-        assert (answer.status_code, "notice" in answer.text) == (404, True), address
-
-
-def look_at(page: Page, address: str, look: tuple[int, bool]) -> None:
-    """Open a page and find nothing that keeps anyone from using it."""
-    width, is_dark = look
-    page.show_as(width=width, dark=is_dark)
-    page.visit(page.address + address)
-    assert page.evaluate("document.querySelectorAll('h1').length") == 1
-    assert find_barriers(page) == [], address
-    assert_fits(page, address)
-
-
-def assert_fits(page: Page, address: str) -> None:
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
-
-
-def test_pages_can_be_used_by_all(page: Page, house: House) -> None:
-    """Every other page, in turns on a dark phone; that it fits into the other window is checked as well."""
-    for place, form in enumerate(PAGES[::2]):
-        address = form.format(run=house.run_id)
-        look_at(page, address, LOOKS[place % 2])
-        width, is_dark = LOOKS[1 - place % 2]
-        page.show_as(width=width, dark=is_dark)
-        assert_fits(page, address)
-    assert [problem for problem in page.problems if "status of 404" not in problem] == []
-
-
-@SLOW
-@pytest.mark.parametrize("look", LOOKS)
-def test_every_page_can_be_used_by_all_in_every_look(page: Page, house: House, look: tuple[int, bool]) -> None:
-    for form in PAGES:
-        look_at(page, form.format(run=house.run_id), look)
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (1, 2))])
+def test_pages_can_be_used_by_all(page: Page, house: House, first: int) -> None:
+    """Every third page, in turns on a dark phone; that it fits into the other window is checked as well."""
+    for place, form in enumerate(PAGES[first::3]):
+        address, looks = form.format(run=house.run_id), ((1280, False), (390, True))
+        for width, is_dark in looks if place % 2 else looks[::-1]:
+            page.show_as(width=width, dark=is_dark)
+            page.visit(page.address + address)
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
+        assert page.evaluate("document.querySelectorAll('h1').length") == 1
+        assert find_barriers(page) == [], address
     assert [problem for problem in page.problems if "status of 404" not in problem] == []

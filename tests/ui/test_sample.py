@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
-import duckdb
 import pytest
-from browser import Browser, Page, find_barriers
-from cli_house import HOSTILE_ID, House, copy_stored_house
+from browser import Page, find_barriers
+from cli_house import HOSTILE_ID, House
 from starlette.testclient import TestClient
-from ui_house import serve_ui
 
 from evalhouse.flows.ui.pages import find_flow_run_page
 from evalhouse.flows.ui.samples import quote_argument
@@ -28,7 +25,7 @@ def read_record(text: str) -> dict[str, Any]:
     return record
 
 
-@pytest.mark.parametrize("sample_id", ["tide-1", HOSTILE_ID, "zh-1", "silent-1"])
+@pytest.mark.parametrize("sample_id", [HOSTILE_ID, "silent-1"])
 def test_a_sample_has_its_record_with_any_id(client: TestClient, house: House, sample_id: str) -> None:
     answer = client.get(f"/runs/{house.run_id}/sample?{urlencode({'id': sample_id})}")
     assert answer.status_code == 200, answer.text
@@ -103,46 +100,13 @@ def test_a_browser_opens_a_sample_at_its_wrong_statement(page: Page, house: Hous
     assert page.problems == []
 
 
-def test_what_supports_a_statement_is_named_once(browser: Browser, tmp_path: Path, prefect_home: Path) -> None:
-    """The fused plan gives the ids of the contexts as the reason for a support."""
-    own = copy_stored_house(tmp_path / "house", prefect_home)
-    named = "array_to_string(list_transform(context_ranks, lambda rank: 'C' || rank), ', ')"
-    with duckdb.connect(str(own.path)) as con:
-        con.execute(f"update attributions set reason = {named} where supported")
-    with serve_ui(own.path) as address:
-        page = browser.open_page()
-        page.visit(f"{address}/runs/{own.run_id}/sample?id=tide-1")
-        page.wait_for("document.documentElement.dataset.ready")
-        shown = page.evaluate("""
-            [...document.querySelectorAll('.statement')]
-              .filter((one) => one.textContent.includes('supported by '))
-              .map((one) => [...one.querySelectorAll('.why')].map((line) => line.textContent))
-        """)
-        assert shown
-        for verdict, *reasons in shown:
-            assert re.match("supported by C[1-9]", verdict)
-            assert [reason for reason in reasons if not reason.startswith("label: ")] == []
-        record = "JSON.parse(document.getElementById('record').textContent).sample"
-        assert "Supported by C1" in page.evaluate(f"tellStatement({record}.statements[0])").splitlines()
-        page.send("Page.close")
-
-
-@pytest.mark.parametrize(
-    "clicks",
-    [[".worst a"], pytest.param(['a[href$="/samples"]', 'td a[href*="/sample?id="]'], marks=pytest.mark.slow)],
-)
-def test_three_clicks_lead_a_newcomer_to_the_wrong_statement(page: Page, clicks: list[str]) -> None:
-    """Click from the first page to the newest run, then to its worst sample, or to the list of all and its first."""
+def test_two_clicks_lead_a_newcomer_to_the_wrong_statement(page: Page) -> None:
+    """Click from the first page to the newest run, then to its worst sample."""
     page.visit(f"{page.address}/")
-    for where in ['a[href^="/runs/"]', *clicks]:
+    for where in ('a[href^="/runs/"]', ".worst a"):
         page.visit(page.evaluate(f"document.querySelector({json.dumps(f'main {where}')}).href"))
     page.wait_for("document.querySelector('.lit')")
     assert page.evaluate("/FP|FN|unsupported/.test(document.querySelector('.lit').textContent)")
     box = page.evaluate("(box => [box.top, innerHeight - box.bottom])(document.activeElement.getBoundingClientRect())")
     assert min(box) >= 0
-    assert len(clicks) < 3
     assert page.problems == []
-
-
-def test_a_hostile_id_is_quoted_in_addresses(client: TestClient, house: House) -> None:
-    assert quote("$(touch") in client.get(f"/runs/{house.run_id}/samples").text

@@ -361,28 +361,6 @@ async def test_a_server_that_ends_does_not_wait_for_a_query() -> None:
     assert answer.future.result() is True
 
 
-def test_a_page_is_there_before_its_result(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = threading.Event()
-
-    def answer(*_: object, **__: object) -> pl.DataFrame:
-        assert waits.wait(30)
-        return pl.DataFrame({"answer": [42]})
-
-    monkeypatch.setattr(sql_page, "answer_apart", answer)
-    place = urlsplit(address)
-    with socket.create_connection((place.hostname, place.port)) as browser:
-        browser.sendall(f"GET /sql?q=select+42 HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n".encode())
-        page = b""
-        while b"Running" not in page:
-            page += browser.recv(65_536)
-        assert b"<h2>Result" not in page
-        waits.set()
-        while piece := browser.recv(65_536):
-            page += piece
-    assert b">42</span>" in page
-    assert b"</html>" in page
-
-
 def test_by_keyboard_alone_a_query_is_written_run_and_stopped(
     address: str, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
