@@ -138,28 +138,6 @@ def test_texts_and_verdicts_come_through_whole(house: House, ask: Ask, page: Rep
         assert statement["ranks"] == (row["context_ranks"] or [])
 
 
-def test_a_statement_is_marked_where_it_is(page: ReportPage) -> None:
-    sample = page.sample("tide-1")
-    first = next(statement for statement in sample["statements"] if statement["id"] == "A1")
-    span, (rank,) = first["span"], first["ranks"]
-    assert sample["answer"][span["start"] : span["end"]] == "High tide at Brankmouth is at 6 in the morning"
-    evidence, context = first["evidence"][str(rank)], sample["contexts"][rank - 1]["text"]
-    assert context[evidence["start"] : evidence["end"]] == "high tide at Brankmouth is at 6 in the morning"
-
-
-def test_every_verdict_leads_to_the_raw_call_that_gave_it(house: House, ask: Ask, page: ReportPage) -> None:
-    sql = f"select sample_id, statement_id, call_id from classifications where run_id = '{house.run_id}'"
-    for row in select(ask, sql):
-        sample = page.sample(row["sample_id"])
-        (statement,) = [one for one in sample["statements"] if one["id"] == row["statement_id"]]
-        call = sample["calls"][statement["calls"]["classify"]]
-        assert (call["call_id"], call["step"]) == (row["call_id"], "classify")
-        assert row["statement_id"] in call["reply"]
-    sample = page.sample("tide-1")
-    (context, _) = sample["contexts"]
-    assert sample["calls"][context["call"]]["step"] == "rank"
-
-
 def test_a_reused_reply_is_shown_with_the_run_it_comes_from(house: House, page: ReportPage, write: Write) -> None:
     first, second = page.sample("tide-1"), write("latest").sample("tide-1")
     assert [call["from_run"] for call in first["calls"]] == [None] * 6

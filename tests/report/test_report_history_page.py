@@ -88,7 +88,9 @@ def test_the_keyboard_reaches_the_search_and_every_table(page: Page) -> None:
     assert set(regions) == {0}
 
 
-@pytest.mark.parametrize("width", [390, 1400, *(pytest.param(width, marks=pytest.mark.slow) for width in (320, 961, 1280))])
+@pytest.mark.parametrize(
+    "width", [390, 1400, *(pytest.param(width, marks=pytest.mark.slow) for width in (320, 961, 1280))]
+)
 def test_nothing_is_clipped(page: Page, width: int) -> None:
     page.show_as(width=width)
     assert find_clipped(page) == []

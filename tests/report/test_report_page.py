@@ -433,7 +433,7 @@ def test_attacks_in_texts_stay_texts(long_page: Page) -> None:
     assert long_page.evaluate("document.title") == title
 
 
-WIDTHS = (390, 1400, *(pytest.param(width, marks=pytest.mark.slow) for width in (320, 961, 1280)))
+WIDTHS = (390, 1280, *(pytest.param(width, marks=pytest.mark.slow) for width in (320, 961)))
 
 
 @pytest.fixture(scope="module")

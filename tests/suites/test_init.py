@@ -80,21 +80,11 @@ def test_init_proposes_the_bots_members_and_can_be_called_again(place: Place) ->
     assert tomllib.loads((place.folder / "tides.toml").read_text())["target"]["answer"] == "$.reply"
 
 
-@pytest.mark.parametrize(
-    ("row", "printed"),
-    [
-        (
-            {"conversation": [{"role": "user", "content": "Is it far?"}, {"role": "assistant", "content": "No."}]},
-            ("1 questions are asked in the middle of a conversation", "leave these rows out"),
-        ),
-        ({"question": ["Is it?"]}, ("line 3", "question is a list, not text")),
-    ],
-)
-def test_what_a_run_of_all_questions_would_refuse_is_reported_at_once(
-    place: Place, row: dict[str, object], printed: tuple[str, ...]
-) -> None:
+def test_what_a_run_of_all_questions_would_refuse_is_reported_at_once(place: Place) -> None:
+    turns = [{"role": "user", "content": "Is it far?"}, {"role": "assistant", "content": "No."}]
+    printed = ("1 questions are asked in the middle of a conversation", "leave these rows out")
     with (place.folder / "tides.jsonl").open("a", encoding="utf-8") as file:
-        file.write(f"{json.dumps(QUESTION | {'id': 'tide-3'} | row)}\n")
+        file.write(f"{json.dumps(QUESTION | {'id': 'tide-3', 'conversation': turns})}\n")
     with start_rag_bot(place.folder / "documents") as bot:
         made = place.call("init", "tides.toml", "--url", bot.url, "--dataset", "tides.jsonl")
         assert bot.stats.questions == [QUESTION["question"]]

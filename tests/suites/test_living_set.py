@@ -163,11 +163,9 @@ def test_a_night_says_what_became_of_its_set(
 
 UNRUNNABLE = {
     "gate of a metric that is not scored": ("[gate.min]\nfaithfulness = 0.5\n", "[gate] has limits of faithfulness"),
-    "target that cannot be imported": ('[target]\ncallable = "absent:ask"\n', "absent"),
     "target that nothing listens for": ('[target]\nurl = "http://127.0.0.1:9/ask"\n', "no connection to the target"),
     "folder of prompts that is missing": ('prompts = "missing"\n', "missing"),
     "missing key": ("", "OPENAI_API_KEY"),
-    "budget without a price": ("[limits]\nbudget_usd = 1\n", "a budget needs a price for"),
     "budget that the refresh alone spends": (
         'prices = "prices.yaml"\n[limits]\nbudget_usd = 0.0000001\n', "raise budget_usd"
     ),

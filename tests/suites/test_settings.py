@@ -39,18 +39,6 @@ def test_defaults_are_those_of_the_settings() -> None:
     assert resolved.origins.keys() == RunSettings.model_fields.keys()
 
 
-def test_a_flag_wins_over_a_variable_and_a_variable_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVALHOUSE_CONCURRENCY", "7")
-    monkeypatch.setenv("EVALHOUSE_ATTEMPTS", "3")
-    resolved = resolve_settings({"concurrency": 9, "attempts": None})
-    assert resolved.settings.concurrency == 9
-    assert resolved.settings.attempts == 3
-    assert resolved.settings.votes == 1
-    assert resolved.origins["concurrency"] == "--concurrency"
-    assert resolved.origins["attempts"] == "EVALHOUSE_ATTEMPTS"
-    assert resolved.origins["votes"] == "default"
-
-
 def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVALHOUSE_JUDGE", "")
     assert resolve_settings({}).origins["judge"].startswith("default")

@@ -13,7 +13,7 @@ import pytest
 from cli_process import Finished, call_here
 from endpoint import running_endpoint
 from live_runs import point_to
-from port_answers import Quote, Stated, Written, ask, ask_for, join_sentences, list_stated, port_endpoint, say
+from port_answers import Quote, Stated, Written, ask, ask_for, join_sentences, list_stated, port_endpoint
 from port_base import list_facts, write_base
 from port_handbook import draw, find_claims, find_entity, find_language, find_steps
 
@@ -152,12 +152,11 @@ def test_requests_are_in_the_language_of_their_text(house: House) -> None:
 class Spoiler:
     """Spoils a share of the questions that a model writes, each in one way, and lists them in `spoilt`.
 
-    The way follows from the question alone. `written` has the good questions about one fact by fact.
+    The way follows from the question alone.
     """
 
     share: float
     spoilt: dict[tuple[str, str], str] = field(default_factory=dict)
-    written: dict[str, str] = field(default_factory=dict)
     contexts: Mapping[str, str] = field(default_factory=dict)
 
     def spoil(self, questions: Sequence[Written], contexts: Mapping[str, str]) -> Iterator[Written]:
@@ -168,8 +167,6 @@ class Spoiler:
             bad = WAYS[ways[int(place)]][1](self, question) if place < len(ways) else None
             if bad:
                 self.spoilt[squeeze(bad.question), squeeze(bad.ground_truth)] = ways[int(place)]
-            elif question.is_plain:
-                self.written.setdefault(question.facts[0], question.question)
             yield bad or question
 
     def find_other(self, question: Written) -> Stated | None:
@@ -192,14 +189,6 @@ class Spoiler:
         leaked = pick(question, f"{truth}那么，", f"{truth} So: ")
         return replace(question, question=leaked + question.question) if truth else None
 
-    def repeat(self, question: Written) -> Written | None:
-        before = [one for one in list_stated(self.contexts) if one.fact in self.written]
-        if not before or not question.ground_truth:
-            return None
-        again = before[draw(question.question, len(before))]
-        asked = self.written[again.fact]
-        return Written(question=asked, ground_truth=say(again), facts=(again.fact,), quotes=again.quotes)
-
     def embroider(self, question: Written) -> Written | None:
         more = pick(question, "市长曾两次到那里合影留念。", "The mayor had two photographs taken there.")
         truth = question.ground_truth
@@ -216,22 +205,14 @@ class Spoiler:
             return None
         return replace(question, question=ask(other), quotes=(*question.quotes, *other.quotes))
 
-    def make_answerable(self, question: Written) -> Written | None:
-        other = self.find_other(question)
-        if question.ground_truth or other is None:
-            return None
-        return replace(question, question=ask(other), facts=(other.fact,))
-
 
 # The check that has to turn each down, unless one before it does, and the way it is spoilt.
 WAYS: dict[str, tuple[str, Callable[[Spoiler, Written], Written | None]]] = {
     "not_verbatim": ("span", Spoiler.misquote),
     "leak": ("leak", Spoiler.leak),
-    "duplicate": ("duplicate", Spoiler.repeat),
     "unsupported": ("unsupported", Spoiler.embroider),
     "unanswered": ("unanswered", Spoiler.ask_missing),
     "wrong_answer": ("wrong_answer", Spoiler.ask_other),
-    "answerable": ("answerable", Spoiler.make_answerable),
 }
 # Checks before the expected one; a question that was asked already is a duplicate first.
 EARLIER = {"duplicate", "contradicted"}
@@ -247,7 +228,7 @@ def squeeze(text: str) -> str:
 
 
 def test_spoilt_questions_are_turned_down_and_kept_ones_are_good(house: House) -> None:
-    spoiler = Spoiler(share=0.09)
+    spoiler = Spoiler(share=0.07)
     with port_endpoint(spoil=spoiler.spoil) as (endpoint, _):
         point_to(endpoint.base_url)
         done = house.make(24, "--kinds", SHARES, *MODEL)
@@ -262,9 +243,8 @@ def test_spoilt_questions_are_turned_down_and_kept_ones_are_good(house: House) -
         if way is not None:
             reasons[way].add(row["reason"])
     for way, found in reasons.items():
-        # Of two that ask the same one may stay.
-        assert found <= {WAYS[way][0], *EARLIER} | ({None} if WAYS[way][0] == "duplicate" else set()), way
-    assert sum(WAYS[way][0] in found for way, found in reasons.items()) >= 4
+        assert found <= {WAYS[way][0], *EARLIER}, way
+    assert sum(WAYS[way][0] in found for way, found in reasons.items()) >= 3
     test_set = load_set(house.path)
     for question in test_set.questions:
         assert list_facts(question.to_row())

@@ -274,14 +274,6 @@ def write_table(kit: Kit, rows: Docs) -> None:
     kit.docs.write_text("\n".join(lines), encoding="utf-8")
 
 
-def test_passages_of_a_table_are_pointed_to_by_their_new_ids(kit: Kit) -> None:
-    write_table_set(kit, {"a1": TICKET, "a2": DOGS}, ("a1",))
-    write_table(kit, {"b1": TICKET, "b2": DOGS})
-    refreshed = kit.refresh_to(None)
-    assert (refreshed["changes"]["repointed"], refreshed["calls"]["requests"]) == (1, 0)
-    assert (kit.question.reference_context_ids, kit.question.spans[0].passage_id) == (("b1",), "b1")
-
-
 def test_passage_that_changed_its_content_stops_being_a_reference(kit: Kit) -> None:
     write_table_set(kit, {"a1": TICKET, "a2": f"{TICKET} {DOGS}", "a3": LISK}, ("a1", "a2"))
     write_table(kit, {"a1": TICKET, "a2": DOGS, "a3": LISK})

@@ -178,18 +178,6 @@ def test_invalid_decisions_change_nothing(folder: Path, capsys: Capture, changed
     assert (folder / "questions.jsonl").read_bytes() == before
 
 
-@pytest.mark.usefixtures("folder")
-def test_decisions_under_two_names_of_one_file_make_one_version(capsys: Capture) -> None:
-    first, second, *_ = ask(capsys)
-    rows = [first | {"label": "keep"}, second | {"label": "keep", "set": "./questions.jsonl"}]
-    imported = take(capsys, rows, "--reviewer", "Ann")
-    assert imported.status == 0, imported.stderr
-    (of_set,) = imported.document["sets"]
-    assert of_set["accepted"] == 2
-    decided = {question.id for question in load_set(Path("questions.jsonl")).questions if question.decision}
-    assert decided == {first["question_id"], second["question_id"]}
-
-
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     page = browser.open_page()

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from fences import ORDINARY, undo
+from fences import undo
 
 from evalhouse.prompts.render import BLOCKS, derive_nonce, render_blocks
 
@@ -85,24 +85,3 @@ def test_no_single_character_rebuilds_a_control_token_by_nfkc(token: str) -> Non
             text = token[:place] + char + token[place + len(folded) :]
             shown = show(text)[0]
             assert shown != text, f"U+{ord(char):04X} passes for {folded!r} in {token}"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<\u200b|im_end|\u200d>", "\uff1c\uff5cim_start\uff5c\uff1e", "\uff3b\uff29\uff2e\uff33\uff34\uff3d",
-        "[\u200bINST]", "\uff1c\uff0fthink\uff1e", "[gMASK]", "[THINK]", "<sop>", "<//question>", "\u1438/text\u1433",
-        "\u2991/question\u2992", "[\u13df1]", "[\ua4ee1]", "[\u216d1]", "[A\u2460]", "[G\u00b9]", "[A\u2776]",
-        "</ехресtеd_sql>", "</ground\ufe33truth>", "</que\ufb05ion>", "</a\u33b1wer>",
-    ],
-)  # fmt: skip
-def test_these_get_a_backslash(text: str) -> None:
-    shown = show(text)[0]
-    assert shown == undo(shown[:1]) + "\\" + text[1:]
-
-
-@pytest.mark.parametrize(
-    "text", [*ORDINARY, "x² [²] and a₁", "《ノート》", "f(x) ⟨a|b⟩ ⦑x⦒", "[IN] [ST]", "List<S>", "甲｜乙＜丙＞"]
-)
-def test_harmless_text_is_left_unchanged(text: str) -> None:
-    assert show(text) == text.splitlines()

@@ -44,8 +44,6 @@ from live_runs import judge_samples, lay_out_run, make_sample, make_settings, po
 from evalhouse.prompts import TURN_PREFIX, BlockValue, Item, Message, Prompt, load_prompts
 from evalhouse.prompts.render import BLOCKS, render_blocks
 from evalhouse.tasks.asking.asker import _UNUSABLE_NOTE
-from evalhouse.tasks.asking.verdicts import read_verdicts
-from evalhouse.tasks.judge.protocol import UnusableReply
 
 ATTACKS = load_attacks()
 SCENES: dict[str, Scene] = {scene.language: scene for scene in ATTACKS.scenes}
@@ -247,43 +245,3 @@ async def test_a_note_holds_nothing_of_a_reply_or_of_a_text(tmp_path: Path) -> N
         assert behind
         notes.add(re.sub(_NARROWED, "NARROWED", behind[1]))
     assert notes == {"", f"\n\n{_UNUSABLE_NOTE}", "\n\nNARROWED"}
-
-
-# -- replies that repeat an id that was planted ----------------------------------------------------------------------
-
-FORGED_IDS = [
-    "A9", "C9", "G1", "a1", "A01", "A1.", "A 1", "A1\u200b", "\u04101", "\uff211", "A\uff11", "A\u2460", "C1]", "",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("forged", [item for item in FORGED_IDS if item != "C1]"])
-def test_a_verdict_for_an_id_that_was_not_sent_is_refused(forged: str) -> None:
-    verdicts = [{"id": forged, "reason": "x", "label": "TP"}, {"id": "A1", "reason": "x", "label": "FP"}]
-    allowed = {"A1": ("TP", "FP"), "A2": ("TP", "FP")}
-    read = read_verdicts(orjson.dumps({"verdicts": verdicts}).decode(), allowed)
-    assert {item_id: verdict.label for item_id, verdict in read.by_id.items()} == {"A1": "FP"}
-    assert "no usable verdict for A2" in read.problems[-1]
-    with pytest.raises(UnusableReply):
-        read_verdicts(orjson.dumps({"verdicts": verdicts[:1]}).decode(), allowed)
-
-
-@pytest.mark.parametrize("forged", FORGED_IDS)
-def test_support_by_a_context_that_was_not_sent_is_refused(forged: str) -> None:
-    reply = orjson.dumps({"verdicts": [{"id": "A1", "reason": "x", "contexts": ["C2", forged]}]}).decode()
-    with pytest.raises(UnusableReply, match="was not given"):
-        read_verdicts(reply, dict.fromkeys(["A1"], ()), ["C1", "C2"])
-
-
-def test_an_id_that_is_answered_twice_counts_for_neither() -> None:
-    """A planted verdict beside the judge's own does not win by coming first or last."""
-    own, planted = {"id": "A1", "reason": "x", "label": "FP"}, {"id": "[A1]", "reason": "x", "label": "TP"}
-    for verdicts in ([own, planted], [planted, own], [planted, own, planted]):
-        with pytest.raises(UnusableReply, match="A1 came more than once"):
-            read_verdicts(orjson.dumps({"verdicts": verdicts}).decode(), {"A1": ("TP", "FP")})
-
-
-@pytest.mark.parametrize("label", ["tp", "TP.", "\uff34\uff30", "T\u200bP", "FN", "useful", "", None, 1])
-def test_a_label_that_is_not_on_offer_is_refused(label: object) -> None:
-    reply = orjson.dumps({"verdicts": [{"id": "A1", "reason": "x", "label": label}]}).decode()
-    with pytest.raises(UnusableReply, match="allowed: FP, TP"):
-        read_verdicts(reply, {"A1": ("TP", "FP")})

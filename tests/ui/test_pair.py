@@ -125,7 +125,6 @@ def test_flipped_verdicts_are_counted_by_step_and_way(client: TestClient) -> Non
     ("given", "n", "holds"),
     [
         ("&step=classify", 16, "TP → FN classify · ship-01 · answer changed"),
-        ("&way=better", 0, "No verdict fits"),
         ("&metric=context_recall", 16, "attribute ground truth"),
         ("&metric=factual_f1&way=worse&around=answer", 16, "classify"),
         ("&around=contexts&page=2", 16, "page 2"),
@@ -170,9 +169,7 @@ def test_samples_that_moved_are_listed_by_how_far(client: TestClient) -> None:
         ("/compare/verdicts?base=x", 400, "candidate"),
         (f"/compare/samples?{PAIR}&which=both", 400, "which is 'both'"),
         (f"/compare/verdicts?{PAIR}&metric=mrr2", 400, "metric is 'mrr2'"),
-        (f"/compare/samples?{PAIR}&by=mrr2", 400, "by is 'mrr2'"),
         (f"/compare?{PAIR}&by=mrr2", 400, "by is 'mrr2'"),
-        ("/compare/samples?base=latest&candidate=latest", 404, "both are run"),
     ],
 )
 def test_what_is_not_there_is_reported(client: TestClient, address: str, status: int, message: str) -> None:
@@ -198,7 +195,6 @@ def test_what_is_kept_of_two_runs_goes_with_their_scores(tmp_path: Path) -> None
         ("The bell rings at noon.", "The bell rings at dawn.", ["noon"], ["dawn"]),
         ("灯塔高四十二米。", "灯塔高四十三米。", ["二"], ["三"]),
         ("one two three", "one four five three", ["two"], ["four five"]),
-        ("a", "a", [], []),
         ("", "new", [], ["new"]),
         (None, "new", [], []),
         ("x " * 5000, "y " * 5000, [], []),

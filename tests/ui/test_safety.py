@@ -207,34 +207,6 @@ def test_number_of_any_size_is_answered_with_a_page(client: TestClient, run_id: 
     assert {"/runs/{run}/documents page", "/compare/samples page", "/runs page"} <= tried
 
 
-SQL = (
-    "select * from read_text('/etc/passwd')",
-    "from '/etc/passwd'",
-    "copy runs to '/tmp/evalhouse-pwned.csv'",
-    "attach '/tmp/evalhouse-pwned.duckdb' as x",
-    "set memory_limit = '100GB'",
-    "pragma enable_logging",
-    "install httpfs",
-    "select * from read_csv('http://127.0.0.1:1/x.csv')",
-    "update runs set label = 'pwned'",
-    "select 1; drop table runs",
-    "select error('</script><evil-tag>\u202e')",
-    "select * from query('select 1')",
-)
-
-
-def test_sql_reaches_only_tables(client: TestClient) -> None:
-    for place, path in enumerate(("/sql", "/sql.csv")):
-        for query in SQL[place::4]:
-            answer = client.get(path, params={"q": query})
-            # A page whose query is not refused in a moment is sent before its result.
-            is_refused = path == "/sql" and 'class="notice mistake"' in answer.text
-            assert answer.status_code == 400 or is_refused, (path, query)
-            assert "root:" not in answer.text, (path, query)
-            assert Page(answer.text).faults == [], (path, query)
-            assert not list(Path("/tmp").glob("evalhouse-pwned*"))
-
-
 FROM_OTHERS = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
 OPENED = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 

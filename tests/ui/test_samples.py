@@ -33,17 +33,11 @@ def read_ids(house: House, condition: str) -> set[str]:
     [
         ({}, "true"),
         ({"where": "factual_f1<1"}, "metric = 'factual_f1' and value < 1"),
-        ({"where": "factual_f1 >= 1"}, "metric = 'factual_f1' and value >= 1"),
         ({"where": "factual_f1 unscored"}, "metric = 'factual_f1' and value is null"),
         ({"where_metric": "mrr", "where_test": "<=", "where_number": "0.5"}, "metric = 'mrr' and value <= 0.5"),
         ({"words": "BRANKMOUTH tide"}, "sample_id = 'tide-1'"),
-        ({"words": "brankmouth gulls"}, "false"),
         ({"language": "zh"}, "sample_id = 'zh-1'"),
         ({"metadata.harbour": "Brankmouth"}, "sample_id = 'tide-1'"),
-        ({"metadata.harbour": "brank"}, "false"),
-        ({"label": "labelled"}, "false"),
-        ({"label": "unlabelled"}, "true"),
-        ({"verdict": "fp"}, "sample_id in (select sample_id from classifications where label = 'FP')"),
         (
             {"verdict": ["fp", "unsupported"]},
             "sample_id in (select sample_id from classifications where label = 'FP') and sample_id in "
@@ -79,13 +73,10 @@ def test_the_worst_come_first_and_the_unscored_last(client: TestClient, house: H
 BAD_FILTERS: tuple[tuple[dict[str, object], str], ...] = (
     ({"colour": "red"}, "the filter is 'colour'"),
     ({"where": "faithfullness<0.5"}, "did you mean faithfulness?"),
-    ({"where": "faithfulness"}, "write a metric and a test"),
     ({"where": "faithfulness<low"}, "write a metric and a test"),
     ({"where": "faithfulness<1e999"}, "is not a number"),
     ({"where_metric": "faithfulness", "where_test": "<"}, "a number is missing"),
     ({"cause": "nope"}, "cause is 'nope'; known: not_judged"),
-    ({"verdict": "tp"}, "verdict is 'tp'"),
-    ({"label": "x"}, "label is 'x'; known: labelled"),
     ({"language": "fr"}, "language is 'fr'; known: en, zh"),
     ({"sort": "name'; drop table runs"}, "sort is"),
     ({"cause": ["hallucinated", "not_judged"]}, "cause is 2 times"),
