@@ -9,7 +9,6 @@ import pytest
 
 from evalhouse.flows.report.sections import build_head, explain_metrics, rank_causes
 from evalhouse.flows.results.headline import Against
-from evalhouse.flows.results.output import write_share
 from evalhouse.tasks.comparing.changes import Part
 from evalhouse.tasks.comparing.paired import Paired, Verdict
 from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
@@ -177,13 +176,6 @@ def test_causes_come_by_size_an_error_first() -> None:
     assert [row["before"] for row in rows] == [0, 7, 0, 0, 83, 0]
     assert [row["percent"] for row in rows] == ["22 %", "6 %", "6 %", "25 %", "57 %", "10 %"]
     assert rows[0]["interval"] == "10 to 20 %"
-
-
-@pytest.mark.parametrize(
-    ("share", "text"), [(0.0, "0 %"), (1.0, "100 %"), (0.004, "0.4 %"), (0.996, "99.6 %"), (0.355, "36 %"), (None, "–")]
-)
-def test_a_share_is_reported_as_per_cent(share: float | None, text: str) -> None:
-    assert write_share(share) == text
 
 
 def test_a_metric_means_what_its_file_states_else_its_first_half_sentence() -> None:

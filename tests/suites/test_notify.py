@@ -22,6 +22,14 @@ from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
 from evalhouse.warehouse.store import Warehouse
 
+
+def make_failed(kind: str, metric: str, limit: float, value: float, detail: str) -> dict[str, Any]:
+    """A check that failed, with an interval of a fifth of what was found."""
+    interval = {"ci_low": value * 0.8, "ci_high": value * 1.2, "noise_floor": None}
+    found = {"value": value, "beyond": abs(value - limit), "outcome": "failed", "detail": detail}
+    return {"kind": kind, "metric": metric, "limit": limit, **interval, **found}
+
+
 GATE: dict[str, Any] = {
     "outcome": "failed",
     "undecided": "pass",
@@ -30,30 +38,8 @@ GATE: dict[str, Any] = {
     "against": None,
     "baseline": {"against": None, "run_ids": [], "accepted": None},
     "checks": [
-        {
-            "kind": "min",
-            "metric": "factual_f1",
-            "limit": 0.8,
-            "value": 0.5,
-            "ci_low": 0.4,
-            "ci_high": 0.6,
-            "beyond": 0.3,
-            "noise_floor": None,
-            "outcome": "failed",
-            "detail": "the whole interval is beyond the limit",
-        },
-        {
-            "kind": "trend",
-            "metric": "faithfulness",
-            "limit": 0.01,
-            "value": 0.05,
-            "ci_low": 0.03,
-            "ci_high": 0.07,
-            "beyond": 0.04,
-            "noise_floor": None,
-            "outcome": "failed",
-            "detail": "a significant drop",
-        },
+        make_failed("min", "factual_f1", 0.8, 0.5, "the whole interval is beyond the limit"),
+        make_failed("trend", "faithfulness", 0.01, 0.05, "a significant drop"),
         {"kind": "min", "metric": "mrr", "limit": 0.1, "outcome": "passed"},
     ],
 }
@@ -150,7 +136,7 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         "gate failed: 2 failed, 0 undecided, 1 passed",
         "factual_f1: mean at least 0.800: found 0.500 (0.400 to 0.600), beyond the limit by 0.300: "
         "the whole interval is beyond the limit",
-        "faithfulness: fall over nights at most 0.010: found 0.050 (0.030 to 0.070), beyond the limit by 0.040: "
+        "faithfulness: fall over nights at most 0.010: found 0.050 (0.040 to 0.060), beyond the limit by 0.040: "
         "a significant drop",
         "https://example.org/c/1",
         "next: evalhouse compare night-1 night-2",

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.suites import KeyPath, explain_misplaced, find_lines, load_suite_text, write_path
+from evalhouse.flows.preparing.suites import KeyPath, find_lines, load_suite_text
 
 EVERY_FORM = """\
 # a comment = "with a key"
@@ -44,14 +44,6 @@ def test_every_way_to_begin_a_line_with_a_key_is_found() -> None:
         ("dotted", "two.three"): 6, ("list",): 7, ("inline",): 11, ("after",): 12, ("table",): 14, ("table", "key"): 15,
         ("spaced",): 17, ("spaced", "sub"): 17, ("spaced", "sub", "key"): 18, ("array",): 19, ("array", "k"): 20,
     }  # fmt: skip
-
-
-def test_value_within_a_key_has_the_line_of_the_key(tmp_path: Path) -> None:
-    path = tmp_path / "suite.toml"
-    path.write_text("a = 1\nlist = [\n  1,\n  2,\n]\ninline = { c = 1 }\n[t]\nk = 1\n")
-    text = load_suite_text(path)
-    places = {("list", 1): 2, ("inline", "c"): 6, ("t", "k", 0): 8, ("t", "other"): 7, (): 1}
-    assert {place: text.find_line(place) for place in places} == places
 
 
 def test_no_line_is_named_where_a_text_looks_like_the_same_key(tmp_path: Path) -> None:
@@ -98,17 +90,6 @@ def test_lines_are_those_that_were_written(tables: dict[str, dict[str, Any]]) ->
     assert tomllib.loads(text) == tables, "the test writes TOML"
     found = find_lines(text)
     assert {path: found[path] for path in expected} == expected
-
-
-def test_a_path_is_written_as_a_person_writes_it() -> None:
-    assert write_path(("target", "headers", "X-Key")) == "target.headers.X-Key"
-    assert write_path(("metrics", 1)) == "metrics[2]"
-    assert write_path(()) == ""
-
-
-def test_unknown_key_gets_a_suggestion_or_the_allowed_keys() -> None:
-    assert explain_misplaced("embedings", ["embeddings", "rpm"]) == "unknown key; did you mean embeddings?"
-    assert explain_misplaced("xyz", ["embeddings", "rpm"]) == "unknown key; allowed: embeddings, rpm"
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_faults_and_a_kill_lose_nothing_and_nothing_is_paid_twice(tmp_path: Path
         command, n_asked = ("testset", "refresh", path.name, second.name, *asking), len(endpoint.asked)
         recorded = read_recorded(tmp_path / "evalhouse.duckdb").keys()
         process = place.start(*command)
-        wait_for(lambda: len(endpoint.asked) >= n_asked + 10, process)
+        wait_for(lambda: len(endpoint.asked) >= n_asked + 4, process)
         process.send_signal(signal.SIGKILL)
         assert finish(process).status == -signal.SIGKILL
         endpoint.settle()

@@ -92,9 +92,9 @@ def test_pages_can_be_used_by_all(page: Page, house: House, first: int) -> None:
     """Every third page, in turns on a dark phone; that it fits into the other window is checked as well."""
     for place, form in enumerate(PAGES[first::3]):
         address, looks = form.format(run=house.run_id), ((1280, False), (390, True))
+        page.visit(page.address + address)
         for width, is_dark in looks if place % 2 else looks[::-1]:
             page.show_as(width=width, dark=is_dark)
-            page.visit(page.address + address)
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
         assert page.evaluate("document.querySelectorAll('h1').length") == 1
         assert find_barriers(page) == [], address
