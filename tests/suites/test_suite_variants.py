@@ -280,6 +280,6 @@ def test_what_a_night_does_after_a_run_that_fails(
             for _ in range(2):
                 resumed = house.place.call("resume", own, "--budget", "5", "--warehouse", "w.duckdb")
                 assert resumed.status == 0, resumed.stderr
-            assert house.read_nights("variant, status") == [(name, "completed") for name in (None, "large", "cheap")]
+            assert sorted(house.read_nights("status, variant")[1:]) == [("completed", "cheap"), ("completed", "large")]
             assert house.count_asked() == {"small": 24, "large": 24, "cheap": 24}
             assert house.judge.stats.duplicates_answered == 0

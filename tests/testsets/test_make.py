@@ -139,7 +139,7 @@ def test_requests_are_in_the_language_of_their_text(house: House) -> None:
     own, options = {("en", "en"), ("zh", "zh")}, (str(house.docs), *MODEL, "--json")
     with port_endpoint() as (endpoint, _):
         point_to(endpoint.base_url)
-        assert list_languages(house.make(4, *MODEL)) == own
+        assert list_languages(house.make(6, *MODEL)) == own
         assert list_languages(house.call("testset", "check", str(house.path), *options)) == own
         named = house.call("testset", "check", str(house.path), *options, "--language", "en")
         assert list_languages(named) == {("en", "en"), ("zh", "en")}

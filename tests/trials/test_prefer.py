@@ -321,6 +321,7 @@ def test_run_that_cannot_be_resumed_is_refused(house: House, monkeypatch: pytest
     assert (forgotten.status, asked) == (2, [])
     assert "were forgotten on" in forgotten.stderr
     assert "give the command again" in forgotten.stderr
+    preferring_judge.use(always("neither"))
     run_id = house.prefer("two.jsonl", *COLUMNS, "--attempts", "1", "--limit", "1", "--fresh", status=3)["run_id"]
     refused = house.call("resume", run_id, "--pool", "north")
     assert "--pool: a run of kind prefer has no such setting" in refused.stderr
