@@ -43,7 +43,7 @@ from evalhouse.flows.preparing.request import RunRequest, Trigger, find_unfinish
 from evalhouse.flows.run.open_run import open_run
 from evalhouse.flows.run.outcome import STORED, RunResult, explain_incomplete, make_result
 from evalhouse.flows.server.interrupts import wait_for_warehouse
-from evalhouse.flows.shards import collect_shards, create_child_task, judge_shards
+from evalhouse.flows.shards import collect_shards, create_child_task, end_earlier_pauses, judge_shards
 from evalhouse.tasks.load import load
 from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS, LiveRun, find_live_run, is_open
 from evalhouse.tasks.score import pick_score_task, publish
@@ -231,6 +231,7 @@ async def within_flow_run(live_run: LiveRun) -> AsyncIterator[None]:
     """
     live_run.flow_run_id = str(flow_run.id)
     update_run(live_run.warehouse, live_run.run_id, flow_run_id=live_run.flow_run_id)
+    await end_earlier_pauses(live_run)
     progress: AbstractAsyncContextManager[None] = nullcontext()
     # Of each task run that has tags Prefect asks the server for limits by that name, which our own has none of.
     task_tags: AbstractContextManager[object] = TagsContext(current_tags=set())

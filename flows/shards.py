@@ -4,10 +4,12 @@
 """
 
 import asyncio
+import atexit
 import importlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, cast
 from uuid import UUID, uuid4
 
@@ -21,12 +23,15 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Pending
 from prefect.task_engine import run_task_async
 
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.server.api import find_api
 from evalhouse.tasks.load import collect
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleStep, SampleWork, Stored, limit_time, write
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
 from evalhouse.warehouse.steps import find_step, list_earlier_tasks, list_tasks
 
 _SUSPENDED: Final = "suspended in Prefect; resumed there, or by `evalhouse resume`, it continues"
+_RESUMED: Final = "another flow run has resumed the run"
 _PAUSED_LOOK_S: Final = 2.0
 
 
@@ -105,9 +110,7 @@ async def wait_while_paused(live_run: LiveRun) -> None:
     """
     if not live_run.across_machines:
         return
-    names = [live_run.run_id, f"{live_run.settings.suite_name} {live_run.run_id}"]
-    states = {"name": {"any_": ["Paused", "Suspended"]}}
-    paused, is_reported = FlowRunFilter.model_validate({"name": {"any_": names}, "state": states}), False
+    paused, is_reported = _filter_paused(live_run), False
     with suppress(httpx.HTTPError, PrefectException):
         async with get_client() as client:
             while rows := await client.read_flow_runs(flow_run_filter=paused, limit=1):
@@ -116,12 +119,49 @@ async def wait_while_paused(live_run: LiveRun) -> None:
                 if state is not None and state.name == "Suspended" and own is not None:
                     if own != str(rows[0].id):  # of a suite, whose resumption has another child flow run
                         await client.set_flow_run_state(UUID(own), Cancelled(message=_SUSPENDED), force=True)
+                    if rows[0].deployment_id is not None:
+                        atexit.register(report_suspended, rows[0].id, rows[0].deployment_id)
                     raise Pause(_SUSPENDED, state=state)
                 if not is_reported:
                     get_run_logger().info("Paused: no further shard begins before the flow run is resumed.")
                 is_reported = True
                 live_run.asker.raise_if_stopped()
                 await asyncio.sleep(_PAUSED_LOOK_S)
+
+
+def _filter_paused(live_run: LiveRun) -> FlowRunFilter:
+    names = [live_run.run_id, f"{live_run.settings.suite_name} {live_run.run_id}"]
+    return FlowRunFilter.model_validate({"name": {"any_": names}, "state": {"name": {"any_": ["Paused", "Suspended"]}}})
+
+
+async def end_earlier_pauses(live_run: LiveRun) -> None:
+    """Cancel paused flow runs of earlier processes of a run that this one resumes: they would pause it again."""
+    if not (live_run.across_machines and live_run.resumed):
+        return
+    with suppress(httpx.HTTPError, PrefectException):
+        async with get_client() as client:
+            for row in await client.read_flow_runs(flow_run_filter=_filter_paused(live_run)):
+                if str(row.id) != live_run.flow_run_id:
+                    await client.set_flow_run_state(row.id, Cancelled(message=_RESUMED), force=True)
+
+
+def report_suspended(flow_run_id: UUID, deployment_id: UUID) -> None:
+    """Emit an event of a suspended flow run when its process ends, which no heartbeat follows.
+
+    Otherwise the automation that waits for a sign of life after each heartbeat would mark the flow run as crashed, and
+    Prefect could not resume it.
+    """
+    event = {
+        "id": str(uuid4()),
+        "occurred": datetime.now(UTC).isoformat(),
+        "event": "prefect.flow-run.suspended",
+        "resource": {"prefect.resource.id": f"prefect.flow-run.{flow_run_id}"},
+        "related": [
+            {"prefect.resource.id": f"prefect.deployment.{deployment_id}", "prefect.resource.role": "deployment"}
+        ],
+    }
+    with suppress(SettingsError):  # a server that is away has no automation that waits
+        find_api("an event of a suspended flow run").post("/events", [event])
 
 
 async def judge_shards(live_run: LiveRun, samples: Stored) -> Sequence[Stored | State]:

@@ -318,10 +318,14 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     get_run_logger().info(message)
     if last.status == "running":
         return _break_off(f"{job.suite.name}: run {last.run_id} was broken off: {outcome.last.problem}")
-    if last.status == "cancelled":
+    if night is not None and night.is_interrupted:
+        last, stop = run, night.problem
+    else:
+        stop = last.problem if last.status == "cancelled" else None
+    if stop is not None:
         is_cancelled = job.api.get(f"/flow_runs/{job.row['id']}")["state_type"] in ("CANCELLING", "CANCELLED")
         if not is_cancelled:  # a worker or its machine is stopped: the next process resumes the run
-            message = resume_crashed(job.api, job.served, last, f"Run {last.run_id} was {last.problem}")
+            message = resume_crashed(job.api, job.served, last, f"Run {last.run_id} was {stop}")
         show_end(last, message, "Cancelled" if is_cancelled else "Crashed")
         return Cancelled(message=message) if is_cancelled else Crashed(message=message)
     if run.status != "completed" or outcome.gate_failed or (night is not None and list_shortfalls(night)):

@@ -218,11 +218,7 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: 
             of_suite |= {"testset": testset} if testset else {}
             if night is not None:
                 calls = {ended.run.run_id: ended.counts.pick(*used) for ended in night.variants}
-                names = ("variant", "run_id", "status", "problem")
-                of_variants = [
-                    {name: getattr(ended, name) for name in names} | {"calls": calls.get(ended.run_id)}
-                    for ended in night.runs
-                ]
+                of_variants = [{**row, "calls": calls.get(row["run_id"])} for row in night.list_runs()]
                 of_suite |= {"variants": {"lines": night.lines, "problem": night.problem, "runs": of_variants}}
             print_json(
                 {
@@ -333,7 +329,8 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: 
     if suite_outcome.gate is not None and suite_outcome.gate_failed:
         return GATE_FAILED
     if outcome.status == "completed" and night is not None and list_shortfalls(night):
-        return _STATUSES["cancelled"] if suite_outcome.last.status == "cancelled" else INCOMPLETE
+        is_interrupted = night.is_interrupted or suite_outcome.last.status == "cancelled"
+        return _STATUSES["cancelled"] if is_interrupted else INCOMPLETE
     return _STATUSES.get(outcome.status, INCOMPLETE)
 
 

@@ -95,6 +95,7 @@ def open_run(
             across_machines=find_api_url() is not None if in_flow else wait_for_server is None,
             watch=watch or (lambda _: nullcontext()),
             finish=finish,
+            in_flow=in_flow or request.is_served,
         )
 
 
@@ -139,7 +140,7 @@ class OpenRun:
     """A run that is held open by this process.
 
     `wait_for_server` waits for our own Prefect server, None for the user's; `across_machines` says that the server is
-    the user's, by which limits are shared with other machines.
+    the user's, by which limits are shared with other machines; `in_flow` that the process is that of a deployment.
     """
 
     request: RunRequest
@@ -150,6 +151,7 @@ class OpenRun:
     across_machines: bool
     watch: Watch
     finish: Finish
+    in_flow: bool
 
     async def run_to_end(self) -> RunOutcome:
         """Prepare the run that was requested, and take it to its end; measure the noise of judge and bot if asked to.
@@ -217,8 +219,10 @@ class OpenRun:
             problem = RunCancelled(f"stopped by {self.interrupts.taken}")
         except BaseException as error:  # on any end the journal is emptied and the end is written
             is_suspended = type(error).__name__ == "Pause"
-            self._write_end(live_run, run, RunCancelled(str(error)) if is_suspended else error)
-            raise
+            outcome = self._write_end(live_run, run, RunCancelled(str(error)) if is_suspended else error)
+            if is_suspended and not self.in_flow:
+                return outcome
+            raise  # a suspended flow run of a deployment ends with its process, and keeps its state
         return self._write_end(live_run, run, problem)
 
     async def _run_flow(self, live_run: "LiveRun", kind: RunKind) -> Exception | None:

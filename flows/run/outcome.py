@@ -303,12 +303,19 @@ class NightOutcome:
 
     `runs` are all runs of the night so far, that of the suite itself first; `variants` how those ended that were asked
     by this process; `problem` has the reason where variants were not asked, `lines` which one is best and where.
+    `is_interrupted` says that a signal came between two runs.
     """
 
     runs: Sequence[RunRow]
     variants: Sequence[RunOutcome]
     problem: str | None
     lines: Sequence[str]
+    is_interrupted: bool
+
+    def list_runs(self) -> list[dict[str, Any]]:
+        """Return a row for each run of the night, for JSON."""
+        names = ("variant", "run_id", "status", "problem")
+        return [{name: getattr(run, name) for name in names} for run in self.runs]
 
 
 def list_shortfalls(night: NightOutcome) -> list[str]:

@@ -44,6 +44,7 @@ class Registered:
 async def register(api: PrefectApi, runner: "Runner", suite: "Suite", flow: "Flow[..., Any]") -> Registered:
     """Register a suite with the server and with what starts its runs; raises PrefectApiError."""
     found = await asyncio.to_thread(_find_deployment, api, flow.name, suite.name)
+    # The registration removes the deployment's automations and makes them again.
     before = {} if found is None else await asyncio.to_thread(list_automations, api, str(found["id"]))
     disabled = {name for name, is_enabled in before.items() if not is_enabled}
     deployment = _make_deployment(suite, flow, found, disabled)
@@ -51,11 +52,13 @@ async def register(api: PrefectApi, runner: "Runner", suite: "Suite", flow: "Flo
     await asyncio.to_thread(_watch_heartbeats, api, suite.name, deployment_id, disabled)
     if found is not None:
         await asyncio.to_thread(_update_schedules, api, suite, found)
-    return await asyncio.to_thread(_describe, api, suite, deployment_id, before if found is not None else None)
+    return await asyncio.to_thread(_describe, api, suite, deployment_id, found, before)
 
 
-def _describe(api: PrefectApi, suite: "Suite", deployment_id: str, before: Collection[str] | None) -> Registered:
-    """Describe the deployment as it is now; `before` names its automations until now, None for a new deployment."""
+def _describe(
+    api: PrefectApi, suite: "Suite", deployment_id: str, found: Mapping[str, Any] | None, before: Collection[str]
+) -> Registered:
+    """Describe the deployment as it is now; `found` is the one before, with the names of its automations."""
     now, automations = api.get(f"/deployments/{deployment_id}"), list_automations(api, deployment_id)
     changes = [f"the automation {name!r} is disabled" for name, is_enabled in automations.items() if not is_enabled]
     in_prefect = _write_schedules([row["schedule"] for row in now["schedules"]])
@@ -69,11 +72,14 @@ def _describe(api: PrefectApi, suite: "Suite", deployment_id: str, before: Colle
     if now["paused"]:
         changes += ["the deployment is paused"]
     changes = [f"{change}, and that stays so" for change in changes]
-    if before is not None:
+    if found is not None:
         missing = sorted(automations.keys() - set(before))
         changes += [
-            f"the automation {name!r} was missing and is there again; disable it to be without" for name in missing
+            f"the automation {name!r} was missing and has been made; disable it to be without" for name in missing
         ]
+        match, was_unserved = _DESCRIPTION.match(found["description"] or ""), _is_unserved(found)
+        if match is not None and match["place"] != _find_place() and not was_unserved:
+            changes += [f"it was served on {match['place']} before; stop that `evalhouse serve`, if it runs"]
     active = [row["schedule"] for row in now["schedules"] if row["active"] and not now["paused"]]
     crons = [(row["cron"], row.get("timezone") or "UTC") for row in active if "cron" in row]
     return Registered(deployment_id=deployment_id, crons=crons, changes=changes)
@@ -131,6 +137,10 @@ def _write_schedules(schedules: Sequence[Mapping[str, Any]]) -> str:
 def _find_place() -> str:
     """Return where this process serves suites: processes with the same place know of each other by locks."""
     return f"{socket.gethostname()} in {prefect_home()}"
+
+
+def _is_unserved(found: Mapping[str, Any]) -> bool:
+    return str(found["description"] or "").endswith(_UNSERVED)
 
 
 def retire_unserved(api: PrefectApi, names: Collection[str], is_held: Callable[[str], bool]) -> list[str]:
@@ -206,7 +216,7 @@ def _make_deployment(
         tags=[TAG],
         parameters={"suite": str(suite.path)},
         schedule=Cron(schedule.cron, timezone=schedule.timezone, slug=_OF_FILE) if schedule and found is None else None,
-        paused=None if found is None else found["paused"] and not (found["description"] or "").endswith(_UNSERVED),
+        paused=None if found is None else found["paused"] and not _is_unserved(found),
         triggers=triggers,
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
         entrypoint_type=EntrypointType.MODULE_PATH,

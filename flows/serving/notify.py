@@ -98,7 +98,8 @@ def notify_of_end(
             command = f"evalhouse compare {previous.run_id} {run.run_id}"
     message = {name: getattr(run, name, None) for name in _KEYS} | {
         "headline": headline and asdict(headline),
-        "variants": night and _describe_variants(night),
+        "variants": night
+        and {"lines": [*night.lines], "shortfalls": list_shortfalls(night), "runs": night.list_runs()},
         "testset": run.config.get("refreshed"),
         "problem": problem,
         "gate": None if gate is None else {name: gate[name] for name in _GATE_KEYS},
@@ -116,13 +117,6 @@ def notify_of_end(
     if undelivered is not None:
         _report_undelivered(f"{run.suite}: {_UNDELIVERED}: {undelivered}")
     _store_undelivered(warehouse, run, undelivered)
-
-
-def _describe_variants(night: NightOutcome) -> dict[str, Any]:
-    """Return which variant is best and where, the shortfalls, and the runs of the night."""
-    names = ("variant", "run_id", "status", "problem")
-    runs = [{name: getattr(run, name) for name in names} for run in night.runs]
-    return {"lines": [*night.lines], "shortfalls": list_shortfalls(night), "runs": runs}
 
 
 def _describe(

@@ -144,7 +144,7 @@ def run_suite(
                 from evalhouse.flows.serving.suite_checks import check_suite_gate  # noqa: PLC0415
 
                 check_suite_gate(settings.gate, make_plan(settings))
-            for of_variant in list_night(settings):
+            for of_variant in list_night(settings) if suite.testset is None else ():  # the refresh makes them itself
                 if of_variant.target is not None:
                     from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415
 
@@ -238,16 +238,15 @@ class _Night:
         own = run if run.run_id == run.night else find_run(self._warehouse, run.night)
         variants: list[RunOutcome] = []
         try:
-            problem = self._ask_variants(own, outcome, request, variants)
-            is_cut = any(map(is_stopped, (outcome, *variants)))
+            problem, is_interrupted = self._ask_variants(own, outcome, request, variants), False
         except KeyboardInterrupt as error:  # between two runs: within one it is the run's outcome
-            problem, is_cut = f"stopped by {error}", True
+            problem, is_interrupted = f"stopped by {error}", True
         runs = list_night_runs(self._warehouse, run.night, kinds=("evaluation",))
         from evalhouse.flows.results.variants import describe_night  # noqa: PLC0415  # the statistics
 
         lines = describe_night(self._warehouse, own)
-        night = NightOutcome(runs=runs, variants=variants, problem=problem, lines=lines)
-        if not is_cut:
+        night = NightOutcome(runs=runs, variants=variants, problem=problem, lines=lines, is_interrupted=is_interrupted)
+        if not is_interrupted and not any(map(is_stopped, (outcome, *variants))):
             if own.run_id != run.run_id:
                 self._gate = decide_suite_gate(self._warehouse, own, stores=False)
             self._send(replace(outcome, run=own), night)

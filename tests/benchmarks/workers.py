@@ -1,9 +1,10 @@
 """Measure the gain of more workers, the rate of the lake's one lock for writers, and reads of a long history.
 
-    python tests/benchmarks/workers.py [throughput|writes|history|pictures] [--workers 1,2,4 --samples 512]
+    python tests/benchmarks/workers.py [throughput|part|writes|history|pictures] [--workers 1,2,4 --samples 512]
 
 *throughput* runs the same number of samples over 1, 2 and 4 workers of a work pool, each with a separate limit,
 as machines with separate keys have, against the local endpoint; Prefect and the lake's catalogue are on a PostgreSQL.
+*part* is what a part costs besides its requests: the median over parts of one sample, one after the other.
 *pictures* puts the pages in Prefect of a run and of a run over two workers, of which one is killed, into the guide.
 *writes* has 1, 4 and 16 processes append batches of a shard to the lake for some seconds. *history* writes so many
 scores by SQL into a DuckDB file, moves them into a DuckLake, and times the queries of the cookbook on both.
@@ -18,8 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -78,38 +82,69 @@ def measure_throughput(postgres: PostgresServer, workers: list[int], n_samples: 
     heads = f"{'workers':>8} {'samples/s':>10} {'ratio':>6} {'of the command':>15} {'ratio':>6} {'CPU s a part':>13}"
     print(f"{heads}   (load of the machine {os.getloadavg()[0]:.1f})", flush=True)
     first: Pace | None = None
-    with tempfile.TemporaryDirectory(prefix="evalhouse-workers-") as name, noting_endpoint(latency=latency) as endpoint:
+    with open_house(postgres, "throughput", latency) as house:
+        for number, n_workers in enumerate(sorted(workers)):
+            start_workers(house, n_workers)
+            pace = run_once(house, number, n_samples, "--part-size", str(n_samples))
+            first = first or pace
+            print(
+                f"{n_workers:>8} {pace.judged:>10.2f} {pace.judged / first.judged:>6.2f} "
+                f"{pace.whole:>15.2f} {pace.whole / first.whole:>6.2f} {pace.cpu_s / n_workers:>13.1f}",
+                flush=True,
+            )
+
+
+def measure_part(postgres: PostgresServer, n_parts: int) -> None:
+    """Print the seconds from the end of a part to that of the next, for one worker and requests that take no time."""
+    with open_house(postgres, "part", 0.0) as house:
+        start_workers(house, 1)
+        run_once(house, 0, 1)  # files are read for the first time
+        pace = run_once(house, 1, n_parts, "--shard-size", "1", "--part-size", "1")
+        ends = sorted(datetime.fromisoformat(part["end_time"]) for part in house.list_parts())[1:]
+        gaps = [(after - before).total_seconds() for before, after in pairwise(ends)]
+        print(
+            f"a part of one sample: {statistics.median(gaps):.1f} s of wall time ({min(gaps):.1f} to {max(gaps):.1f}), "
+            f"{pace.cpu_s / n_parts:.1f} s of CPU   (load of the machine {os.getloadavg()[0]:.1f})",
+            flush=True,
+        )
+
+
+@contextmanager
+def open_house(
+    postgres: PostgresServer, purpose: str, latency: float, *, has_pages: bool = False
+) -> Iterator[PoolHouse]:
+    """A house whose lake and Prefect are on PostgreSQL, and whose endpoint each worker takes for its own."""
+    prefix = f"evalhouse-{purpose}-"
+    with tempfile.TemporaryDirectory(prefix=prefix) as name, noting_endpoint(latency=latency) as endpoint:
         folder = Path(name)
         os.environ["EVALHOUSE_STATE_DIR"] = str(folder / "state")
-        url = f"ducklake:{postgres.make_database('lake')}?data={folder / 'files'}"
-        database = postgres.make_database("prefect")
+        url = f"ducklake:{postgres.make_database(f'{purpose}_lake')}?data={folder / 'files'}"
+        database = postgres.make_database(f"{purpose}_prefect")
         # Limits of an endpoint at a loopback address are not shared: each machine has another one there.
-        with open_pool_house(folder, url, endpoint, database=database, OPENAI_BASE_URL=endpoint.base_url) as house:
-            for number, n_workers in enumerate(sorted(workers)):
-                while len(house.workers) < n_workers:
-                    house.start_worker()
-                house.wait_until(lambda n=n_workers: _count_started(house) >= n)  # type: ignore[misc]
-                pace = run_once(house, number, n_samples, n_workers)
-                first = first or pace
-                print(
-                    f"{n_workers:>8} {pace.judged:>10.2f} {pace.judged / first.judged:>6.2f} "
-                    f"{pace.whole:>15.2f} {pace.whole / first.whole:>6.2f} {pace.cpu_s / n_workers:>13.1f}",
-                    flush=True,
-                )
+        own = {"OPENAI_BASE_URL": endpoint.base_url}
+        with open_pool_house(folder, url, endpoint, has_pages=has_pages, database=database, **own) as house:
+            yield house
+
+
+def start_workers(house: PoolHouse, n_workers: int) -> None:
+    """Start workers until so many have begun to take parts."""
+    while len(house.workers) < n_workers:
+        house.start_worker()
+    house.wait_until(lambda: _count_started(house) >= n_workers)
 
 
 def _count_started(house: PoolHouse) -> int:
     return sum("started!" in worker.log.read_text(errors="replace") for worker in house.workers)
 
 
-def run_once(house: PoolHouse, number: int, n_samples: int, n_workers: int) -> Pace:
-    """One run over texts that were never asked before; the run cuts a part for each worker."""
+def run_once(house: PoolHouse, number: int, n_samples: int, *options: str) -> Pace:
+    """One run over texts that were never asked before."""
     path = house.folder / f"items-{number}.jsonl"
-    write_samples(path, n_samples, first=number * n_samples)
+    write_samples(path, n_samples, first=number * 10_000)
     house.endpoint.reset()
     cpu_s, began = _count_cpu(house), time.monotonic()
     arguments = ("run", path.name, "--judge", "openai:judge", "--pool", POOL, "--metrics", _METRICS)
-    ended = finish(house.place.start(*arguments, "--part-size", str(n_samples)), timeout_s=1200)
+    ended = finish(house.place.start(*arguments, *options), timeout_s=1200)
     if ended.status:
         raise SystemExit(f"the run ended with status {ended.status}: {ended.stderr}\n{house.read_logs()}")
     stats = house.endpoint.stats
@@ -127,36 +162,27 @@ def _count_cpu(house: PoolHouse) -> float:
 def take_pictures(postgres: PostgresServer, n_samples: int) -> None:
     """Put pictures of two runs in Prefect into the guide: of one process, and of two workers, one of them killed."""
     options = ("--judge", "openai:judge", "--metrics", _METRICS)
-    with tempfile.TemporaryDirectory(prefix="evalhouse-pictures-") as name, noting_endpoint(latency=0.3) as endpoint:
-        folder = Path(name)
-        os.environ["EVALHOUSE_STATE_DIR"] = str(folder / "state")
-        url, database = (
-            f"ducklake:{postgres.make_database('seen')}?data={folder / 'files'}",
-            postgres.make_database("ui"),
-        )
-        with open_pool_house(folder, url, endpoint, has_pages=True, database=database) as house:
-            write_samples(folder / "handbook.jsonl", n_samples)
-            finish(house.place.start("run", "handbook.jsonl", *options), timeout_s=1200)
-            house.start_worker()
-            house.start_worker()
-            house.wait_until(lambda: _count_started(house) == 2)
-            write_samples(folder / "handbook.jsonl", n_samples, first=n_samples)
-            process = house.place.start("run", "handbook.jsonl", *options, "--pool", POOL)
-            house.wait_until(lambda: len(house.endpoint.settled) > n_samples * _CALLS * 1.5, process)
-            next(worker for worker in house.workers if worker.is_busy()).kill()
-            finish(process, timeout_s=1200)
-            runs = house.query("select flow_run_id from runs order by started_at")
-            # Prefect draws the graph with WebGL.
-            with open_browser("--use-angle=swiftshader", "--enable-unsafe-swiftshader") as browser:
-                page = browser.open_page()
-                page.show_as(width=1280, height=500)
-                for picture, run in zip(("prefect_run", "prefect_pool"), runs, strict=True):
-                    address = house.server["PREFECT_API_URL"].removesuffix("/api")
-                    page.visit(f"{address}/runs/flow-run/{run['flow_run_id']}")
-                    page.wait_for("document.querySelector('canvas')")
-                    time.sleep(15)  # the graph moves until all of it is placed
-                    page.take_picture(IMAGES / f"{picture}.png")
-                    print(IMAGES / f"{picture}.png", flush=True)
+    with open_house(postgres, "pictures", 0.3, has_pages=True) as house:
+        write_samples(house.folder / "handbook.jsonl", n_samples)
+        finish(house.place.start("run", "handbook.jsonl", *options), timeout_s=1200)
+        start_workers(house, 2)
+        write_samples(house.folder / "handbook.jsonl", n_samples, first=n_samples)
+        process = house.place.start("run", "handbook.jsonl", *options, "--pool", POOL)
+        house.wait_until(lambda: len(house.endpoint.settled) > n_samples * _CALLS * 1.5, process)
+        next(worker for worker in house.workers if worker.is_busy()).kill()
+        finish(process, timeout_s=1200)
+        runs = house.query("select flow_run_id from runs order by started_at")
+        # Prefect draws the graph with WebGL.
+        with open_browser("--use-angle=swiftshader", "--enable-unsafe-swiftshader") as browser:
+            page = browser.open_page()
+            page.show_as(width=1280, height=500)
+            for picture, run in zip(("prefect_run", "prefect_pool"), runs, strict=True):
+                address = house.server["PREFECT_API_URL"].removesuffix("/api")
+                page.visit(f"{address}/runs/flow-run/{run['flow_run_id']}")
+                page.wait_for("document.querySelector('canvas')")
+                time.sleep(15)  # the graph moves until all of it is placed
+                page.take_picture(IMAGES / f"{picture}.png")
+                print(IMAGES / f"{picture}.png", flush=True)
 
 
 def measure_writes(postgres: PostgresServer, seconds: float) -> None:
@@ -253,19 +279,23 @@ def _time(do: Callable[[], object]) -> float:
 def main() -> None:
     """Read the arguments and measure what is asked for, or all."""
     parser = argparse.ArgumentParser(description="Measure workers, writers and readers of a lake.")
-    parser.add_argument("what", nargs="*", choices=["throughput", "writes", "history", "pictures", []], default=[])
+    parser.add_argument(
+        "what", nargs="*", choices=["throughput", "part", "writes", "history", "pictures", []], default=[]
+    )
     parser.add_argument("--workers", default="1,2,4", help="numbers of workers, with commas between them")
     parser.add_argument("--samples", type=int, default=512)
     parser.add_argument("--latency", type=float, default=0.3, help="seconds the endpoint takes for a request")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each number of writers writes")
     parser.add_argument("--scores", type=int, default=3_000_000)
     given = parser.parse_args()
-    wanted = given.what or ["throughput", "writes", "history"]
+    wanted = given.what or ["throughput", "part", "writes", "history"]
     open_session()
     with start_postgres() as postgres:
         if "throughput" in wanted:
             workers = [int(one) for one in given.workers.split(",")]
             measure_throughput(postgres, workers, given.samples, given.latency)
+        if "part" in wanted:
+            measure_part(postgres, 6)
         if "writes" in wanted:
             measure_writes(postgres, given.seconds)
         if "history" in wanted:

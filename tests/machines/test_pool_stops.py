@@ -114,6 +114,31 @@ def test_ctrl_c_ends_all_parts_and_resume_completes_them(house: PoolHouse, lake:
     assert row["n"] == row["n_keys"]
 
 
+def test_a_suspended_run_ends_with_its_parts_and_resume_completes_it(house: PoolHouse, lake: str) -> None:
+    process = house.place.start(*_arguments(house, first=400), "--pool", POOL, "--concurrency", "4")
+    house.wait_until(lambda: len(house.endpoint.settled) >= N_CALLS * 4, process)
+    (run,) = house.query("select run_id, flow_run_id from runs")
+    suspended = {"type": "PAUSED", "name": "Suspended", "state_details": {"pause_reschedule": True}}
+    house.post(f"/flow_runs/{run['flow_run_id']}/set_state", {"state": suspended, "force": True})
+    stopped = finish(process, timeout_s=TIMEOUT_S)
+    assert (stopped.status, stopped.document["status"]) == (130, "cancelled"), (stopped, house.read_logs())
+    house.endpoint.settle()
+    n_asked = len(house.endpoint.asked)
+    assert n_asked < N_SAMPLES * N_CALLS
+    _wait_for_ends(house)
+    parts = [one for one in house.list_parts() if one["parameters"]["warehouse"] == lake]
+    assert {one["state_type"] for one in parts} == {"CANCELLED"}
+    assert house.query("select count(*) as n from llm_calls where status = 'ok'") == [{"n": n_asked}]
+    assert house.get(f"/flow_runs/{run['flow_run_id']}")["state_name"] == "Suspended"
+    problems = house.place.call_process("runs", "--problems").stdout
+    assert "suspended in Prefect; resumed there, or by `evalhouse resume`" in problems
+
+    resumed = house.place.call_process("resume", "latest", "--json", timeout_s=TIMEOUT_S)
+    assert (resumed.status, resumed.document["status"]) == (0, "completed"), (resumed, house.read_logs())
+    assert _count_repeated(house.endpoint) == 0
+    assert house.get(f"/flow_runs/{run['flow_run_id']}")["state_type"] == "CANCELLED", "it cannot be resumed twice"
+
+
 def test_a_run_whose_coordinator_was_killed_takes_up_its_parts(house: PoolHouse, lake: str) -> None:
     process = house.place.start(*_arguments(house, first=300), "--pool", POOL, "--concurrency", "4")
     house.wait_until(lambda: len(house.endpoint.settled) >= N_CALLS * 2, process)

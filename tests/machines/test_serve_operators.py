@@ -3,12 +3,16 @@ suite files are followed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from serve_house import ServeHouse, open_serve_house
+
+from evalhouse.flows.preparing.suites import load_suite
+from evalhouse.flows.server.api import PrefectApi
+from evalhouse.flows.serving.deployments import _UNSERVED, _describe
 
 NIGHTLY, NOON, YEARLY = "0 3 * * *", "0 12 * * *", "0 0 1 1 *"
 
@@ -64,7 +68,7 @@ def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> N
         f"the schedule is 30 5 * * * in UTC, not {NIGHTLY} in UTC as in the file, and that stays so",
         f"the schedule {NOON} in UTC is switched off, and that stays so",
         "the automation 'moved: moved was updated' is disabled, and that stays so",
-        "the automation 'moved: its process is silent' was missing and is there again",
+        "the automation 'moved: its process is silent' was missing and has been made",
         "on schedule    30 5 * * * in UTC: next ",
     ):
         assert line in house.output
@@ -93,3 +97,35 @@ def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> N
     assert sorted(list_schedules(house, "dropped")) == [(NOON, False), (NIGHTLY, True)]
     house.stop()
     assert Path(house.printed[-1]).read_text(encoding="utf-8").count("the schedule is switched off") == 1
+
+
+PLACE = "Suite /s.toml, served by evalhouse on {}. Its file has no schedule."
+
+
+@pytest.mark.parametrize(
+    ("description", "before", "expected"),
+    [
+        (None, (), []),
+        (PLACE.format("here in /home"), ("s: its process is silent",), []),
+        ("A person's words.", (), ["the automation 's: its process is silent' was missing and has been made"]),
+        (PLACE.format("there in /home"), ("s: its process is silent",), ["it was served on there in /home before"]),
+        (PLACE.format("there in /home") + f" {_UNSERVED}", ("s: its process is silent",), []),
+    ],
+)
+def test_what_a_registration_replaces_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, description: str | None, before: Sequence[str], expected: list[str]
+) -> None:
+    class Api(PrefectApi):
+        def __init__(self) -> None:
+            pass
+
+        def get(self, path: str) -> Any:  # noqa: ANN401
+            if path.startswith("/automations"):
+                return [{"name": "s: its process is silent", "enabled": True}]
+            return {"schedules": [], "paused": False}
+
+    monkeypatch.setattr("evalhouse.flows.serving.deployments._find_place", lambda: "here in /home")
+    (tmp_path / "s.toml").write_text('dataset = "sample"\n', encoding="utf-8")
+    found = None if description is None else {"description": description}
+    changes = _describe(Api(), load_suite(tmp_path / "s.toml"), "d1", found, before).changes
+    assert [change.partition(";")[0] for change in changes] == expected

@@ -6,10 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from flow_run_list import Api, make_flow_run, make_served, make_update
 from kept_open import kept_open
+from prefect.server.events.schemas.automations import EventTrigger
+from prefect.server.events.schemas.events import ReceivedEvent
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
@@ -17,7 +21,9 @@ from evalhouse.flows.preparing.request import Trigger, Update
 from evalhouse.flows.preparing.suites import KnowledgeBase
 from evalhouse.flows.serving import backlog as updates
 from evalhouse.flows.serving.backlog import catch_up, find_unanswered, put_answered, queue_left
+from evalhouse.flows.serving.deployments import _watch_heartbeats
 from evalhouse.flows.serving.flow_runs import ServedSuite
+from evalhouse.flows.shards import report_suspended
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -191,3 +197,22 @@ def test_default_wait_is_ten_times_the_quiet_and_at_least_half_an_hour(
     debounce_s: float, max_total_wait_s: float
 ) -> None:
     assert make_waits(debounce_s).max_total_wait_s == max_total_wait_s
+
+
+def test_event_of_a_suspended_flow_run_ends_the_wait_for_its_next_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    posted: list[Any] = []
+
+    class Posting(Api):
+        def post(self, path: str, body: Any) -> Any:  # noqa: ANN401
+            posted.append(body)
+
+    api, (flow_run_id, deployment_id) = Posting(), (uuid4(), uuid4())
+    monkeypatch.setattr("evalhouse.flows.shards.find_api", lambda _: api)
+    report_suspended(flow_run_id, deployment_id)
+    _watch_heartbeats(api, "nightly", str(deployment_id), ())
+    [event], automation = posted
+    trigger = EventTrigger.model_validate(automation["trigger"])
+    received = ReceivedEvent.model_validate(event | {"received": event["occurred"]})
+    assert (trigger.covers(received), trigger.expects(received.event)) == (True, True)
+    assert not trigger.starts_after(received.event), "no wait begins with it"
+    assert received.resource.id == f"prefect.flow-run.{flow_run_id}", "for which the wait was"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +22,10 @@ from webhook import Webhook, serve_webhook
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import resolve_suite
 from evalhouse.flows.preparing.suites import load_suite
+from evalhouse.flows.serving import suite_runs
 from evalhouse.tasks.settings.run import list_night
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.rows.runs import RunRow, pick_run
+from evalhouse.warehouse.rows.runs import RunRow, list_night_runs, pick_run
 
 HEAD = """\
 name = "harbour"
@@ -247,6 +250,29 @@ def test_a_night_asks_every_variant_and_splits_ground_truths_once(tmp_path: Path
         assert "variant large: target" in looked_at
         house.place.call("report", "latest", "-o", "report.html", "--warehouse", "w.duckdb")
         assert "The winner is large, better than harbour" in (house.place.folder / "report.html").read_text()
+
+
+def test_a_stop_between_two_variants_is_announced_by_nobody_and_resumes_with_the_ones_left(
+    tmp_path: Path, prefect_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop_once(*arguments: Any, **options: Any) -> list[RunRow]:  # noqa: ANN401
+        monkeypatch.setattr(suite_runs, "list_night_runs", list_night_runs)
+        signal.raise_signal(signal.SIGTERM)
+        return list_night_runs(*arguments, **options)
+
+    with open_harbour(tmp_path, prefect_home) as house:
+        house.write(VARIANTS + '[notify]\nwebhook = "${HOOK}"\non = ["completed", "incomplete", "failed"]\n')
+        monkeypatch.setattr(suite_runs, "list_night_runs", stop_once)
+        stopped = house.run()
+        assert house.read_nights("variant, status") == [(None, "completed")]
+        own = house.read_nights("run_id")[0][0]
+        assert (stopped.status, house.webhook.bodies) == (130, [])
+        assert "stopped by SIGTERM" in stopped.stderr
+        assert re.search(rf"evalhouse resume {own} .*\(the variants that were not asked\)", stopped.stdout)
+        resumed = house.place.call("resume", own, "--warehouse", "w.duckdb")
+        assert resumed.status == 0, resumed.stderr
+        assert dict(house.read_nights("variant, status")) == dict.fromkeys((None, "large", "cheap"), "completed")
+        assert (house.count_asked()["small"], len(house.webhook.bodies)) == (24, 1)
 
 
 STOPS = {
