@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cli_process import Place
+from prefect_holder import find_server
 from rag_bot import RagBot, start_rag_bot
 from rows import RowsToCome
 from warehouse_processes import make_warehouse
@@ -20,6 +21,7 @@ from warehouse_runs import make_run
 
 from evalhouse.flows.run.again import ask_again
 from evalhouse.flows.run.outcome import RepeatsOutcome, RunOutcome
+from evalhouse.flows.server.api import PrefectApi
 from evalhouse.tasks.comparing.noise import MIN_SAMPLES, pick_steadily
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import TargetSettings
@@ -125,6 +127,13 @@ def test_repeats_are_separate_runs_under_the_same_ids(night: Night) -> None:
         assert {row["sample_id"] for row in samples} == DRAWN
         scored = night.port.read("select count(value) as n from scores where run_id = $run_id", run_id=run_id)
         assert scored == [{"n": 2 * N_DRAWN}], "each answer by each metric, by the same SQL"
+
+
+def test_the_scores_of_repeats_do_not_take_the_place_of_the_runs_own_in_prefect(night: Night) -> None:
+    pages = PrefectApi(find_server()).post("/artifacts/filter", {"artifacts": {"key": {"like_": "scores%port"}}})
+    ids = [night.run_id, *night.rounds]
+    keys = {run_id: page["key"] for page in pages for run_id in ids if f"run {run_id}," in page["description"]}
+    assert keys == {night.run_id: "scores-port", **dict.fromkeys(night.rounds, "scores-of-repeats-port")}
 
 
 def test_the_runs_own_numbers_are_those_of_the_first_answers(night: Night) -> None:
