@@ -233,12 +233,9 @@ def test_flows_that_raise_or_are_interrupted_are_recorded_and_print_nothing(warm
     assert not is_alive(server_pid)
 
 
-@pytest.mark.parametrize("moment", ["starting", pytest.param("running", marks=pytest.mark.slow)])
-def test_the_server_does_not_outlive_a_killed_run(warm_home: Path, moment: str) -> None:
+def test_the_server_does_not_outlive_a_killed_run(warm_home: Path) -> None:
     run = start_run(warm_home, "hang")
     started = read_message(run)
-    if moment == "running":
-        read_message(run)
     assert is_alive(int(str(started["pid"])))
     run.kill()
     finish(run)
@@ -299,19 +296,6 @@ def test_a_port_that_a_killed_server_still_holds_is_waited_for(clean_environ: Pa
     server.stop()
 
     assert server.api_url == f"http://127.0.0.1:{port}/api"
-
-
-@pytest.mark.slow
-def test_a_server_that_died_is_reported_without_a_wait(clean_environ: Path) -> None:
-    copy_database(clean_environ / "home")
-    server = LocalServer.start()
-    server.wait_until_ready()
-    server._process.kill()
-    began = time.monotonic()
-    server.stop()
-
-    assert time.monotonic() - began < 2
-    server.log_path.unlink()  # kept: it may say why
 
 
 def test_a_server_that_takes_too_long_is_ended(clean_environ: Path) -> None:
@@ -397,10 +381,9 @@ def test_log_of_server_is_not_quiet_after_this_process_was_configured(clean_envi
     assert {name for name in after if name not in before} <= {"PREFECT_API_AUTH_STRING", "NO_PROXY", "no_proxy"}
 
 
-@pytest.mark.parametrize("room", [2**14, 2**17])
-def test_a_home_on_a_full_disk_is_one_sentence(clean_environ: Path, room: int) -> None:
+def test_a_home_on_a_full_disk_is_one_sentence(clean_environ: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))  # of each file, of the server too
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**17, hard))  # of each file, of the server too
     try:
         server = LocalServer.start()
     finally:

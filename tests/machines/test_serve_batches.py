@@ -1,4 +1,5 @@
-"""A served suite that waits for a batch ends meanwhile, blocks no other run, and is resumed when the batch has come."""
+"""A served suite that waits for a batch ends meanwhile, blocks no other run that its schedule starts, and is resumed
+when the batch has come."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ metrics = ["faithfulness"]
 batch = true
 warehouse = "batched.duckdb"
 [schedule]
-cron = "{cron}"
+cron = "0 0 1 1 *"
 """
 
 
@@ -42,17 +43,19 @@ def test_a_suite_that_waits_for_its_batch_leaves_its_place_and_is_taken_up_again
 ) -> None:
     write_dataset(house.folder, make_rows(3), "rows.jsonl")
     batched = house.folder / "batched.toml"
-    batched.write_text(SUITE.format(cron=soon(90)), encoding="utf-8")
-    quick = house.write_suite("quick", kb_name="quick")
+    batched.write_text(SUITE, encoding="utf-8")
+    quick = house.write_suite("quick", cron=soon(40))
     house.serve(batched, quick, parallel=1)
+    (deployment,) = house.post("/deployments/filter", {"deployments": {"name": {"any_": ["batched"]}}})
+    house.post(f"/deployments/{deployment['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
     house.wait_until(lambda: house.list_runs("batched") and house.list_runs("batched")[0]["status"] == "cancelled")
     (left,) = house.list_runs("batched")
     assert "batch" in left["problem"], "it says what it waits for"
     house.wait_until(lambda: [one for one in house.list_flow_runs("batched") if one["state_name"] == "WaitsForBatch"])
     assert house.count_waiting("batched") >= 1, "a flow run that resumes it is scheduled"
     # The only place is free meanwhile.
-    house.announce("quick", "v2")
-    house.wait_for_runs("quick", 1)
+    (scheduled,) = house.wait_for_runs("quick", 1)
+    assert scheduled["trigger"] == "schedule"
     assert [run["status"] for run in house.list_runs("batched")] == ["cancelled"]
     endpoint.takes_s = 0.0
     (ended,) = house.wait_for_runs("batched", 1)

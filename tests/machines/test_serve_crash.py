@@ -139,3 +139,28 @@ def test_a_run_whose_process_gets_sigterm_crashes_in_prefect_and_is_resumed(dist
     assert (run["run_id"], run["status"], run["problem"]) == (running["run_id"], "completed", None)
     crashed = find_by_state(house, "Crashed")
     assert f"{SUITE} {run['run_id']}" in [one["name"] for one in crashed]
+
+
+def test_broken_suite_fails_its_flow_run_and_serving_continues(disturbed: ServeHouse) -> None:
+    """A gate that is not passed then fails the flow run, and not the run."""
+    house = disturbed
+    house.write_suite(SUITE, kb_name=KB, more="judge_ = 1")
+    flow_run = start_by_hand(house)
+    assert flow_run["state_type"] == "FAILED"
+    assert f"{SUITE}.toml, line 4: judge_" in flow_run["state"]["message"]
+    house.wait_until(lambda: "judge_" in house.output)
+    assert house.list_runs(SUITE, "manual") == []
+    house.write_suite(SUITE, kb_name=KB, more="[gate.min]\nfactual_f1 = 1.5\n[gate.max_drop]\nmrr = 1")
+    flow_run = start_by_hand(house)
+    assert flow_run["state_type"] == "FAILED"
+    assert "gate failed: " in flow_run["state"]["message"]
+    assert [(run["status"], run["gate"]) for run in house.list_runs(SUITE, "manual")] == [("completed", "failed")]
+
+
+def start_by_hand(house: ServeHouse) -> dict[str, Any]:
+    """Start a flow run as a person does in Prefect, and return it when it has ended."""
+    (deployment,) = house.post("/deployments/filter", {"deployments": {"name": {"any_": [SUITE]}}})
+    begun = house.post(f"/deployments/{deployment['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
+    house.wait_until(lambda: house.api.get(f"/flow_runs/{begun['id']}")["end_time"])
+    ended: dict[str, Any] = house.api.get(f"/flow_runs/{begun['id']}")
+    return ended

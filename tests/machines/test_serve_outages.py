@@ -32,13 +32,18 @@ def house(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServeHouse
         if hasattr(request, "param"):
             house.place.variables["PREFECT_CLIENT_MAX_RETRIES"] = request.param
         suite = house.write_suite(SUITE, cron="0 0 1 1 *", more="[gate.min]\nfactual_f1 = 1.5\n")
-        house.bot.configure(hold_after=1)
         house.serve(suite)
-        (deployment,) = house.post("/deployments/filter", {"deployments": {"name": {"any_": [SUITE]}}})
-        house.post(f"/deployments/{deployment['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
-        house.bot.wait_for(2)
+        begin_run(house)
         house.wait_until(lambda: "was started by hand" in house.output)
         yield house
+
+
+def begin_run(house: ServeHouse) -> None:
+    house.bot.reset()
+    house.bot.configure(hold_after=1)
+    (deployment,) = house.post("/deployments/filter", {"deployments": {"name": {"any_": [SUITE]}}})
+    house.post(f"/deployments/{deployment['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
+    house.bot.wait_for(2)
 
 
 def find_server(house: ServeHouse) -> int:
@@ -61,14 +66,14 @@ def read_log(house: ServeHouse) -> str:
     return (Path(house.place.variables["PREFECT_HOME"]) / "evalhouse-serve.log").read_text(encoding="utf-8")
 
 
-def test_server_that_dies_is_started_again_and_the_run_continues(house: ServeHouse) -> None:
+def test_a_run_outlives_its_server_and_its_serving_process_and_both_are_reported(house: ServeHouse) -> None:
     os.kill(find_server(house), signal.SIGKILL)
     house.wait_until(lambda: "the Prefect server answers again" in house.output)
     house.bot.configure(hold_after=None)
     first = house.list_runs(SUITE)[0]["run_id"]
     house.wait_until(lambda: f"run {first} completed" in house.output)
     assert f"{first} is resumed" not in house.output, "it was never broken off"
-    assert len(house.bot.stats.questions[: len(QUESTIONS)]) == len(set(house.bot.stats.questions[: len(QUESTIONS)]))
+    assert len(house.bot.stats.questions) == len(set(house.bot.stats.questions)) == len(QUESTIONS)
     assert "has ended by itself (signal 9) and is started again; its log is" in house.output
     assert "Traceback" not in house.output
     assert "start it (" not in house.output
@@ -76,8 +81,21 @@ def test_server_that_dies_is_started_again_and_the_run_continues(house: ServeHou
     assert "gate failed: factual_f1: mean at least 1.500, found" in line
     assert f"serve: {line[9:]}" in read_log(house)
 
+    begin_run(house)
+    second = house.list_runs(SUITE)[1]["run_id"]
+    kill_serve(house)
+    house.serve(house.folder / f"{SUITE}.toml")
+    house.wait_until(lambda: f"run {second}, begun before this start, is still running" in house.output)
+    house.bot.configure(hold_after=None)
+    house.wait_until(lambda: f"run {second} completed" in house.output)
+    assert f"{second} is resumed" not in house.output
+    assert "was started by hand" in read_log(house), "earlier lines are kept"
 
-def test_a_server_that_dies_each_time_ends_the_serving_within_seconds(house: ServeHouse) -> None:
+    kill_each_server(house)
+
+
+def kill_each_server(house: ServeHouse) -> None:
+    """A server that dies each time ends the serving within seconds."""
     assert house.process is not None
     deadline = time.monotonic() + 240
     killed: set[int] = set()
@@ -97,17 +115,6 @@ def test_a_server_that_dies_each_time_ends_the_serving_within_seconds(house: Ser
     assert status == 2
     assert time.monotonic() - ended_at < 60
     assert "Traceback" not in house.output
-
-
-def test_run_that_outlives_its_serving_process_completes_and_is_reported(house: ServeHouse) -> None:
-    first = house.list_runs(SUITE)[0]["run_id"]
-    kill_serve(house)
-    house.serve(house.folder / f"{SUITE}.toml")
-    house.wait_until(lambda: f"run {first}, begun before this start, is still running" in house.output)
-    house.bot.configure(hold_after=None)
-    house.wait_until(lambda: f"run {first} completed" in house.output)
-    assert f"{first} is resumed" not in house.output
-    assert "was started by hand" in read_log(house), "earlier lines are kept"
 
 
 @pytest.mark.parametrize("house", ["1"], indirect=True)

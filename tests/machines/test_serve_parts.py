@@ -98,21 +98,6 @@ def test_a_port_that_is_taken_is_named(place: Place, monkeypatch: pytest.MonkeyP
     assert f"port {port} of this machine is not available" in done.stderr
 
 
-def test_prefect_is_not_imported_before_its_server_is_known(tmp_path: Path) -> None:
-    """Announce an update, which imports little at all, serve, and load a suite."""
-    (tmp_path / "nightly.toml").write_text(SCHEDULED)
-    script = (
-        "import sys, evalhouse.flows.commands.serve; print(sorted({name.split('.')[0] for name in sys.modules}))\n"
-        "import evalhouse.flows.serving.serve\n"
-        "evalhouse.flows.serving.serve.load_suites(sys.argv[1:]); print('prefect' in sys.modules)"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "nightly.toml")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    announcing, serving = done.stdout.splitlines()
-    assert not {name for name in ("prefect", "httpx", "pydantic", "duckdb") if f"'{name}'" in announcing}
-    assert serving == "False"
-
-
 @pytest.fixture
 def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
@@ -153,12 +138,6 @@ def test_runs_by_hand_and_of_other_suites_are_not_resumed(warehouse: Warehouse) 
     assert api.created == []
 
 
-def test_flow_run_that_may_be_on_another_machine_is_left_alone(warehouse: Warehouse) -> None:
-    api = Api(make_flow_run("out", "RUNNING"))
-    assert sweep_crashed(api, [make_served(warehouse)], alone=False) == []
-    assert api.flow_runs[0]["state_type"] == "RUNNING"
-
-
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
 def test_a_process_that_was_killed_within_seconds_of_its_start_is_found_by_its_silence(
     warehouse: Warehouse, state: str
@@ -175,13 +154,6 @@ def test_a_process_that_was_killed_within_seconds_of_its_start_is_found_by_its_s
     ]
     assert api.flow_runs[0]["state_type"] == "CRASHED"
     assert [one["parameters"] for one in api.created] == [parameters]
-
-
-def test_a_flow_run_that_died_before_its_run_was_on_record_is_queued_again(warehouse: Warehouse) -> None:
-    api = Api(make_flow_run("out", "PENDING", parameters={"trigger": "event", "event": "e1"}))
-    sweep_crashed(api, [make_served(warehouse)], alone=True)
-    assert api.flow_runs[0]["state_type"] == "CRASHED"
-    assert [one["parameters"] for one in api.created] == [{"trigger": "event", "event": "e1"}]
 
 
 @pytest.mark.parametrize("within", ["out", "in"])
@@ -221,16 +193,6 @@ def test_flow_run_that_crashed_before_its_run_was_stored_is_queued_again_ten_tim
     assert "is left; see evalhouse-serve.log" in line
     assert sweep_crashed(api, [served]) == []
     assert len(api.created) == 10
-
-
-def test_a_run_broken_off_by_an_outage_is_resumed_and_the_line_says_by_which(warehouse: Warehouse) -> None:
-    run = make_run(run_id="r1", suite="nightly", trigger="schedule", status="running")
-    insert_run(warehouse, run)
-    update_run(warehouse, "r1", problem="the Prefect server cannot be reached (refused)")
-    api = Api(make_flow_run("out", "CRASHED", name=name_flow_run("nightly", "r1")))
-    (line,) = sweep_crashed(api, [make_served(warehouse)])
-    assert "run r1 had crashed (the Prefect server cannot be reached (refused)): it is resumed" in line
-    assert [one["parameters"] for one in api.created] == [{"resume": "r1"}]
 
 
 @pytest.mark.parametrize("within", ["out", "in"])
