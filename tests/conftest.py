@@ -60,7 +60,7 @@ _MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE")
 
 # These take longest or wait much, and so are begun first: a file that one worker begins last holds up the end.
 _LONGEST = (
-    "test_lost_nights.py", "test_batch_runs.py",
+    "test_batch_runs.py",
     "test_serve.py", "test_serve_operators.py", "test_evaluate_deployed.py", "test_prefer.py", "test_make.py",
     "test_prompt_compare.py", "test_environment.py", "test_pull_request.py", "test_compare_runs.py",
     "test_document_kinds.py", "test_safety.py", "test_sql_page.py", "test_forget.py", "test_cli_sample_budget.py",
