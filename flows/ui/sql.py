@@ -97,9 +97,10 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
             by = next((name for name in few if not frame.select(across, name).is_duplicated().any()), None)
             drawn = drawn[:1] if by else drawn
         n_drawn = min(n_drawn, _MAX_BARS if frame[across].dtype == pl.String else _MAX_POINTS)
-        # Numbers as a browser has them, and times as UTC.
+        # Numbers as a browser has them, times as UTC, and names that fit into a page.
         shown = frame.select(across, *drawn, *([by] if by else [])).head(n_drawn)
         shown = shown.with_columns(
+            pl.selectors.string().str.head(LONG),
             pl.selectors.numeric().cast(pl.Float64),
             pl.selectors.date().cast(pl.Datetime),
             pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC").dt.replace_time_zone(None),

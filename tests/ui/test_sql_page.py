@@ -267,6 +267,8 @@ NAMES = pl.DataFrame({"run": ["r", "r"], "metric": ["f", "g"], "mean": [0.1, 0.2
         (pl.DataFrame({"a": ["x", "y"], "h": [10**30, 1]}, schema={"a": pl.String, "h": pl.Int128}), "", "",
          {"over": "text", "ys": ["h"]}),
         (TIMES.with_columns(change=pl.col("m") / 100, n_of=pl.col("n") * 50), "", "", {"ys": ["n", "m"]}),
+        (NAMES.with_columns(metric=pl.Series(["f" * 1_000_000, "g"])), "", "",
+         {"columns": {"metric": ["f" * LONG, "g"], "mean": [0.1, 0.2]}}),
         (CAUSES, "", "", {"x": "cause", "columns": {"cause": ["x · r", "y · r", "z · r", "x · q"], "n": [4, 2, 1, 3]}}),
     ],
 )  # fmt: skip
