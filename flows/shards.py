@@ -30,7 +30,7 @@ from evalhouse.tasks.pipeline.live_run import LiveRun, SampleStep, SampleWork, S
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
 from evalhouse.warehouse.steps import find_step, list_earlier_tasks, list_tasks
 
-_SUSPENDED: Final = "suspended in Prefect; resumed there, or by `evalhouse resume`, it continues"
+SUSPENDED: Final = "suspended in Prefect; resumed there, or by `evalhouse resume`, it continues"
 _RESUMED: Final = "another flow run has resumed the run"
 _PAUSED_LOOK_S: Final = 2.0
 
@@ -104,7 +104,8 @@ async def create_child_task(
 
 
 async def wait_while_paused(live_run: LiveRun) -> None:
-    """Wait while a flow run of the run, which has its name, is Paused; Pause ends the process of one that is Suspended.
+    """Wait while a flow run of the run, which has its name, is Paused; Pause ends the process of one that is Suspended,
+    if Prefect has not raised it by itself.
 
     A server of our own for one run has no person who could pause anything, and one that is away pauses nothing.
     """
@@ -114,14 +115,9 @@ async def wait_while_paused(live_run: LiveRun) -> None:
     with suppress(httpx.HTTPError, PrefectException):
         async with get_client() as client:
             while rows := await client.read_flow_runs(flow_run_filter=paused, limit=1):
-                state, own = rows[0].state, live_run.flow_run_id
-                # A part of a run has none: it waits until the run's process has cancelled it.
-                if state is not None and state.name == "Suspended" and own is not None:
-                    if own != str(rows[0].id):  # of a suite, whose resumption has another child flow run
-                        await client.set_flow_run_state(UUID(own), Cancelled(message=_SUSPENDED), force=True)
-                    if rows[0].deployment_id is not None:
-                        atexit.register(report_suspended, rows[0].id, rows[0].deployment_id)
-                    raise Pause(_SUSPENDED, state=state)
+                # A part of a run has no flow run of its own here: it waits until the run's process has cancelled it.
+                if rows[0].state_name == "Suspended" and live_run.flow_run_id is not None:
+                    raise Pause(state=rows[0].state)
                 if not is_reported:
                     get_run_logger().info("Paused: no further shard begins before the flow run is resumed.")
                 is_reported = True
@@ -143,6 +139,19 @@ async def end_earlier_pauses(live_run: LiveRun) -> None:
             for row in await client.read_flow_runs(flow_run_filter=_filter_paused(live_run)):
                 if str(row.id) != live_run.flow_run_id:
                     await client.set_flow_run_state(row.id, Cancelled(message=_RESUMED), force=True)
+
+
+async def leave_suspended(live_run: LiveRun) -> None:
+    """End in Prefect what the process of a suspended flow run leaves: a suite's child flow run, whose place another one
+    takes, and the wait for the next heartbeat."""
+    with suppress(httpx.HTTPError, PrefectException):
+        async with get_client() as client:
+            for row in await client.read_flow_runs(flow_run_filter=_filter_paused(live_run)):
+                if row.deployment_id is not None:
+                    atexit.register(report_suspended, row.id, row.deployment_id)
+                if live_run.flow_run_id not in (None, str(row.id)):
+                    own = UUID(live_run.flow_run_id)
+                    await client.set_flow_run_state(own, Cancelled(message=SUSPENDED), force=True)
 
 
 def report_suspended(flow_run_id: UUID, deployment_id: UUID) -> None:

@@ -218,11 +218,16 @@ class OpenRun:
         except KeyboardInterrupt:
             problem = RunCancelled(f"stopped by {self.interrupts.taken}")
         except BaseException as error:  # on any end the journal is emptied and the end is written
-            is_suspended = type(error).__name__ == "Pause"
-            outcome = self._write_end(live_run, run, RunCancelled(str(error)) if is_suspended else error)
-            if is_suspended and not self.in_flow:
-                return outcome
-            raise  # a suspended flow run of a deployment ends with its process, and keeps its state
+            if type(error).__name__ != "Pause":
+                self._write_end(live_run, run, error)
+                raise
+            from evalhouse.flows.shards import SUSPENDED, leave_suspended  # noqa: PLC0415  # Prefect has raised it
+
+            await leave_suspended(live_run)
+            outcome = self._write_end(live_run, run, RunCancelled(SUSPENDED))
+            if self.in_flow:
+                raise  # a suspended flow run of a deployment ends with its process, and keeps its state
+            return outcome
         return self._write_end(live_run, run, problem)
 
     async def _run_flow(self, live_run: "LiveRun", kind: RunKind) -> Exception | None:

@@ -16,6 +16,7 @@ import pytest
 from cli_house import write_dataset
 from cli_process import Finished, Place
 from endpoint import Endpoint, running_endpoint
+from prefect.exceptions import Pause
 from target_server import Canned, Sent, TargetServer, answer_json, serving
 from webhook import Webhook, serve_webhook
 
@@ -23,6 +24,8 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import resolve_suite
 from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.serving import suite_runs
+from evalhouse.flows.shards import SUSPENDED
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import list_night
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.runs import RunRow, list_night_runs, pick_run
@@ -273,6 +276,22 @@ def test_a_stop_between_two_variants_is_announced_by_nobody_and_resumes_with_the
         assert resumed.status == 0, resumed.stderr
         assert dict(house.read_nights("variant, status")) == dict.fromkeys((None, "large", "cheap"), "completed")
         assert (house.count_asked()["small"], len(house.webhook.bodies)) == (24, 1)
+
+
+def test_a_night_that_is_suspended_in_prefect_ends_like_a_stopped_one(
+    tmp_path: Path, prefect_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def suspend(_: LiveRun) -> None:
+        raise Pause  # as Prefect does, which gives no reason
+
+    with open_harbour(tmp_path, prefect_home) as house:
+        with monkeypatch.context() as patch:
+            patch.setattr("evalhouse.flows.shards.wait_while_paused", suspend)
+            stopped = house.run()
+        ((own, status, problem),) = house.read_nights("run_id, status, problem")
+        assert (stopped.status, status, problem) == (130, "cancelled", SUSPENDED)
+        assert house.place.call("resume", own, "--warehouse", "w.duckdb").status == 0
+        assert dict(house.read_nights("variant, status")) == dict.fromkeys((None, "large", "cheap"), "completed")
 
 
 STOPS = {
