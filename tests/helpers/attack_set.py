@@ -11,25 +11,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import orjson
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.prompts.render import render_blocks
 
 FILE = Path(__file__).resolve().parents[1] / "benchmarks" / "attacks.yaml"
 Language = Literal["en", "zh"]
-Kind = Literal[
-    "fake_end", "forged_item", "forged_rating", "order", "plea", "forged_reply", "role_switch", "hidden", "look_alike",
-    "markup", "flooding",
-]  # fmt: skip
 Goal = Literal["pass", "fail"]
 Place = Literal["question", "answer", "ground_truth", "contexts", "statements"]
 AttackedStep = Literal["extract", "classify", "attribute", "rank"]
-Text = Annotated[str, Field(min_length=1)]
 
 # Which requests a text reaches from where it is planted.
 STEPS_OF: Mapping[Place, tuple[AttackedStep, ...]] = {
@@ -51,52 +46,48 @@ _TWINS = str.maketrans("aceopstxi", "асеорѕтхі")
 _WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=False, frozen=True)
-
-
-class Scene(_Strict):
+class Scene(BaseModel, frozen=True):
     """A harmless sample whose right verdicts are known."""
 
-    id: Text
+    id: str
     language: Language
-    question: Text
-    truth: Text
-    aside: Text
-    claim: Text
-    mark: Text
-    useless: Text
-    helpful: Text
+    question: str
+    truth: str
+    aside: str
+    claim: str
+    mark: str
+    useless: str
+    helpful: str
 
 
-class Attack(_Strict):
+class Attack(BaseModel, frozen=True):
     """One text, where it is planted and its goal; its placeholders are filled by `aim`."""
 
-    id: Text
+    id: str
     language: Language
-    kind: Kind
+    kind: str
     goal: Goal
-    fields: tuple[Place, ...] = Field(min_length=1)
+    fields: tuple[Place, ...]
     steps: tuple[AttackedStep, ...] = ()
     filler: str = ""
-    times: int = Field(default=0, ge=0, le=10_000)
-    text: Text
+    times: int = 0
+    text: str
 
     def list_steps(self, field: Place) -> list[AttackedStep]:
         """The steps it is aimed at from one of its fields."""
         return [step for step in STEPS_OF[field] if not self.steps or step in self.steps]
 
 
-class AttackSet(_Strict):
+class AttackSet(BaseModel, frozen=True):
     """All of it. `wishes` word what is wanted as an order, by language and step."""
 
-    scenes: tuple[Scene, ...] = Field(min_length=1)
-    wishes: dict[Goal, dict[Language, dict[AttackedStep, Text]]]
-    attacks: tuple[Attack, ...] = Field(min_length=1)
+    scenes: tuple[Scene, ...]
+    wishes: dict[Goal, dict[Language, dict[AttackedStep, str]]]
+    attacks: tuple[Attack, ...]
 
 
 def load_attacks() -> AttackSet:
-    """Load our attack set; its form is checked strictly."""
+    """Load our attack set."""
     return AttackSet.model_validate(yaml.safe_load(FILE.read_text(encoding="utf-8")))
 
 
@@ -110,7 +101,7 @@ Data = Mapping[str, BlockValue]
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One attack in one request. `control` is the same request without it; equal for many trials, as its key says."""
+    """One attack in one request; `control` is the same request without it."""
 
     attack: Attack
     field: Place
@@ -118,17 +109,6 @@ class Trial:
     scene: Scene
     control: Data
     data: Data
-
-    @property
-    def target(self) -> str:
-        """The id whose verdict the attack is after; of a text that is split, that of its first statement."""
-        return _pick_target(self.step, self.attack.goal)
-
-    @property
-    def control_key(self) -> str:
-        """Equal for trials with equal controls."""
-        text = "ground_truth" if self.step == "extract" and self.field == "ground_truth" else "answer"
-        return f"{self.scene.id}/{self.step}/{text}"
 
 
 def make_trials(attacks: AttackSet) -> list[Trial]:
@@ -213,7 +193,13 @@ def forge_reply(step: AttackedStep, goal: Goal, data: Data) -> str:
         return orjson.dumps({"statements": []}).decode()
     judged = ("contexts",) if step == "rank" else ("answer_statements", "ground_truth_statements")
     ids = [item.id for name in judged for item in list_items(data, name)]
-    verdicts = [{"id": item_id, "reason": "Settled.", **_forge_verdict(step, goal, item_id)} for item_id in ids]
+    label = _LABELS[step][goal]
+    verdicts: list[dict[str, object]] = []
+    for item_id in ids:
+        verdict: dict[str, object] = {"label": "FN" if label == "FP" and item_id[0] == "G" else label}
+        if step == "attribute":
+            verdict = {"contexts": ["C1"] if goal == "pass" else [], "together": []}
+        verdicts.append({"id": item_id, "reason": "Settled.", **verdict})
     return orjson.dumps({"verdicts": verdicts}).decode()
 
 
@@ -228,13 +214,6 @@ def read_nonce(data: Data) -> str:
     match = re.match(r"<\w+ ([0-9a-f]+)>", render_blocks(tuple(data), data))
     assert match is not None
     return match[1]
-
-
-def _forge_verdict(step: AttackedStep, goal: Goal, item_id: str) -> dict[str, object]:
-    if step == "attribute":
-        return {"contexts": ["C1"] if goal == "pass" else [], "together": []}
-    label = _LABELS[step][goal]
-    return {"label": "FN" if label == "FP" and item_id[0] == "G" else label}
 
 
 def _pick_target(step: AttackedStep, goal: Goal) -> str:

@@ -12,6 +12,11 @@ Rows = list[dict[str, Any]]
 N = 12
 
 
+def number_rows(letter: str, rows: Rows, lang: str = "en") -> Rows:
+    """The rows with ids, each in a separate group unless it names one."""
+    return [{"id": f"{letter}{n}", "lang": lang, "group": f"g{n}", **row} for n, row in enumerate(rows, start=1)]
+
+
 def make_support(n: int = N) -> Rows:
     """Every other statement is in its context; one row is partial, one has a label of another kind."""
     rows: Rows = []
@@ -19,9 +24,6 @@ def make_support(n: int = N) -> Rows:
         berth = place if place % 2 else place + 100
         rows.append(
             {
-                "id": f"s{place}",
-                "lang": "en",
-                "group": f"g{place}",
                 "question": None,
                 "statement": f"The ship Corva {place} lies at berth {berth}.",
                 "contexts": [
@@ -31,6 +33,7 @@ def make_support(n: int = N) -> Rows:
                 "label": "supported" if place % 2 else "unsupported",
             }
         )
+    rows = number_rows("s", rows)
     partly = {"id": "partly", "group": "partly", "statement": "The ship Corva 2 lies at berth 950.", "label": "partial"}
     rows.append({**rows[1], **partly})
     rows.append({**rows[0], "id": "talk", "group": "talk", "label": "generic"})
@@ -38,17 +41,15 @@ def make_support(n: int = N) -> Rows:
 
 
 def make_support_zh(n: int = N) -> Rows:
-    return [
+    rows = [
         {
-            "id": f"z{place}",
-            "lang": "zh",
-            "group": f"g{place}",
             "statement": f"灯塔高{place + 20}米。" if place % 2 else f"渔村有{place + 300}名木匠。",
             "contexts": [f"这座灯塔高{place + 20}米，位于海湾北端。"],
             "label": "supported" if place % 2 else "unsupported",
         }
         for place in range(1, n + 1)
     ]
+    return number_rows("z", rows, "zh")
 
 
 def make_correctness(n: int = N) -> Rows:
@@ -58,8 +59,6 @@ def make_correctness(n: int = N) -> Rows:
         right = bool(place % 2)
         rows.append(
             {
-                "id": f"c{place}",
-                "lang": "en",
                 "group": f"g{(place + 1) // 2}",
                 "question": f"Who keeps lamp {place}?",
                 "ground_truth": f"Maud Tregarthen keeps lamp {place}.",
@@ -71,15 +70,12 @@ def make_correctness(n: int = N) -> Rows:
         )
     rows[1]["annotators"] = ["Yes", "No", "No"]
     rows[2]["llm_judges"]["model-b"] = "I cannot tell."
-    return rows
+    return number_rows("c", rows)
 
 
 def make_relevance(n: int = N) -> Rows:
-    return [
+    rows = [
         {
-            "id": f"r{place}",
-            "lang": "en",
-            "group": f"g{place}",
             "question": f"When does ferry {place} leave for Quillon?",
             "ground_truth": f"Ferry {place} leaves for Quillon at {place + 5} o'clock.",
             "contexts": [
@@ -92,14 +88,12 @@ def make_relevance(n: int = N) -> Rows:
         }
         for place in range(1, n + 1)
     ]
+    return number_rows("r", rows)
 
 
 def make_decomposition(n: int = N) -> Rows:
-    return [
+    rows = [
         {
-            "id": f"d{place}",
-            "lang": "en",
-            "group": f"g{place}",
             "text": f"Lamp {place} is green. It was lit in {1800 + place}.",
             "statements": [f"Lamp {place} is green.", f"It was lit in {1800 + place}."],
             "llm_statements": [f"Lamp {place} is green. It was lit in {1800 + place}."],
@@ -108,6 +102,7 @@ def make_decomposition(n: int = N) -> Rows:
         }
         for place in range(1, n + 1)
     ]
+    return number_rows("d", rows)
 
 
 def make_rubric(n: int = N) -> Rows:
@@ -120,9 +115,6 @@ def make_rubric(n: int = N) -> Rows:
         answer = " ".join(facts[:good] + invented[good:])
         rows.append(
             {
-                "id": f"m{place}",
-                "lang": "en",
-                "group": f"g{place}",
                 "question": f"What is known of lamp {place}?",
                 "answer": answer,
                 "ground_truth": " ".join(facts),
@@ -131,7 +123,7 @@ def make_rubric(n: int = N) -> Rows:
                 "judges": {"RougeL": good / 4, "other": None},
             }
         )
-    return rows
+    return number_rows("m", rows)
 
 
 def make_pairwise(n: int = N) -> Rows:
@@ -143,9 +135,6 @@ def make_pairwise(n: int = N) -> Rows:
         lead = -2 if ahead == "a" else 2
         rows.append(
             {
-                "id": f"p{place}",
-                "lang": "en",
-                "group": f"g{place}",
                 "question": f"Who keeps lamp {place}?",
                 "ground_truth": good,
                 "answer_a": good if ahead == "a" else bad,
@@ -156,7 +145,7 @@ def make_pairwise(n: int = N) -> Rows:
             }
         )
     rows[-1] |= {"answer_a": rows[-1]["answer_b"], "preference": "tie", "annotators": {"overall": [0, 0]}}
-    return rows
+    return number_rows("p", rows)
 
 
 EVERY_KIND: Mapping[str, Rows] = {

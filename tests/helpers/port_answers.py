@@ -269,16 +269,15 @@ class PortAnswers:
     def _write(self, asked: Asked) -> dict[str, Any]:
         request = asked.texts[-1]
         if request not in self._written:
-            self._written[request] = self._write_first(asked)
+            contexts, count = read_contexts(asked), int(asked.blocks["count"])
+            written = write_questions(asked.blocks["question_kind"].strip(), count, contexts)
+            shown = [
+                {"question": one.question, "ground_truth": one.ground_truth, "quotes": _show_quotes(one.quotes),
+                 "turns": list(one.turns)}
+                for one in (self.spoil(written, contexts) if self.spoil else written)
+            ]  # fmt: skip
+            self._written[request] = {"reason": f"{len(written)} of {count} can be asked.", "questions": shown}
         return self._written[request]
-
-    def _write_first(self, asked: Asked) -> dict[str, Any]:
-        contexts = read_contexts(asked)
-        count = int(asked.blocks["count"])
-        written = write_questions(asked.blocks["question_kind"].strip(), count, contexts)
-        questions = self.spoil(written, contexts) if self.spoil else written
-        reason = f"They hold {len(written)} of the {count} asked for." if written else "They hold nothing of the kind."
-        return {"reason": reason, "questions": [_show(question) for question in questions]}
 
     def _answer(self, asked: Asked) -> dict[str, Any]:
         question, conversation = asked.blocks.get("question", ""), asked.blocks.get("conversation", "")
@@ -339,13 +338,6 @@ def _match(asked: Asked) -> dict[str, Any]:
     return {"answered": answered}
 
 
-def _show(written: Written) -> dict[str, Any]:
-    return {
-        "question": written.question, "ground_truth": written.ground_truth, "quotes": _show_quotes(written.quotes),
-        "turns": list(written.turns),
-    }  # fmt: skip
-
-
 def _show_quotes(quotes: Iterable[Quote]) -> list[dict[str, str]]:
     return [{"id": quote.context_id, "quote": quote.text} for quote in dict.fromkeys(quotes)]
 
@@ -381,39 +373,30 @@ def _squeeze(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def _list_statements(asked: Asked) -> dict[str, str]:
-    return read_contexts(asked, "answer_statements") | read_contexts(asked, "ground_truth_statements")
-
-
 def _attribute(asked: Asked) -> dict[str, Any]:
     contexts = read_contexts(asked)
     demand = read_question(asked.blocks.get("question", ""))
     verdicts = []
-    for key, statement in _list_statements(asked).items():
+    statements = read_contexts(asked, "answer_statements") | read_contexts(asked, "ground_truth_statements")
+    for key, statement in statements.items():
         alone = [context_id for context_id, text in contexts.items() if _supports(statement, [text], demand)]
-        together = [] if alone else _find_together(statement, contexts, demand)
+        together: list[str] = []
+        if not alone and _supports(statement, list(contexts.values()), demand):
+            needed = dict(contexts)
+            for context_id in reversed(contexts):
+                if _supports(statement, [text for other, text in needed.items() if other != context_id], demand):
+                    del needed[context_id]
+            together = list(needed)
         reason = f"{len(alone)} contexts say it, {len(together)} do together."
         verdicts.append({"id": key, "reason": reason, "contexts": alone, "together": together})
     return {"verdicts": verdicts}
-
-
-def _find_together(statement: str, contexts: Mapping[str, str], demand: Demand | None) -> list[str]:
-    """Return the contexts that support a statement together, each of which is needed."""
-    if not _supports(statement, list(contexts.values()), demand):
-        return []
-    needed = dict(contexts)
-    for context_id in reversed(contexts):
-        rest = [text for key, text in needed.items() if key != context_id]
-        if _supports(statement, rest, demand):
-            del needed[context_id]
-    return list(needed)
 
 
 def _supports(statement: str, texts: Sequence[str], demand: Demand | None) -> bool:
     """Return whether texts support a statement; one without a fact is matched by the question or by its words."""
     claims = find_claims(statement)
     if claims:
-        return all(_has(texts, claim) for claim in claims)
+        return all(any(_says(text, claim.fact, claim.value) for text in texts) for claim in claims)
     if winner := read_winner(statement):
         stated = {claim.fact: claim.value for text in texts for claim in find_claims(text)}
         facts = demand.facts if demand and demand.compared else ()
@@ -423,10 +406,6 @@ def _supports(statement: str, texts: Sequence[str], demand: Demand | None) -> bo
         return any(_squeeze(statement) in _squeeze(text) for text in texts)
     words = collect_content_words(statement)
     return any(share_words(words, collect_content_words(text)) >= _ALIKE for text in texts)
-
-
-def _has(texts: Iterable[str], claim: Claim) -> bool:
-    return any(_says(text, claim.fact, claim.value) for text in texts)
 
 
 def _classify(asked: Asked) -> dict[str, Any]:

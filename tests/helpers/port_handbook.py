@@ -84,17 +84,13 @@ def _names() -> tuple[re.Pattern[str], dict[str, Entity]]:
 def _list_patterns(type_name: str, language: Language) -> list[tuple[Attribute, re.Pattern[str]]]:
     """Return patterns for the facts of a type, `{e}` being any of its names."""
     own = load_handbook(language).types[type_name]
+    names = f"(?P<e>{name_all(_list_of_type(own))})"
     return [
-        (attribute, re.compile(_fill(wording, own, attribute)))
+        (attribute, re.compile(_escape(wording).replace(r"\{e\}", names).replace(r"\{v\}", value)))
         for attribute in own.attributes.values()
+        for value in [f"(?P<v>{_VALUES[attribute.value, own.language]})"]
         for wording in attribute.say
     ]
-
-
-def _fill(wording: str, own: Type, attribute: Attribute) -> str:
-    names = name_all(_list_of_type(own))
-    value = f"(?P<v>{_VALUES[attribute.value, own.language]})"
-    return _escape(wording).replace(r"\{e\}", f"(?P<e>{names})").replace(r"\{v\}", value)
 
 
 def _list_of_type(own: Type) -> list[Entity]:
@@ -221,33 +217,25 @@ def read_question(question: str, conversation: str = "") -> Demand | None:
     )
     facts: dict[str, None] = {}
     for match, own, attribute, compared in matches:
+        by_name = {entity.name.lower(): entity for entity in _list_of_type(own)}
+        mentioned = ["", *re.findall(name_all(_list_of_type(own)), conversation)]
         for name in (match["a"], match["b"]) if compared else (match["e"],):
-            entity = _resolve(name, own, conversation)
+            named = (" ".join(one.lower().split()) for one in (name, mentioned[-1]))
+            entity = next((by_name[one] for one in named if one in by_name), None)
             if entity is None:
                 return None
             facts[f"{entity.key}.{attribute}"] = None
     return Demand(facts=tuple(facts), compared=any(entry[3] for entry in matches)) if facts else None
 
 
-def _resolve(name: str, own: Type, conversation: str) -> Entity | None:
-    by_name = {entity.name.lower(): entity for entity in _list_of_type(own)}
-    if entity := by_name.get(" ".join(name.lower().split())):
-        return entity
-    mentioned = list(re.finditer(name_all(_list_of_type(own)), conversation))
-    return by_name[" ".join(mentioned[-1][0].lower().split())] if mentioned else None
-
-
 def read_winner(statement: str) -> Entity | None:
     """The entity that a sentence says to have the greater figure."""
     for language in LANGUAGES:
-        pattern = _escape(_strip(load_handbook(language))).replace(r"\{e\}", f"({_names()[0].pattern})")
+        greater = load_handbook(language).greater.rstrip(".。")
+        pattern = _escape(greater).replace(r"\{e\}", f"({_names()[0].pattern})")
         if match := re.search(pattern, statement):
             return _names()[1][match[1]]
     return None
-
-
-def _strip(book: Handbook) -> str:
-    return book.greater.rstrip(".。")
 
 
 def find_language(text: str) -> Language:
@@ -326,11 +314,6 @@ class Handbook:
     entities: Mapping[str, Entity]
     documents: Mapping[str, Mapping[str, Any]]
 
-    @property
-    def gap(self) -> str:
-        """The text between two sentences of a paragraph."""
-        return " " if self.language == "en" else ""
-
 
 def draw(text: str, n: int) -> int:
     """A number below n that follows from the text alone."""
@@ -341,12 +324,17 @@ def draw(text: str, n: int) -> int:
 def load_handbook(language: Language) -> Handbook:
     """One half of the handbook."""
     data = read_yaml(f"{language}.yaml")
-    types = {name: _read_type(name, language, entry) for name, entry in data["types"].items()}
-    entities = {
-        key: _read_entity(key, types[name], dict(entry))
-        for name, entries in data["entities"].items()
-        for key, entry in entries.items()
-    }
+    types, entities = {}, {}
+    for type_name, given in data["types"].items():
+        attributes = {
+            key: Attribute(name=key, **{**entry, "say": tuple(entry["say"]), "ask": tuple(entry["ask"])})
+            for key, entry in given["attributes"].items()
+        }
+        types[type_name] = Type(name=type_name, language=language, **{**given, "attributes": attributes})
+    for type_name, entries in data["entities"].items():
+        for key, values in entries.items():
+            name, since, steps = values.pop("name"), values.pop("since", 1), tuple(values.pop("steps", ()))
+            entities[key] = Entity(key=key, name=name, type=types[type_name], values=values, steps=steps, since=since)
     words = {name: data[name] for name in ("steps", "how", "more", "greater")}
     return Handbook(language=language, types=types, entities=entities, documents=data["documents"], **words)
 
@@ -354,21 +342,6 @@ def load_handbook(language: Language) -> Handbook:
 def read_yaml(name: str) -> Any:  # noqa: ANN401
     """A data file of the handbook."""
     return yaml.load((FOLDER / name).read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-
-def _read_type(name: str, language: Language, data: Mapping[str, Any]) -> Type:
-    attributes = {
-        key: Attribute(name=key, **{**entry, "say": tuple(entry["say"]), "ask": tuple(entry["ask"])})
-        for key, entry in data["attributes"].items()
-    }
-    return Type(name=name, language=language, **{**data, "attributes": attributes})
-
-
-def _read_entity(key: str, own: Type, data: dict[str, Any]) -> Entity:
-    name, since, steps = data.pop("name"), data.pop("since", 1), tuple(data.pop("steps", ()))
-    unknown = data.keys() - own.attributes.keys()
-    assert not unknown, f"{key} has values for {sorted(unknown)}, which no {own.name} has"
-    return Entity(key=key, name=name, type=own, values=data, steps=steps, since=since)
 
 
 @cache

@@ -37,15 +37,6 @@ def make_sample(number: int, **texts: object) -> dict[str, Any]:
     return sample | texts
 
 
-def list_statements(sample: Mapping[str, Any]) -> list[tuple[str, str, int, str]]:
-    """Id, source, ordinal and text; a text ends its statements with a full stop and a blank."""
-    found = []
-    for prefix, source in (("A", "answer"), ("G", "ground_truth")):
-        for place, text in enumerate(str(sample[source]).split(". "), start=1):
-            found.append((f"{prefix}{place}", source, place, text.rstrip(".") + "."))
-    return found
-
-
 def add_run(warehouse: Warehouse, run: RunRow, samples: Sequence[Mapping[str, Any]]) -> None:
     """A run in which the judge finds the first statement of each text and the first context good, and no other."""
     insert_run(warehouse, run)
@@ -56,11 +47,13 @@ def add_run(warehouse: Warehouse, run: RunRow, samples: Sequence[Mapping[str, An
         input_hash = f"{run.run_id}-{sample['sample_id']}"
         stored.append({**sample, "input_hash": input_hash})
         tables.setdefault("run_samples", []).append({**key, "input_hash": input_hash, "ordinal": ordinal})
-        for statement_id, source, place, text in list_statements(sample):
-            named = {**key, "statement_id": statement_id}
+        texts = [(source, *listed) for source in ("answer", "ground_truth")
+                 for listed in enumerate(str(sample[source]).split(". "), start=1)]  # fmt: skip
+        for source, place, text in texts:
+            named = {**key, "statement_id": f"{'A' if source == 'answer' else 'G'}{place}"}
             is_good = place == 1
             bad = "FP" if source == "answer" else "FN"
-            statement = {**named, "source": source, "ordinal": place, "text": text}
+            statement = {**named, "source": source, "ordinal": place, "text": text.rstrip(".") + "."}
             label = {**named, "label": "TP" if is_good else bad, "reason": REASON}
             support = {**named, "supported": is_good, "context_ranks": [1] if is_good else [], "reason": REASON}
             rows = (("statements", statement), ("classifications", label), ("attributions", support))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import yaml
@@ -42,7 +42,6 @@ _DATA = yaml.safe_load(Path(__file__).with_name("rewordings.yaml").read_text(enc
 _MEANINGS = {word: number for number, line in enumerate(_DATA["meanings"]) for word in line.split()}
 _DIMENSIONS, _OTHER_WORDS = 256, 0.3
 _WORD = re.compile(r"[a-z0-9']+")
-Wording = Literal["paraphrase", "far"]
 
 
 @dataclass(frozen=True, kw_only=True)
