@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from cli_process import ROOT
 
-from evalhouse.flows.commands.options import find_warehouse
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import (
     find_flag,
@@ -22,7 +21,6 @@ from evalhouse.flows.preparing.request import (
     split_list,
 )
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.location import DEFAULT_URL
 
 
 @pytest.fixture(autouse=True)
@@ -173,13 +171,6 @@ def test_resuming_changes_only_what_was_given() -> None:
     assert resolve_changes({"concurrency": 4, "rpm": None, "timeout_s": 2.0}) == {"concurrency": 4, "timeout_s": 2.0}
     with pytest.raises(SettingsError, match=r"^--attempts: got 0; "):
         resolve_changes({"attempts": 0})
-
-
-def test_find_warehouse_prefers_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_warehouse(None) == DEFAULT_URL
-    monkeypatch.setenv("EVALHOUSE_WAREHOUSE", "env.duckdb")
-    assert find_warehouse(None) == "env.duckdb"
-    assert find_warehouse("flag.duckdb") == "flag.duckdb"
 
 
 def test_pairs_are_parsed_and_broken_ones_refused() -> None:

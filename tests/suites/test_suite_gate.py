@@ -13,11 +13,9 @@ from kept_open import kept_open
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
-from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.serving.suite_checks import check_suite_gate, list_shortages
+from evalhouse.flows.serving.suite_checks import list_shortages
 from evalhouse.flows.serving.suite_runs import decide_suite_gate
 from evalhouse.tasks.settings.suite import SuiteGate
-from evalhouse.warehouse.metric_files import load_metrics, plan_run
 from evalhouse.warehouse.rows.gates import accept_run, find_user
 from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
 from evalhouse.warehouse.store import Warehouse, derive
@@ -348,13 +346,3 @@ def test_failed_runs_and_runs_without_a_gate_get_no_verdict(store: Warehouse, co
     run = add_night(store, "night", 0, **{"gate_limits": {"max_cost": 1.0}, **columns})
     assert decide_suite_gate(store, run) is None
     assert find_run(store, "night").gate is None
-
-
-def test_limits_of_what_is_not_scored_are_refused_beforehand() -> None:
-    plan = plan_run(["factual_f1"], load_metrics())
-    check_suite_gate(SuiteGate(min={"factual_f1": 0.5}), plan)
-    with pytest.raises(SettingsError) as refused:
-        check_suite_gate(SuiteGate(min={"factual_f1": 0.5, "factual_f2": 0.5}, max_drop={"mrr": 0.1}), plan)
-    assert str(refused.value) == (
-        "[gate] has limits of factual_f2, mrr, which the run does not score; it scores: factual_f1"
-    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from cli_house import HOSTILE_ID, write_dataset
+from cli_house import write_dataset
 from cli_process import Ask, Place
 from endpoint import running_endpoint
 from prompt_files import ALL_NAMES, read_content, write_prompt
@@ -146,14 +146,6 @@ def test_custom_rubric_is_shown_for_a_sample(ask: Ask, tmp_path: Path, dataset: 
     (request,) = shown["requests"]
     assert request["step"] == "grade_tone"
     assert "共有十二门炮。" in request["messages"][-1]["content"]
-
-
-def test_texts_are_shown_escaped_for_the_terminal(ask: Ask) -> None:
-    arguments = ("--dataset", "harbour.jsonl", "--map", "answer=bot_reply", "--sample", HOSTILE_ID)
-    finished = ask("prompts", "show", "answer_validity", *arguments)
-    assert finished.status == 0
-    assert not set("\x1b\x07\x9b\u202e") & set(finished.stdout)
-    assert "[bold]loud" in finished.stdout
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [
