@@ -101,7 +101,7 @@ def describe_live(request: Request, run: RunRow) -> dict[str, Any]:
     if progress.n_unpriced:
         cost = f"{cost} and {write_count(progress.n_unpriced, 'call')} without a known price"
     # A warning where the run is silent; empty while it makes progress.
-    warning, ago = "", now_utc() - progress.last_at
+    warning, ago = "", max(timedelta(), now_utc() - progress.last_at)
     if not progress.is_alive and (progress.is_alive is False or ago >= _QUIET):
         since = f"last activity at {progress.last_at:%Y-%m-%d %H:%M:%S} UTC, {write_time(ago)} ago"
         if progress.is_alive is None:

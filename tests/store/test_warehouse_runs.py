@@ -1,6 +1,6 @@
 """Runs on record, and finding the one a person means."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -186,6 +186,12 @@ def test_columns_of_one_run_are_set(own_nights: Warehouse) -> None:
     assert [run.status for run in list_runs(own_nights)].count("running") == 3
     update_run(own_nights, "20260102-ab", status="running", finished_at=None)
     assert find_run(own_nights, "20260102-ab").finished_at is None
+
+
+def test_run_does_not_end_before_it_begins_where_the_clock_is_set_back(own_nights: Warehouse) -> None:
+    begin = find_run(own_nights, "20260102-ab").started_at
+    update_run(own_nights, "20260102-ab", status="completed", finished_at=begin - timedelta(hours=1))
+    assert find_run(own_nights, "20260102-ab").finished_at == begin
 
 
 def test_a_column_or_run_that_is_none_is_refused(nights: Warehouse) -> None:

@@ -324,6 +324,7 @@ class _Wait:
         self._report, self._is_stopped = report, is_stopped
         self._guard = threading.Lock()
         self._since: datetime | None = None
+        self._began = 0.0  # on the monotonic clock
         self._reported = ""
 
     def may_continue(self, busy: WarehouseBusy, *, waited_s: float) -> bool:
@@ -331,7 +332,8 @@ class _Wait:
         if busy.who == "own code" or self._is_stopped():
             return False
         with self._guard:
-            self._since = self._since or datetime.now() - timedelta(seconds=waited_s)
+            if self._since is None:
+                self._since, self._began = datetime.now() - timedelta(seconds=waited_s), time.monotonic() - waited_s
             if busy.who == "others" and str(busy) != self._reported:
                 self._reported = str(busy)
                 self._report(f"{datetime.now():%H:%M:%S} the run waits since {self._since:%H:%M:%S}, as {busy}")
@@ -341,7 +343,7 @@ class _Wait:
         """Print that the wait is over, if its reason was printed."""
         with self._guard:
             if self._since is not None and self._reported:
-                seconds = (datetime.now() - self._since).total_seconds()
+                seconds = time.monotonic() - self._began
                 self._report(f"{datetime.now():%H:%M:%S} the run continues after a wait of {seconds:.0f} s")
             self._since, self._reported = None, ""
 

@@ -143,6 +143,7 @@ def fetch_progress(warehouse: Warehouse, run: RunRow, journal: JournalReader) ->
     rows = warehouse.read(read_query("ui/progress_steps"), parameters, frames=frames).to_dicts()
     progress = tuple(StepProgress(**step) for step in rows)
     n_samples = run.n_samples or row["n_loaded"] or None
+    elapsed = max(timedelta(), min(LATELY, now_utc() - run.started_at))  # the clock may have been set back
     n_open = sum(max(0, (n_samples or 0) - step.n_done) for step in progress if find_step(step.step).calls)
     is_alive = None
     with contextlib.suppress(WarehouseError):
@@ -161,7 +162,7 @@ def fetch_progress(warehouse: Warehouse, run: RunRow, journal: JournalReader) ->
         n_unpriced=row["n_unpriced"],
         last_at=max(filter(None, (row["last_at"], run.started_at))),
         is_alive=is_alive,
-        left=n_open / row["n_lately"] * min(LATELY, now_utc() - run.started_at) if n_open and row["n_lately"] else None,
+        left=n_open / row["n_lately"] * elapsed if n_open and row["n_lately"] else None,
     )
 
 

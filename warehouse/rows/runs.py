@@ -135,12 +135,16 @@ def update_run(warehouse: Warehouse, run_id: str, *, patience_s: float = FLUSH_P
         raise KeyError(f"cannot set {', '.join(sorted(unknown))} of a run")
     if "config" in columns:
         columns["config"] = json.dumps(columns["config"], ensure_ascii=False, sort_keys=True)
-    values = [messages.hide_in(value) for value in columns.values()]
     with warehouse.writing(patience_s=patience_s, run_id=run_id) as connection:
         # Queried first, because a lake's updates return nothing.
-        if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchone():
+        found = connection.execute("select started_at from runs where run_id = ?", [run_id]).fetchone()
+        if found is None:
             raise WarehouseError(f"{warehouse.location.name} has no run {run_id}")
+        finished_at = columns.get("finished_at")
+        if isinstance(finished_at, datetime):  # the clock may have been set back meanwhile
+            columns["finished_at"] = max(finished_at, found[0])
         assignments = ", ".join(f'"{name}" = ?' for name in columns)
+        values = [messages.hide_in(value) for value in columns.values()]
         plain = [list(value) if isinstance(value, tuple) else value for value in values]
         connection.execute(f"update runs set {assignments} where run_id = ?", [*plain, run_id])
         if columns.get("status", "running") != "running":
