@@ -24,7 +24,6 @@ from prefect.states import Cancelled, Pending
 from prefect.task_engine import run_task_async
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.server.api import find_api
 from evalhouse.tasks.load import collect
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleStep, SampleWork, Stored, limit_time, write
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
@@ -160,6 +159,8 @@ def report_suspended(flow_run_id: UUID, deployment_id: UUID) -> None:
     Otherwise the automation that waits for a sign of life after each heartbeat would mark the flow run as crashed, and
     Prefect could not resume it.
     """
+    from evalhouse.flows.server.api import find_api  # noqa: PLC0415  # few runs are suspended
+
     event = {
         "id": str(uuid4()),
         "occurred": datetime.now(UTC).isoformat(),
