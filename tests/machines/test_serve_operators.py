@@ -1,9 +1,12 @@
 """Changes of operators in Prefect stay over restarts of `evalhouse serve`, which reports it; changed and left out
-suite files are followed."""
+suite files are followed, and old flow runs and events are deleted."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,24 @@ def list_schedules(house: ServeHouse, suite: str) -> list[tuple[str, bool]]:
     return [(row["schedule"]["cron"], row["active"]) for row in read(house, suite)["schedules"]]
 
 
+def open_database(house: ServeHouse) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(Path(house.place.variables["PREFECT_HOME"]) / "prefect.db", timeout=60))
+
+
+def count(house: ServeHouse, what: str) -> int:
+    with open_database(house) as database:
+        return int(database.execute(f"select count(*) from {what}").fetchone()[0])
+
+
+def make_old(house: ServeHouse) -> str:
+    """Let all flow runs and events of the house be of forty days ago, and return that time."""
+    then = f"{datetime.now(UTC) - timedelta(days=40):%Y-%m-%d %H:%M:%S.%f}"
+    with open_database(house) as database, database:
+        for change in ("flow_run set end_time", "events set occurred", "event_resources set occurred"):
+            assert database.execute(f"update {change} = ?", (then,)).rowcount > 0, change
+    return then
+
+
 @pytest.mark.slow
 def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> None:
     names = ("paused", "off", "moved", "plain", "dropped")
@@ -51,9 +72,14 @@ def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> N
     noon = {"schedule": {"cron": NOON, "timezone": "UTC"}, "active": False}
     for name in ("plain", "dropped"):
         api.post(f"/deployments/{read(house, name)['id']}/schedules", [noon])
+    api.post(f"/deployments/{read(house, 'plain')['id']}/create_flow_run", {"state": {"type": "COMPLETED"}})
     house.stop()
+    then = make_old(house)
 
     house.serve(*(suites[name] for name in names if name != "dropped"))
+    house.wait_until(lambda: "deleted from Prefect's history: plain 1 flow run older than 30d" in house.output)
+    for table in ("events", "event_resources"):
+        house.wait_until(lambda: count(house, f"{table} where occurred <= '{then}'") == 0)  # noqa: B023
     assert read(house, "paused")["paused"]
     assert list_schedules(house, "off") == [(NIGHTLY, False)]
     assert list_schedules(house, "moved") == [("30 5 * * *", True)]
