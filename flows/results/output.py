@@ -209,6 +209,14 @@ def print_notice(text: str) -> None:
         sys.stderr.write("\n".join(lines) + "\n")
 
 
+def print_new_notices(texts: Iterable[str], printed: set[str]) -> None:
+    """Print the notices that this command has not `printed` yet: runs of one night share most of them."""
+    for text in texts:
+        if text not in printed:
+            printed.add(text)
+            print_notice(text)
+
+
 def capitalise(text: str) -> str:
     """Write a text with a capital letter at its start."""
     return f"{text[:1].upper()}{text[1:]}"

@@ -30,6 +30,7 @@ from evalhouse.flows.results.output import (
     make_table,
     print_json,
     print_line,
+    print_new_notices,
     print_notice,
     print_table,
     write_count,
@@ -170,17 +171,22 @@ def ask_dry(
 
 
 def estimate_run(
-    settings: RunSettings, *, fill_in: FillIn = list, counted: dict[str, StoredReply] | None = None
+    settings: RunSettings,
+    *,
+    fill_in: FillIn = list,
+    counted: dict[str, StoredReply] | None = None,
+    printed: set[str] | None = None,
 ) -> Estimate:
     """Go through a run without asking anything; raises the errors of the run's preparation.
 
-    `fill_in` gives samples answers from elsewhere and leaves out samples without one; `counted` as in `ask_dry`.
+    `fill_in` gives samples answers from elsewhere and leaves out samples without one; `counted` as in `ask_dry`;
+    `printed` are notices that were printed already.
     """
 
     async def take_steps(live_run: "LiveRun", record: DryRecord) -> DryRecord:
         columns = describe_columns(staged, settings, live_run.metrics, live_run.rubrics)
-        for notice in (*columns, *describe_language(staged.read_first(), settings.judge)):
-            print_notice(notice)
+        language = describe_language(staged.read_first(), settings.judge)
+        print_new_notices((*columns, *language), set() if printed is None else printed)
         picked = None
         if settings.sample_budget is not None and settings.sample_budget < staged.staging.n_rows:
             from evalhouse.tasks.pipeline.sampling import pick_staged  # noqa: PLC0415  # few runs have a budget
@@ -318,18 +324,19 @@ def print_estimates(settings: RunSettings, *, as_json: bool) -> None:
     """Print the estimate of a run and, for a suite, of its variants; one budget is for all of them."""
     night = [settings, *list_night(settings)]
     counted: dict[str, StoredReply] = {}
+    printed: set[str] = set()
     documents = []
     for of_variant in night:
         alone = of_variant.model_copy(update={"budget_usd": None}) if len(night) > 1 else of_variant
         if len(night) > 1 and not as_json:
             print_line(f"{of_variant.suite_name}:", bold=True)
         if alone.target is None and alone.responses is None:
-            estimate = estimate_run(alone, counted=counted)
+            estimate = estimate_run(alone, counted=counted, printed=printed)
             if not as_json:
                 print_estimate(estimate, as_json=False)
             documents.append(estimate.to_plain())
         else:
-            documents.append(_print_target_estimate(alone, as_json=as_json, counted=counted))
+            documents.append(_print_target_estimate(alone, as_json=as_json, counted=counted, printed=printed))
         if len(night) > 1 and not as_json:
             print_line()
     first, *others = documents
@@ -355,7 +362,9 @@ def print_estimates(settings: RunSettings, *, as_json: bool) -> None:
             )
 
 
-def _print_target_estimate(settings: RunSettings, *, as_json: bool, counted: dict[str, StoredReply]) -> dict[str, Any]:
+def _print_target_estimate(
+    settings: RunSettings, *, as_json: bool, counted: dict[str, StoredReply], printed: set[str]
+) -> dict[str, Any]:
     """Print the estimate of a run with a target, or with the responses of an earlier run; return it as JSON."""
     warehouse = Warehouse(settings.warehouse)
     # The run whose responses are assumed: the one that is named, else the suite's last that has any.
@@ -371,14 +380,13 @@ def _print_target_estimate(settings: RunSettings, *, as_json: bool, counted: dic
     estimate, answers = None, None
     if parent is not None:
         answers = _Answers(known=find_parent_responses(warehouse, parent))
-        estimate = estimate_run(settings, fill_in=answers.fill_in, counted=counted)
+        estimate = estimate_run(settings, fill_in=answers.fill_in, counted=counted, printed=printed)
         estimate, n_samples = replace(estimate, n_samples=answers.n_known), answers.n_samples
     else:
         staged = stage_of(settings)
         check_history(settings, staged)
         columns = describe_columns(staged, settings, make_plan(settings).metrics)
-        for notice in (*columns, *describe_language(staged.read_first(), settings.judge)):
-            print_notice(notice)
+        print_new_notices((*columns, *describe_language(staged.read_first(), settings.judge)), printed)
         staged.staging.discard()
         n_samples = staged.n_samples
     # The questions that are asked again. Requests to the judge and their cost are for the case that no answer is the

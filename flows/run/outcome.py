@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from evalhouse.flows.results.output import is_watched, print_notice, write_count, write_dollars
+from evalhouse.flows.results.output import is_watched, print_new_notices, print_notice, write_count, write_dollars
 from evalhouse.tasks.judge.protocol import NEW_RUN
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
@@ -43,11 +43,7 @@ def show_run(notice: str | None = None) -> Iterator[Watch]:
     @contextmanager
     def watch(live_run: "LiveRun") -> Iterator[None]:
         _clear_line()
-        # Each is printed once, though noise and variants are watched too.
-        for text in dict.fromkeys((*notices, *live_run.notices)):
-            if text not in printed:
-                print_notice(text)
-                printed.add(text)
+        print_new_notices((*notices, *live_run.notices), printed)  # noise and variants are watched too
         if not is_watched():
             yield
             return

@@ -99,7 +99,7 @@ def measure_part(postgres: PostgresServer, n_parts: int) -> None:
     with open_house(postgres, "part", 0.0) as house:
         start_workers(house, 1)
         run_once(house, 0, 1)  # files are read for the first time
-        pace = run_once(house, 1, n_parts, "--shard-size", "1", "--part-size", "1")
+        pace = run_once(house, 1, n_parts, "--part-size", "1")
         ends = sorted(datetime.fromisoformat(part["end_time"]) for part in house.list_parts())[1:]
         gaps = [(after - before).total_seconds() for before, after in pairwise(ends)]
         print(

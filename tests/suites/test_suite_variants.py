@@ -214,9 +214,11 @@ def test_a_night_asks_every_variant_and_splits_ground_truths_once(tmp_path: Path
     notify = '[gate]\nmax_cost = 0.0000001\n[notify]\nwebhook = "${HOOK}"\non = ["completed", "gate_failed"]\n'
     with open_harbour(tmp_path, prefect_home) as house:
         house.write(VARIANTS + notify)
-        expected = house.run("--dry-run", "--json", "--limit", "20").document
-        assert expected["variants"].keys() == {"large", "cheap"}
+        estimated = house.run("--dry-run", "--json", "--limit", "20")
+        assert estimated.document["variants"].keys() == {"large", "cheap"}
+        assert estimated.stderr.count("columns: ") == 1
         ran = house.run("--limit", "20", "--json")
+        assert ran.stderr.count("columns: ") == 1
         assert ran.status == 1, "the gate is of the suite itself"
         document = ran.document
         assert house.count_asked() == {"small": 20, "large": 20, "cheap": 20}
