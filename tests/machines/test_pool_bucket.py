@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc"),
 ]
 
-N_SAMPLES = 60
+N_SAMPLES = 20
 N_CALLS = 6
 IN_FLIGHT = 6
 
@@ -59,7 +59,7 @@ def test_workers_that_share_a_bucket_and_a_prefect_server(
         with open_pool_house(tmp_path, url, endpoint, database=database, **bucket) as house:
             for _ in range(2):
                 house.start_worker()
-            arguments = ("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", "30", "--json")
+            arguments = ("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", "10", "--json")
             ended = house.place.call_process(*arguments, "--concurrency", str(IN_FLIGHT), timeout_s=TIMEOUT_S)
             assert ended.status == 0, (ended, house.read_logs())
             limits = house.post("/v2/concurrency_limits/filter", {})

@@ -1,20 +1,17 @@
-"""A run over a worker of a work pool that has two parts at a time, or over four workers of which several are killed at
+"""A run over a worker of a work pool that has two parts at a time, or over three workers of which two are killed at
 random.
 
-The lake's catalogue is on a real PostgreSQL, Prefect's database too in the large run, and readers never stop: every
-sample is judged once, and what was answered is not paid for again."""
+The lake's catalogue is on a real PostgreSQL, Prefect's database too in the large run: every sample is judged once, and
+what was answered is not paid for again."""
 
 from __future__ import annotations
 
 import itertools
 import random
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,8 +19,6 @@ from cli_process import Finished, finish
 from kill_runs import NotingEndpoint, noting_endpoint
 from pool_house import POOL, TIMEOUT_S, PoolHouse, Worker, open_pool_house, write_samples
 from postgres_server import PostgresServer
-
-from evalhouse.warehouse.store import Warehouse
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc")
 
@@ -33,34 +28,6 @@ IN_FLIGHT = 12
 _UNREAD_S = 1.0
 
 
-# To read takes a tenth of a second of CPU and more, of two cores that are shared with everything else here: the longer
-# it takes, the less often it is done.
-_READ_PAUSE_S = 0.5
-_OFTEN = 5
-
-_COUNTS = """
-select
-    (select count(*) from llm_calls) as n_calls,
-    (select count(*) from run_samples) as n_samples,
-    (select count(distinct sample_id) from outcomes) as n_judged,
-    (select count(*) from scores) as n_scores
-"""
-# Every sample of the dataset has as many rows of each kind as any other.
-_KINDS = """
-select table_name, count(distinct n_rows) as n_sizes
-from (
-    select 'outcomes' as table_name, sample_id, count(*) as n_rows from outcomes group by all
-    union all by name
-    select 'statements' as table_name, sample_id, count(*) as n_rows from statements group by all
-    union all by name
-    select 'classifications' as table_name, sample_id, count(*) as n_rows from classifications group by all
-    union all by name
-    select 'attributions' as table_name, sample_id, count(*) as n_rows from attributions group by all
-)
-group by table_name
-"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Size:
     n_samples: int
@@ -68,58 +35,11 @@ class Size:
     at_a_time: int  # parts of a worker
     n_kills: int
     part_size: int
-    n_readers: int
 
 
-SMALL = Size(n_samples=16, n_workers=1, at_a_time=2, n_kills=0, part_size=8, n_readers=1)
-LARGE = Size(n_samples=120, n_workers=4, at_a_time=1, n_kills=3, part_size=30, n_readers=2)
+SMALL = Size(n_samples=16, n_workers=1, at_a_time=2, n_kills=0, part_size=8)
+LARGE = Size(n_samples=60, n_workers=3, at_a_time=1, n_kills=2, part_size=15)
 SLOW_LARGE = pytest.param(LARGE, marks=pytest.mark.slow, id="large")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seen:
-    """The report of an analyst: how often it read, what was wrong, and its last counts."""
-
-    n_reads: int
-    wrong: list[str]
-    last: dict[str, int]
-
-
-@contextmanager
-def reading(url: str, *, n_readers: int) -> Iterator[list[Future[Seen]]]:
-    """Analysts who query all the time within the block, and note everything that must not be.
-
-    A torn batch would show as a sample with some of its rows, a lost one as a count that falls.
-    """
-    stop = threading.Event()
-    with ThreadPoolExecutor(n_readers) as threads:
-        try:
-            yield [threads.submit(read_on, url, stop) for _ in range(n_readers)]
-        finally:
-            stop.set()
-
-
-def read_on(url: str, stop: threading.Event) -> Seen:
-    """Read until the order to stop, and once after it: the last batch may have come since the read before."""
-    warehouse = Warehouse(url)
-    last: dict[str, int] = {}
-    wrong: list[str] = []
-    n_reads = 0
-    tables = "select table_name from duckdb_tables() where table_name = 'outcomes'"
-    while not (warehouse.exists() and warehouse.read_rows(tables)) and not stop.is_set():
-        time.sleep(0.5)
-    is_over = False
-    while not is_over:
-        is_over = stop.is_set()
-        counts = {name: int(str(value)) for name, value in warehouse.read_rows(_COUNTS)[0].items()}
-        fallen = {name: (before, counts[name]) for name, before in last.items() if counts[name] < before}
-        torn = [row for row in warehouse.read_rows(_KINDS) if row["n_sizes"] != 1]
-        wrong += [f"fallen: {fallen}"] if fallen else []
-        wrong += [f"torn: {torn}"] if torn else []
-        last, n_reads = counts, n_reads + 1
-        if not is_over:
-            time.sleep(_READ_PAUSE_S * (1 + n_reads // _OFTEN))
-    return Seen(n_reads=n_reads, wrong=wrong, last=last)
 
 
 @dataclass(kw_only=True)
@@ -130,7 +50,6 @@ class PoolRun:
     house: PoolHouse
     ended: Finished
     endpoint: NotingEndpoint
-    readers: list[Seen]
     killed_at: list[float] = field(default_factory=list)
 
 
@@ -150,10 +69,8 @@ def pool_run(
         with open_pool_house(folder, url, endpoint, is_shared=size is SMALL, database=database) as house:
             for _ in range(size.n_workers):
                 house.start_worker(at_a_time=size.at_a_time)
-            with reading(url, n_readers=size.n_readers) as readers:
-                killed_at, ended = _run_and_kill(house, size)
-            seen = [reader.result() for reader in readers]
-            yield PoolRun(size=size, house=house, ended=ended, endpoint=endpoint, readers=seen, killed_at=killed_at)
+            killed_at, ended = _run_and_kill(house, size)
+            yield PoolRun(size=size, house=house, ended=ended, endpoint=endpoint, killed_at=killed_at)
 
 
 def _run_and_kill(house: PoolHouse, size: Size) -> tuple[list[float], Finished]:
@@ -230,13 +147,6 @@ def test_the_limit_holds_over_all_workers(pool_run: PoolRun) -> None:
     stats = pool_run.endpoint.stats
     assert stats.statuses[429] == 0
     assert IN_FLIGHT // 2 <= stats.max_in_flight <= IN_FLIGHT
-
-
-def test_readers_see_whole_batches_and_never_fewer(pool_run: PoolRun) -> None:
-    for seen in pool_run.readers:
-        assert seen.wrong == []
-        assert seen.n_reads >= 5
-        assert seen.last["n_judged"] == pool_run.size.n_samples
 
 
 def test_parts_are_child_flow_runs_between_load_and_score(pool_run: PoolRun) -> None:
