@@ -110,6 +110,17 @@ class Trial:
     control: Data
     data: Data
 
+    @property
+    def target(self) -> str:
+        """The id whose verdict the attack is after; of a text that is split, that of its first statement."""
+        return _pick_target(self.step, self.attack.goal)
+
+    @property
+    def control_key(self) -> str:
+        """Equal for trials with equal controls."""
+        text = "ground_truth" if self.step == "extract" and self.field == "ground_truth" else "answer"
+        return f"{self.scene.id}/{self.step}/{text}"
+
 
 def make_trials(attacks: AttackSet) -> list[Trial]:
     """Every attack in every field it names, for every step that reads the field; scenes take turns."""
