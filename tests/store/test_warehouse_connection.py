@@ -309,7 +309,7 @@ def test_a_failure_in_the_middle_of_a_result_is_one_of_the_warehouse(tmp_path: P
         warehouse.read("select if(i = 300000, error('too far'), i) as i from range(400000) as numbers(i)")
 
 
-def test_no_room_for_rows_on_their_way_is_said_and_leaves_nothing(
+def test_no_room_for_rows_on_their_way_is_reported_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warehouse, temporary = make_warehouse(tmp_path), tmp_path / "temporary"
