@@ -207,7 +207,7 @@ def test_event_of_a_suspended_flow_run_ends_the_wait_for_its_next_heartbeat(monk
             posted.append(body)
 
     api, (flow_run_id, deployment_id) = Posting(), (uuid4(), uuid4())
-    monkeypatch.setattr("evalhouse.flows.shards.find_api", lambda _: api)
+    monkeypatch.setattr("evalhouse.flows.server.api.find_api", lambda _: api)
     report_suspended(flow_run_id, deployment_id)
     _watch_heartbeats(api, "nightly", str(deployment_id), ())
     [event], automation = posted
