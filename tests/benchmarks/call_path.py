@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import multiprocessing
 import os
 import resource
 import sys
 import tempfile
 import time
-import urllib.request
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
-from endpoint import running_command  # noqa: E402
+from endpoint import running_endpoint  # noqa: E402
 from live_runs import lay_out_run, make_sample, make_settings, point_to  # noqa: E402
 from provider_cases import point_provider  # noqa: E402
 
@@ -96,7 +96,7 @@ async def measure(options: argparse.Namespace, folder: Path, run_id: str) -> dic
 def report(options: argparse.Namespace, measured: dict[str, float], stats: dict[str, Any]) -> None:
     """Print one line of figures."""
     requests = sum(stats["requests"].values())
-    refused = stats["statuses"].get("429", 0)
+    refused = stats["statuses"].get(429, 0)
     calls = requests - refused
     at_once = min(options.in_flight, options.server_limit or options.in_flight)
     ideal = calls * options.latency / at_once
@@ -113,10 +113,13 @@ def report(options: argparse.Namespace, measured: dict[str, float], stats: dict[
     )
 
 
-def read_json(url: str, *, post: bool = False) -> dict[str, Any]:
-    with urllib.request.urlopen(urllib.request.Request(url, method="POST" if post else "GET")) as response:
-        document: dict[str, Any] = json.load(response)
-        return document
+def serve(pipe: Connection, options: dict[str, Any]) -> None:
+    """Serve an endpoint in this process; answer each word with what was asked since the last one."""
+    with running_endpoint(**options) as endpoint:
+        pipe.send(endpoint.base_url)
+        while pipe.recv():
+            pipe.send(vars(endpoint.stats))
+            endpoint.reset()
 
 
 def main() -> None:
@@ -129,18 +132,19 @@ def main() -> None:
     parser.add_argument("--embeddings", action="store_true", help="compare meaning by the same endpoint's embeddings")
     parser.add_argument("--again", action="store_true", help="a second run, which should find all replies recorded")
     options = parser.parse_args()
-    arguments = ["--latency", str(options.latency)]
-    if options.server_limit:
-        arguments += ["--max-in-flight", str(options.server_limit)]
     os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
-    with running_command(*arguments) as addresses, tempfile.TemporaryDirectory() as folder:
-        point_to(addresses["base_url"])
-        if not options.judge.startswith("openai:"):
-            point_provider(options.judge, addresses["base_url"].removesuffix("/v1"))
+    ours, theirs = multiprocessing.Pipe()
+    endpoint = {"latency": options.latency, "max_in_flight": options.server_limit}
+    multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, endpoint), daemon=True).start()
+    base_url = ours.recv()
+    point_to(base_url)
+    if not options.judge.startswith("openai:"):
+        point_provider(options.judge, base_url.removesuffix("/v1"))
+    with tempfile.TemporaryDirectory() as folder:
         for run_id in ["first", "second"][: 1 + options.again]:
-            read_json(addresses["reset_url"], post=True)
             measured = asyncio.run(measure(options, Path(folder), run_id))
-            report(options, measured, read_json(addresses["stats_url"]))
+            ours.send("stats")
+            report(options, measured, ours.recv())
 
 
 if __name__ == "__main__":

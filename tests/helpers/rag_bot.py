@@ -47,12 +47,10 @@ class BotOptions:
     """The bot's behaviour; `_first` counts requests to /ask from the start or the last reset."""
 
     token: str | None = None  # wanted as `Authorization: Bearer …`
-    n_contexts: int = 3
     fail_first: int = 0  # so many requests get `fail_status`
     fail_status: int = 503
     limit_first: int = 0  # so many requests get 429
     retry_after: str | None = None  # the header of those
-    broken_first: int = 0  # so many answers are JSON that breaks off
     hang_up_first: int = 0  # so many connections are closed without an answer
     refuse: str | None = None  # a question that holds this text always gets `fail_status`
     slow_s: float = 0.0  # before an answer
@@ -157,7 +155,7 @@ class RagBot(HttpThread):
             await asyncio.sleep(self.options.slow_s)
         if fault := self._make_fault(request, question, ordinal):
             return fault
-        reply = answer_question(self.folder, question, n_contexts=self.options.n_contexts)
+        reply = answer_question(self.folder, question)
         if self.options.waver:
             n_asked = self.stats.questions.count(question)
             if random.Random(f"{question} {n_asked}").random() < self.options.waver:
@@ -179,8 +177,6 @@ class RagBot(HttpThread):
         if ordinal <= options.limit_first:
             headers = {"Retry-After": options.retry_after} if options.retry_after is not None else {}
             return _send_json({"error": "too many questions"}, 429, headers)
-        if ordinal <= options.broken_first:
-            return web.Response(body=b'{"answer": "It is', content_type="application/json")
         return None
 
     async def _send_stream(self, request: web.BaseRequest, reply: dict[str, Any], stream: str) -> web.StreamResponse:
@@ -206,13 +202,13 @@ def start_rag_bot(folder: str | Path, *, port: int = 0, **options: Any) -> RagBo
     return bot
 
 
-def answer_question(folder: Path, question: str, *, n_contexts: int = 3) -> dict[str, Any]:
-    """Return `answer` and `contexts`, the best first; every context shares a word with the question."""
+def answer_question(folder: Path, question: str) -> dict[str, Any]:
+    """Return `answer` and at most three `contexts`, the best first; each shares a word with the question."""
     paragraphs = read_paragraphs(folder)
     asked = find_words(question)
     weights = _weigh_words(asked, paragraphs)
     scored = [(_score(paragraph.words, weights), paragraph) for paragraph in paragraphs]
-    best = sorted((item for item in scored if item[0] > 0), key=lambda item: -item[0])[:n_contexts]
+    best = sorted((item for item in scored if item[0] > 0), key=lambda item: -item[0])[:3]
     contexts = [{"id": item.paragraph_id, "text": item.text, "score": round(score, 4)} for score, item in best]
     return {"answer": _say(question, [item.text for _, item in best], weights), "contexts": contexts}
 

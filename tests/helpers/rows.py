@@ -117,15 +117,10 @@ def rate_everything(rating: float) -> dict[str, Mapping[Any, float]]:
 
 
 @cache
-def _read_scripts() -> str:
-    migrations = sorted((Path(evalhouse.warehouse.__file__).parent / "migrations").glob("*.sql"))
-    return "\n".join([*(path.read_text() for path in migrations), *(script.sql for script in view_scripts())])
-
-
-@cache
 def _open_shared() -> duckdb.DuckDBPyConnection:
+    migrations = sorted((Path(evalhouse.warehouse.__file__).parent / "migrations").glob("*.sql"))
     con = duckdb.connect(config={"threads": 1})
-    con.execute(_read_scripts())
+    con.execute("\n".join([*(path.read_text() for path in migrations), *(script.sql for script in view_scripts())]))
     return con
 
 
@@ -153,7 +148,10 @@ def fill(con: duckdb.DuckDBPyConnection, table: str, *rows: Row) -> None:
     if not rows:
         return
     schema = _read_schema(table)
-    given = [{**_DEFAULTS.get(table, {}), **_name_way(table, row), **row} for row in rows]
+    given = [{**_DEFAULTS.get(table, {}), **row} for row in rows]
+    if table == "scores":  # the better direction is that of the metric's file
+        ways = {name: metric.better for name, metric in read_metrics().items()}
+        given = [{"better": ways.get(str(row.get("metric"))), **row} for row in given]
     assert not {name for row in given for name in row} - set(schema)
     if table == "runs":
         ids = ", ".join(_write(row["run_id"]) for row in given)
@@ -211,12 +209,6 @@ class RowsToCome:
 def derive_all(con: duckdb.DuckDBPyConnection) -> None:
     """Compute means, causes and costs of all runs, as the runs themselves do when they end."""
     derive(con, [run_id for (run_id,) in con.execute("select run_id from runs").fetchall()])
-
-
-def _name_way(table: str, row: Row) -> Row:
-    """Return the better direction of a score, from its metric's file."""
-    metric = read_metrics().get(str(row.get("metric"))) if table == "scores" else None
-    return {"better": metric.better} if metric else {}
 
 
 def add_samples(con: duckdb.DuckDBPyConnection, *samples: Sample, run_id: str = "r") -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -32,8 +33,8 @@ class Sent:
     content: bytes
 
     @property
-    def body(self) -> object:
-        return orjson.loads(self.content)
+    def body(self) -> Any:  # noqa: ANN401  # any JSON, None without a body
+        return orjson.loads(self.content) if self.content else None
 
 
 Answer = Canned | Callable[[Sent], Canned]

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import web
-from http_thread import HttpThread
+from target_server import Canned, Sent, TargetServer
 
 
-@dataclass(frozen=True, kw_only=True)
-class Posted:
-    """One request."""
-
-    method: str
-    path: str
-    content_type: str
-    body: Any
-
-
-class Webhook(HttpThread):
-    """`statuses` are for the next answers, the last one for all others; `posted` are the received requests."""
+class Webhook(TargetServer):
+    """`statuses` are for the next answers, the last one for all others; `requests` are the received ones."""
 
     def __init__(self, statuses: Sequence[int]) -> None:
-        super().__init__()
+        super().__init__([self._answer])
         self.statuses = statuses
-        self.posted: list[Posted] = []
 
     @property
     def url(self) -> str:
@@ -36,14 +22,11 @@ class Webhook(HttpThread):
 
     @property
     def bodies(self) -> list[Any]:
-        return [one.body for one in self.posted]
+        return [sent.body for sent in self.requests]
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        content, kind = await request.read(), request.headers.get("Content-Type", "")
-        status = self.statuses[min(len(self.posted), len(self.statuses) - 1)]
-        body = json.loads(content) if content else None
-        self.posted.append(Posted(method=request.method, path=request.raw_path, content_type=kind, body=body))
-        return web.Response(status=status, headers={"Location": "/elsewhere"} if status in (301, 302, 307) else {})
+    def _answer(self, _: Sent) -> Canned:
+        status = self.statuses[min(len(self.requests), len(self.statuses)) - 1]
+        return Canned(status=status, headers={"Location": "/elsewhere"} if status in (301, 302, 307) else {})
 
 
 @contextmanager

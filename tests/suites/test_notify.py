@@ -103,8 +103,8 @@ def make_notify(*on: str, **more: str) -> Notify:
 def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Warehouse, webhook: Webhook) -> None:
     run = make_ended(trigger="event", kb_name="handbook", kb_version="v7", href="https://example.org/c/1", label="x")
     notify_of_end(make_notify("gate_failed"), store, run, None, GATE)
-    (posted,) = webhook.posted
-    assert (posted.method, posted.content_type) == ("POST", "application/json; charset=utf-8")
+    (posted,) = webhook.requests
+    assert (posted.method, posted.headers["content-type"]) == ("POST", "application/json; charset=utf-8")
     body = posted.body
     text = body.pop("text")
     assert body.pop("headline")["sentence"] == "Nothing is clearly better or worse than in the run before"
@@ -166,7 +166,7 @@ def test_only_chosen_ends_are_posted(
     *, store: Warehouse, webhook: Webhook, on: tuple[str, ...], status: str, gate: dict[str, Any] | None, expected: bool
 ) -> None:
     notify_of_end(make_notify(*on), store, make_ended(status=status), None, gate)
-    assert len(webhook.posted) == expected
+    assert len(webhook.requests) == expected
 
 
 def test_run_that_never_began_is_posted_as_failed(webhook: Webhook) -> None:
@@ -179,7 +179,7 @@ def test_run_that_never_began_is_posted_as_failed(webhook: Webhook) -> None:
     assert second.startswith("q.jsonl: there is no such file xxx")
     assert len(second) < 310
     notify_of_break(make_notify("completed"), "s", trigger, "")
-    assert len(webhook.posted) == 1
+    assert len(webhook.requests) == 1
 
 
 @pytest.mark.parametrize("run", [make_run("r", suite="s", trigger="schedule", status="failed"), None])
@@ -252,7 +252,7 @@ def test_temporary_failures_are_retried_and_the_last_one_is_reported(
     with serve_webhook(*statuses) as webhook:
         monkeypatch.setenv("HOOK", webhook.url)
         notify_of_end(make_notify("completed"), store, make_ended(), None, None)
-    assert len(webhook.posted) == n_tries
+    assert len(webhook.requests) == n_tries
     written = capsys.readouterr()
     assert (written.out, written.err) == ("", expected)
     stored = find_run(store, make_ended().run_id).notify_problem

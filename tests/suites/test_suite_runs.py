@@ -201,7 +201,7 @@ def test_doctor_checks_a_suite_without_requests(harbour: Harbour) -> None:
     assert schedule.startswith("in Asia/Shanghai; next: ")
     assert schedule.count(" 03:00 CST") == 3
     assert harbour.bot.stats.n_requests == 0
-    assert harbour.webhook.posted == []
+    assert harbour.webhook.requests == []
     assert "hush" not in finished.stdout
 
 

@@ -36,7 +36,6 @@ from evalhouse.warehouse.upkeep.forget import Rule, forget
 
 DETAILS = "gen_ai.client.inference.operation.details"
 LOGS = "/v1/logs"
-TIMETABLE = {"type": "function", "id": "c1", "function": {"name": "timetable", "arguments": '{"pier": 4}'}}
 
 
 def _make_call(trace: str = TRACE, **beside: Any) -> dict[str, Any]:  # noqa: ANN401  # as make_span
@@ -91,8 +90,7 @@ def _check(sample: StoredSample) -> None:
     assert sample.metadata["n_spans"] == 1
 
 
-@pytest.mark.parametrize("logs", [_make_messages(), _make_details()], ids=["messages", "details"])
-@pytest.mark.parametrize("are_logs_first", [True, False])
+@pytest.mark.parametrize(("logs", "are_logs_first"), [(_make_messages(), True), (_make_details(), False)])
 def test_events_are_joined_to_their_spans_in_any_order(
     tmp_path: Path, logs: list[dict[str, Any]], are_logs_first: bool
 ) -> None:
@@ -136,15 +134,6 @@ def test_a_file_of_one_request_and_lines_of_an_sdk_are_read(tmp_path: Path) -> N
     assert (sample.question, sample.answer) == (QUESTION, ANSWER)
 
 
-def test_tool_calls_are_read_from_events(tmp_path: Path) -> None:
-    called = {"index": 0, "message": {"role": "assistant", "content": "", "tool_calls": [TIMETABLE]}}
-    logs = [make_log(1, "gen_ai.user.message", body={"content": QUESTION}), make_log(1, "gen_ai.choice", body=called)]
-    sample = read_one(
-        write_lines(tmp_path / "t.jsonl", [make_request([_make_call()]), make_logs_request(logs)]), "otel"
-    )
-    assert sample.metadata["tool_calls"] == [{"name": "timetable", "arguments": {"pier": 4}}]
-
-
 def test_events_do_not_replace_what_a_span_has(tmp_path: Path) -> None:
     outer = make_span(1, {"openinference.span.kind": "CHAIN", "input.value": "Mine?", "output.value": "Mine."})
     lines = [make_request([outer]), make_logs_request(_make_details())]
@@ -174,20 +163,6 @@ def test_other_log_records_are_answered_and_not_kept(tmp_path: Path) -> None:
         assert house.keeper.n_on_disk == 0
     assert _count(house) == 0
     assert house.keeper.counts == Counts(n_unplaced=3)
-
-
-def test_events_that_name_no_span_are_counted_in_protobuf_too(tmp_path: Path) -> None:
-    pytest.importorskip("opentelemetry.proto")
-    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as wire  # noqa: PLC0415
-
-    request = wire.ExportLogsServiceRequest()
-    records = request.resource_logs.add().scope_logs.add().log_records
-    records.add(event_name="session.start")
-    records.add(event_name="gen_ai.choice", trace_id=bytes(16), span_id=bytes(8))
-    with receiving(tmp_path / "w.duckdb") as house:
-        protobuf = {"content-type": "application/x-protobuf"}
-        assert house.post(request.SerializeToString(), headers=protobuf, path=LOGS).content == b""
-    assert house.keeper.counts == Counts(n_unplaced=1)
 
 
 def test_events_that_name_no_span_are_counted_in_files(tmp_path: Path) -> None:

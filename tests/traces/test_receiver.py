@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
 import re
 import signal
 import time
@@ -16,17 +15,16 @@ import httpx
 import orjson
 import pytest
 from cli_process import Place
-from receiving import HEADERS, TOKEN, WAITING, keep_and_kill, make_settings, read_stored, receiving
+from receiving import HEADERS, TOKEN, read_stored, receiving
 from trace_files import ANSWER, NOON_NS, QUESTION, make_bot_trace, make_request, make_span, number_trace
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import load_suite
-from evalhouse.flows.receiver import TOKEN_VARIABLE, SpanKeeper, load_receiver
-from evalhouse.tasks.datasets.otel import read_otlp
+from evalhouse.flows.receiver import TOKEN_VARIABLE, load_receiver
 from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.engine.connection import open_reader
-from evalhouse.warehouse.mover import find_journal, take_in_orphans
+from evalhouse.warehouse.mover import find_journal
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep.forget import Rule, forget
 
@@ -80,28 +78,24 @@ def test_gzip_is_unpacked_and_no_more_of_it_than_is_allowed(tmp_path: Path) -> N
         assert house.post(b"{}", headers={"content-encoding": "gzip"}).status_code == 400
 
 
-@pytest.mark.parametrize(
-    ("headers", "body", "status", "why"),
-    [
-        ({"authorization": "Bearer wrong"}, b"{}", 401, "the token of this receiver"),
-        ({"authorization": f"Basic {TOKEN}"}, b"{}", 401, "the token of this receiver"),
-        ({"authorization": _as_basic("pk", "wrong")}, b"{}", 401, "the token of this receiver"),
-        ({"authorization": _as_basic(TOKEN, "")}, b"{}", 401, "the token of this receiver"),
-        ({"authorization": "Basic %%"}, b"{}", 401, "the token of this receiver"),
-        ({"content-type": "text/plain"}, b"{}", 415, "allowed: application/x-protobuf, application/json"),
-        ({"content-encoding": "br"}, b"{}", 415, "allowed: gzip"),
-        ({}, b"{", 400, "not an ExportTraceServiceRequest"),
-        ({}, b"[]", 400, "not an ExportTraceServiceRequest"),
-        ({}, b'{"resourceSpans": [1]}', 400, "not an ExportTraceServiceRequest"),
-    ],
-)
-def test_invalid_request_is_refused_for_good(
-    tmp_path: Path, headers: dict[str, str], body: bytes, status: int, why: str
-) -> None:
+INVALID: list[tuple[dict[str, str], bytes, int, str]] = [
+    ({"authorization": "Bearer wrong"}, b"{}", 401, "the token of this receiver"),
+    ({"authorization": _as_basic("pk", "wrong")}, b"{}", 401, "the token of this receiver"),
+    ({"authorization": _as_basic(TOKEN, "")}, b"{}", 401, "the token of this receiver"),
+    ({"authorization": "Basic %%"}, b"{}", 401, "the token of this receiver"),
+    ({"content-type": "text/plain"}, b"{}", 415, "allowed: application/x-protobuf, application/json"),
+    ({"content-encoding": "br"}, b"{}", 415, "allowed: gzip"),
+    ({}, b"{", 400, "not an ExportTraceServiceRequest"),
+    ({}, b'{"resourceSpans": [1]}', 400, "not an ExportTraceServiceRequest"),
+]
+
+
+def test_invalid_request_is_refused_for_good(tmp_path: Path) -> None:
     with receiving(tmp_path / "w.duckdb") as house:
-        response = house.post(body, headers=headers)
-    assert (response.status_code, why in response.json()["message"]) == (status, True)
-    assert "retry-after" not in response.headers
+        for headers, body, status, why in INVALID:
+            response = house.post(body, headers=headers)
+            assert (response.status_code, why in response.json()["message"]) == (status, True), (headers, body)
+            assert "retry-after" not in response.headers
 
 
 def test_spans_without_ids_are_rejected_and_the_others_taken(tmp_path: Path) -> None:
@@ -163,10 +157,9 @@ def pack_odd(body: object) -> bytes:
     return text.encode()
 
 
-@pytest.mark.parametrize("patterns", [[], ["email", "card", "key"]], ids=["as it came", "redacted"])
-def test_odd_span_or_event_does_not_keep_the_others_from_being_read(tmp_path: Path, patterns: list[str]) -> None:
+def test_odd_span_or_event_does_not_keep_the_others_from_being_read(tmp_path: Path) -> None:
     ids = {"traceId": "ab" * 16, "spanId": "cd" * 8}
-    with receiving(tmp_path / "w.duckdb", redaction={"patterns": patterns}) as house:
+    with receiving(tmp_path / "w.duckdb", redaction={"patterns": ["email", "card", "key"]}) as house:
         for odd in ODD:
             answer = house.post(pack_odd(make_request([{**ids, **odd}, *make_bot_trace()])))
             assert answer.status_code == 200, odd
@@ -273,16 +266,6 @@ def test_a_trace_is_kept_whole_for_one_of_its_spans(tmp_path: Path) -> None:
     assert [tuple(row.values()) for row in kept] == [(number_trace(2), 3), (number_trace(3), 3)]
 
 
-def test_what_waited_in_a_killed_receiver_waits_in_the_next(tmp_path: Path) -> None:
-    warehouse = Warehouse(str(tmp_path / "w.duckdb"))
-    warehouse.make_ready()
-    keep_and_kill(tmp_path / "w.duckdb", make_request(_ids(1)[:2]))
-    keeper = SpanKeeper(warehouse, make_settings(**WAITING))
-    keeper.keep(read_otlp(make_request([make_span(1, {}, trace=number_trace(1), error="no")]), print), print)
-    keeper.close()
-    assert len(warehouse.read_rows("from spans")) == 3
-
-
 def test_a_killed_receiver_loses_nothing_that_it_acknowledged(tmp_path: Path, prefect_home: Path) -> None:
     """Run the command itself: its lines, its token, kill -9 in the middle, and an orderly end."""
     place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home), TOKEN_VARIABLE: TOKEN})
@@ -295,14 +278,14 @@ def test_a_killed_receiver_loses_nothing_that_it_acknowledged(tmp_path: Path, pr
             (address,) = re.findall(r"ENDPOINT=(http://127\.0\.0\.1:\d+/v1/traces)", lines[3])
             assert "redacted: email" in lines[1]
             assert TOKEN not in "".join(lines)
-            for _ in range(5):
+            for _ in range(3):
                 acknowledged += 1
                 response = httpx.post(address, json=make_request(_ids(acknowledged)), headers=HEADERS)
                 assert response.status_code == 200
             process.send_signal(sign)
             rest = process.stdout.read()
             process.wait(60)
-    assert "15 spans received, 15 kept, 0 not sampled" in rest
+    assert "9 spans received, 9 kept, 0 not sampled" in rest
     query = ("query", "select count(*) as n from traces", "--format", "csv", "--warehouse", "w.duckdb")
     assert place.call(*query).lines == ["n", str(acknowledged)]
 
@@ -381,21 +364,6 @@ def test_a_receivers_file_is_refused_with_lines_and_keys(tmp_path: Path) -> None
     assert "line 5: redaction.patterns[1]: got 'mail'; input should be 'email', 'phone'" in lines[2]
     assert any("patern" in line for line in lines)
     assert load_receiver(None).sampling.share == 1
-
-
-def test_spans_in_the_journal_are_imported_by_the_next_command(tmp_path: Path) -> None:
-    warehouse = Warehouse(str(tmp_path / "w.duckdb"))
-    warehouse.make_ready()
-    keeper = SpanKeeper(warehouse, make_settings())
-    keeper.keep(read_otlp(make_request(_ids(1)), print), print)
-    mover = keeper._movers["spans"]
-    mover._has_ended, keeper._has_ended._flag = True, True  # type: ignore[attr-defined]  # as if killed
-    mover._wake.set()
-    mover._thread.join()
-    mover.journal.close()
-    assert take_in_orphans(warehouse) == 3
-    assert len(warehouse.read_rows("from spans")) == 3
-    assert os.listdir(find_journal(warehouse.location, "spans")) == ["waiting"]
 
 
 def test_a_suite_judges_the_traces_of_a_time_and_pays_for_none_twice(tmp_path: Path, prefect_home: Path) -> None:

@@ -96,20 +96,6 @@ def test_calls_and_results_of_tools_in_events_are_read() -> None:
     assert [document.text for document in span.returned or ()] == [TEXTS[0]]
 
 
-def test_messages_in_an_event_of_all_details_are_read() -> None:
-    details = {"gen_ai.input.messages": json.dumps(PARTS_IN), "gen_ai.output.messages": json.dumps(PARTS_OUT)}
-    event = {"name": "gen_ai.client.inference.operation.details", "attributes": details}
-    assert _read({"gen_ai.operation.name": "chat"}, events=(event,)).question == QUESTION
-
-
-def test_an_empty_input_of_openllmetry_is_not_a_question() -> None:
-    given = {"inputs": {"input": ""}, "tags": [], "metadata": {}, "kwargs": {"run_type": None, "name": "Sequence"}}
-    made = {"outputs": ANSWER, "kwargs": {"tags": [], "inputs": {"question": "hello"}}}
-    span = _read({"traceloop.entity.input": json.dumps(given), "traceloop.entity.output": json.dumps(made)})
-    assert (span.question, span.answer) == (None, ANSWER)
-
-
-@pytest.mark.parametrize("name", ["chat_history", "history"])
 @pytest.mark.parametrize(
     "turns",
     [
@@ -118,8 +104,8 @@ def test_an_empty_input_of_openllmetry_is_not_a_question() -> None:
         [["Who?", "A bot."]],
     ],
 )
-def test_history_beside_a_question_is_read(name: str, turns: object) -> None:
-    given = {"input": QUESTION, name: turns}
+def test_history_beside_a_question_is_read(turns: object) -> None:
+    given = {"input": QUESTION, "chat_history": turns}
     for value in (given, {"inputs": given, "kwargs": {}}):
         span = _read({"input.value": json.dumps(value), "output.value": ANSWER})
         assert span.question == QUESTION
@@ -130,7 +116,6 @@ def test_history_beside_a_question_is_read(name: str, turns: object) -> None:
     "printed",
     [
         "<generator object>",
-        "<async_generator object Bot.answer.<locals>.stream at 0x7f3a>",
         "<openai.Stream object at 0x7f3a>",
         "StopEvent(result=AgentOutput(response=ChatMessage(role=<MessageRole.ASSISTANT: 'assistant'>, blocks=[...",
         json.dumps({"response_gen": "<generator object>", "source_nodes": ["<NodeWithScore(node=TextNode(id_=d1))>"]}),
@@ -266,25 +251,20 @@ def test_what_a_reranker_left_are_the_contexts() -> None:
     [
         (QUESTION, "question", QUESTION),
         ({"messages": [["human", QUESTION]]}, "question", QUESTION),
-        ({"messages": [{"role": "user", "content": QUESTION}]}, "question", QUESTION),
         ([[{"type": "human", "data": {"content": QUESTION}}]], "question", QUESTION),
         ({"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]}, "question",
          QUESTION),
         ({"a": "x", "b": "y"}, "question", None),
-        (["x", "y"], "question", None),
-        ("   ", "question", None),
         (7, "question", None),
         ({"choices": [{"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": ANSWER}}]},
          "answer", ANSWER),
         ({"generations": [[{"text": ANSWER, "message": {}}]]}, "answer", ANSWER),
         ({"messages": [{"type": "human", "content": QUESTION}, {"type": "ai", "content": ANSWER}]}, "answer", ANSWER),
-        ({"answer": ANSWER, "sources": ["a", "b"]}, "answer", ANSWER),
         ({"model": "m", "contents": [{"role": "user", "parts": [{"text": QUESTION}]}]}, "question", QUESTION),
         ({"session_id": "s", "new_message": {"role": "user", "parts": [{"text": QUESTION}]}, "run_config": {"a": 1}},
          "question", QUESTION),
         ({"candidates": [{"content": {"role": "model", "parts": [{"text": ANSWER}]}, "index": 0}], "model": "m"},
          "answer", ANSWER),
-        ({"role": "assistant", "text": ANSWER}, "answer", ANSWER),
         ([{"role": "user", "content": QUESTION}], "answer", None),
     ],
 )  # fmt: skip

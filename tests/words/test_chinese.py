@@ -16,8 +16,8 @@ import pytest
 from cli_house import write_dataset
 from cli_process import Place
 from endpoint import Endpoint, running_endpoint
+from endpoint_replies import fill_reply
 from prompt_files import ALL_NAMES, read_content
-from rubric_replies import fill_reply
 
 from evalhouse.prompts import load_prompts
 from evalhouse.warehouse.metric_files import load_metrics

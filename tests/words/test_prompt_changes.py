@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 from endpoint import Asked, Endpoint, running_endpoint
-from endpoint_replies import split_sentences
+from endpoint_replies import fill_reply, split_sentences
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
 from prompt_files import read_content, write_prompt
-from rubric_replies import fill_reply
 
 from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.verdicts import gather_all

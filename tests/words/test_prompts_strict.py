@@ -105,6 +105,7 @@ def test_all_problems_of_all_files_come_in_one_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("data", "message"), [
     (b"name: \xff\xfe", "is not UTF-8 (byte 6)"),
+    (b"name: [rank", "is not valid YAML at line 1"),
     (b"name: rank\nversion: 1\nname: rank\n", "line 3: the key 'name' is given twice"),
     (b"- name\n", "must be a mapping with the keys name, version, language"),
 ])  # fmt: skip
@@ -145,6 +146,9 @@ VERDICT = "reply_schema.properties.answer_statements.items"
     (set_key("variables.question", None), "system", "names <question>, which is not a variable of this prompt"),
     (set_key("labels.C", ["x"]), "labels.C", "no variable has ids with this prefix; allowed: A, G"),
     (set_key("labels.A", ["TP", "WRONG"]), "labels", "the label WRONG is never explained in the system text"),
+    (set_key("labels", {}), "labels", "must name the id prefixes that verdicts are given for"),
+    (set_key("labels.A", ["TP", "TP"]), "labels.A", "has an empty label or one twice"),
+    (set_key("variables.question", "items"), "variables.question", "'items' is not what this block holds"),
     (set_key("labels.G", ["FN", "TP"]), "labels", "must be as the step 'classify' needs it"),
 ])  # fmt: skip
 def test_faulty_file_names_the_key_and_the_allowed_values(tmp_path: Path, edit: Edit, key: str, message: str) -> None:
@@ -158,6 +162,8 @@ def test_faulty_file_names_the_key_and_the_allowed_values(tmp_path: Path, edit: 
     [
         (set_key(f"{VERDICT}.additionalProperties", True), f"{VERDICT}.additionalProperties", "must be false"),
         (set_key(f"{VERDICT}.required", ["id", "label"]), f"{VERDICT}.required", "[id, reason, label]"),
+        (set_key(f"{VERDICT}.properties.label.enum", []), f"{VERDICT}.properties.label.enum", "must not be empty"),
+        (set_key(f"{VERDICT}.properties.label.enum", [1]), f"{VERDICT}.properties.label.enum[0]", "not 1; YAML"),
         (set_key(f"{VERDICT}.properties.label.enum", ["TP"]), f"{VERDICT}.properties.label.enum", "[TP, FP]"),
         (
             set_key(f"{VERDICT}.properties.label.type", "text"),
@@ -195,17 +201,35 @@ def test_a_verdict_needs_an_id_and_a_reason(tmp_path: Path) -> None:
     assert "must be an array of objects with at least `id` and `reason`" in messages
 
 
+def test_rows_are_texts_and_nothing_else(tmp_path: Path) -> None:
+    cells = "reply_schema.properties.verdicts.items"
+    (problem, *_) = find_problems(tmp_path, "fused", set_key(f"{cells}.items", {"type": "integer"}))
+    assert (problem.key, "must be an array of texts, the cells of a row" in problem.message) == (cells, True)
+
+
+def test_labels_without_verdicts_are_refused(tmp_path: Path) -> None:
+    def edit(content: dict[str, Any]) -> None:
+        content["reply_schema"]["properties"] = {"ranking": {"type": "array", "items": {"type": "string"}}}
+        content["reply_schema"]["required"] = ["ranking"]
+        content["examples"] = []
+
+    messages = [problem.message for problem in find_problems(tmp_path, "rank", edit)]
+    assert "must be empty ({}) where the reply has no `verdicts`" in messages
+
+
 EXAMPLE = "examples[0]"
 FIRST = "examples.0.reply.verdicts.0"
 SIDE = "examples.0.reply.answer_statements.0"
 
 
 @pytest.mark.parametrize(("name", "edit", "key", "message"), [
+    ("classify", set_key("examples.0.data.question", None), f"{EXAMPLE}.data", "required: question, answer_stat"),
     ("classify", set_key("examples.0.data.question", 5), f"{EXAMPLE}.data.question", "must be a text"),
     ("rank", set_key("examples.0.data.contexts", "x"), f"{EXAMPLE}.data.contexts", "a list of {id: C1, text: …}"),
     ("rank", set_key("examples.0.data.contexts.0.id", "C2"), f"{EXAMPLE}.data.contexts", "each id once"),
     ("rank", set_key(f"{FIRST}.id", "C9"), f"{EXAMPLE}.reply", "has verdicts for C9, C2, C3, C4"),
     ("rank", set_key(f"{FIRST}.label", "good"), f"{EXAMPLE}.reply.verdicts[0].label", "allowed: useful, not_use"),
+    ("rank", set_key(f"{FIRST}.reason", None), f"{EXAMPLE}.reply.verdicts[0]", "required: id, reason, label"),
     ("rank", set_key(f"{FIRST}.reason", False), f"{EXAMPLE}.reply.verdicts[0].reason", "type string, not False"),
     ("classify", set_key(f"{SIDE}.label", "FN"), f"{EXAMPLE}.reply.answer_statements[0].label", "allowed: TP, FP"),
     ("attribute", set_key(f"{FIRST}.contexts", ["C7"]), f"{EXAMPLE}.reply", "A1 cites C7; sent were C1, C2, C3"),
