@@ -38,9 +38,6 @@ def test_ids_that_match_and_ids_that_never_do(tmp_path: Path, prefect_home: Path
         "reference id shop/Warranty.md: retrieved as C2, C3",
         "reference id shop/prices.md: not retrieved",
     ]
-    document = place.call("lineage", "latest", "q1", "recall_at_k", "--json").document[0]
-    assert document["reference_context_ids"] == row["reference_context_ids"]
-    assert document["matches"] == [None, "shop/warranty.md", "shop/warranty.md"]
 
     unlike = place.call("run", "unlike.jsonl", "--judge", "lexical", "--metrics", METRICS)
     assert unlike.status == 0, unlike.stderr

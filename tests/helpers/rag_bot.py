@@ -96,11 +96,21 @@ class RagBot(HttpThread):
 
     def configure(self, **changes: Any) -> None:  # noqa: ANN401  # BotOptions checks them
         """Change the behaviour from here on, for waiting requests too; counters continue."""
-        self.call(lambda: self._configure(changes))
+
+        def change() -> None:
+            self.options = dataclasses.replace(self.options, **changes)
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+        self.call(change)
 
     def reset(self) -> None:
         """Forget what was asked; requests still in flight stay counted as such."""
-        self.call(self._reset)
+
+        def forget() -> None:
+            self.stats = BotStats(in_flight=self.stats.in_flight, max_in_flight=self.stats.in_flight)
+
+        self.call(forget)
 
     def wait_for(self, n_requests: int, timeout_s: float = 180.0) -> None:
         """Return when so many requests have arrived since the start or the last reset."""
@@ -111,20 +121,9 @@ class RagBot(HttpThread):
 
         asyncio.run_coroutine_threadsafe(wait(), self._loop).result(timeout=timeout_s)
 
-    def _configure(self, changes: dict[str, Any]) -> None:
-        self.options = dataclasses.replace(self.options, **changes)
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def _reset(self) -> None:
-        self.stats = BotStats(in_flight=self.stats.in_flight, max_in_flight=self.stats.in_flight)
-
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.path == "/ask" and request.method in ("POST", "GET"):
-            return await self._handle_question(request)
-        return _send_json({"error": f"{request.method} {request.path} is not served; known: POST /ask, GET /ask"}, 404)
-
-    async def _handle_question(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path != "/ask":
+            return _send_json({"error": f"{request.path} is not served; known: /ask"}, 404)
         stats = self.stats
         stats.n_requests += 1
         ordinal = stats.n_requests
@@ -143,8 +142,10 @@ class RagBot(HttpThread):
             self.stats.in_flight -= 1
 
     async def _answer(self, request: web.BaseRequest, ordinal: int) -> web.StreamResponse:
-        question = await _read_question(request)
-        if question is None:
+        try:
+            given = request.query if request.method == "GET" else orjson.loads(await request.read())
+            question = str(given["question"])
+        except (orjson.JSONDecodeError, KeyError, TypeError):
             return _send_json({"error": 'no question; send {"question": "…"}'}, 400)
         self.stats.questions.append(question)
         if self.options.token and request.headers.get("Authorization") != f"Bearer {self.options.token}":
@@ -161,11 +162,7 @@ class RagBot(HttpThread):
             if random.Random(f"{question} {n_asked}").random() < self.options.waver:
                 reply["answer"] = UNKNOWN
         stream = request.query.get("stream")
-        if stream is None:
-            return _send_json(reply)
-        if stream not in _STREAMS:
-            return _send_json({"error": f"no stream {stream!r}; known: {', '.join(_STREAMS)}"}, 400)
-        return await self._send_stream(request, reply, stream)
+        return _send_json(reply) if stream is None else await self._send_stream(request, reply, stream)
 
     def _make_fault(self, request: web.BaseRequest, question: str, ordinal: int) -> web.Response | None:
         options = self.options
@@ -205,8 +202,9 @@ def start_rag_bot(folder: str | Path, *, port: int = 0, **options: Any) -> RagBo
 def answer_question(folder: Path, question: str) -> dict[str, Any]:
     """Return `answer` and at most three `contexts`, the best first; each shares a word with the question."""
     paragraphs = read_paragraphs(folder)
-    asked = find_words(question)
-    weights = _weigh_words(asked, paragraphs)
+    counts = {word: sum(word in paragraph.words for paragraph in paragraphs) for word in find_words(question)}
+    # The fewer paragraphs have a word, the more it weighs.
+    weights = {word: math.log(1 + len(paragraphs) / count) for word, count in counts.items() if count}
     scored = [(_score(paragraph.words, weights), paragraph) for paragraph in paragraphs]
     best = sorted((item for item in scored if item[0] > 0), key=lambda item: -item[0])[:3]
     contexts = [{"id": item.paragraph_id, "text": item.text, "score": round(score, 4)} for score, item in best]
@@ -235,12 +233,6 @@ def find_words(text: str) -> Set[str]:
     return words
 
 
-def _weigh_words(asked: Set[str], paragraphs: list[Paragraph]) -> dict[str, float]:
-    """Return the weight of a shared word: the fewer paragraphs have it, the more."""
-    counts = {word: sum(word in paragraph.words for paragraph in paragraphs) for word in asked}
-    return {word: math.log(1 + len(paragraphs) / count) for word, count in counts.items() if count}
-
-
 def _score(words: Set[str], weights: dict[str, float]) -> float:
     return sum(weight for word, weight in weights.items() if word in words)
 
@@ -257,17 +249,6 @@ def _say(question: str, texts: list[str], weights: dict[str, float]) -> str:
             at_most_two = sorted(sorted(enough, key=lambda at: -scores[at])[:2])
             best_answer = " ".join(sentences[at] for at in at_most_two)
     return best_answer or (UNKNOWN_CHINESE if re.search("[\u4e00-\u9fff]", question) else UNKNOWN)
-
-
-async def _read_question(request: web.BaseRequest) -> str | None:
-    if request.method == "GET":
-        return request.query.get("question")
-    try:
-        body = orjson.loads(await request.read())
-    except orjson.JSONDecodeError:
-        return None
-    question = body.get("question") if isinstance(body, dict) else None
-    return question if isinstance(question, str) and question.strip() else None
 
 
 def _stream_events(reply: dict[str, Any], stream: str) -> Iterator[bytes]:
