@@ -3,7 +3,6 @@
 What hostile texts may not do is in test_prompts_hostile.py, what a prompt file may not be in test_prompts_strict.py.
 """
 
-import copy
 import hashlib
 import json
 import re
@@ -165,23 +164,6 @@ def test_examples_show_every_label_and_every_kind_of_nothing(language: str) -> N
     assert sorted(map(len, together))[-2:] == [0, 2], "one that needs two contexts"
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_joined_prompt_shows_every_verdict_of_the_three_it_joins(language: str) -> None:
-    (example,) = read_content("fused", language)["examples"]
-    verdicts = list_verdicts(example["reply"])
-    labels = {(verdict["id"][0], verdict["label"]) for verdict in verdicts if "label" in verdict}
-    assert labels == {
-        ("A", "TP"), ("A", "FP"), ("G", "TP"), ("G", "FN"), ("C", "useful"), ("C", "not_useful"),
-    }  # fmt: skip
-    supports = [verdict for verdict in verdicts if "contexts" in verdict]
-    kinds = {(len(verdict["contexts"]), len(verdict["together"])) for verdict in supports}
-    assert kinds == {(0, 0), (1, 0), (2, 0), (0, 2)}
-    # One label does not follow from the other: a statement that the contexts carry may be wrong, and the other way.
-    label = {verdict["id"]: verdict.get("label") for verdict in verdicts if verdict.get("label")}
-    carried = {verdict["id"]: bool(verdict["contexts"] or verdict["together"]) for verdict in supports}
-    assert {(label[item] == "TP", carried[item]) for item in carried} == {(a, b) for a in (0, 1) for b in (0, 1)}
-
-
 # --- rendering
 
 
@@ -205,26 +187,6 @@ def test_the_last_message_holds_the_data_in_blocks_and_nothing_else() -> None:
         "[G1] The river Orra turns the Helm mill.\n"
         "</ground_truth_statements NONCE>"
     )
-
-
-def test_equal_data_gives_equal_messages_and_other_data_another_nonce() -> None:
-    prompt = load_prompts()["classify"]
-    assert prompt.render(CLASSIFY_DATA) == prompt.render(copy.deepcopy(CLASSIFY_DATA))
-    other = prompt.render({**CLASSIFY_DATA, "question": "Which river turns the Helm mill, then?"})
-    assert other[:-1] == prompt.opening
-    assert other[-1].content.split("\n")[0] != prompt.render(CLASSIFY_DATA)[-1].content.split("\n")[0]
-
-
-def test_lines_after_the_first_of_an_item_are_indented() -> None:
-    data = {
-        "question": "q",
-        "contexts": [Item(id="C1", text="Crossing:\n\n- 40 minutes\r\n- in winter 55"), Item(id="C2", text="")],
-        "ground_truth": "one\ntwo\n",
-    }
-    lines = render_last(data, "rank").split("\n")
-    assert lines[lines.index("one") : lines.index("one") + 2] == ["one", "two"]
-    start = lines.index("[C1] Crossing:")
-    assert lines[start : start + 5] == ["[C1] Crossing:", "    ", "    - 40 minutes", "    - in winter 55", "[C2] "]
 
 
 def test_note_comes_after_the_data_and_changes_nothing_else() -> None:
