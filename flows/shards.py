@@ -114,7 +114,7 @@ async def wait_while_paused(live_run: LiveRun) -> None:
     with suppress(httpx.HTTPError, PrefectException):
         async with get_client() as client:
             while rows := await client.read_flow_runs(flow_run_filter=paused, limit=1):
-                # A part of a run has no flow run of its own here: it waits until the run's process has cancelled it.
+                # A part of a run has no flow run here: it waits until the run's process has cancelled it.
                 if rows[0].state_name == "Suspended" and live_run.flow_run_id is not None:
                     raise Pause(state=rows[0].state)
                 if not is_reported:

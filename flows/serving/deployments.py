@@ -58,7 +58,7 @@ async def register(api: PrefectApi, runner: "Runner", suite: "Suite", flow: "Flo
 def _describe(
     api: PrefectApi, suite: "Suite", deployment_id: str, found: Mapping[str, Any] | None, before: Collection[str]
 ) -> Registered:
-    """Describe the deployment as it is now; `found` is the one before, with the names of its automations."""
+    """Describe the deployment now that it is registered; `found` was there before, with the automations `before`."""
     now, automations = api.get(f"/deployments/{deployment_id}"), list_automations(api, deployment_id)
     changes = [f"the automation {name!r} is disabled" for name, is_enabled in automations.items() if not is_enabled]
     in_prefect = _write_schedules([row["schedule"] for row in now["schedules"]])
@@ -100,7 +100,7 @@ def _update_schedules(api: PrefectApi, suite: "Suite", found: Mapping[str, Any])
     """Set the file's schedule in Prefect if the file has changed; one that an operator has switched off stays so.
 
     Schedules that an operator has added stay. A description that a person has changed does not say what the file had:
-    then all stay as they are.
+    then no schedule is changed.
     """
     match = _DESCRIPTION.match(found["description"] or "")
     of_file = _list_schedules(suite)

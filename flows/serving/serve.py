@@ -290,7 +290,7 @@ class _Serving:
                 (changed,) = load_suites([key])
                 if changed.suite_hash == suite.suite_hash:
                     if self._refused.pop(key, None) is not None:
-                        self._log(f"{suite.name}: its file is again as it is served")
+                        self._log(f"{suite.name}: its file and what is served are equal again")
                     continue
                 served = self._served[place]
                 url = Warehouse(resolve_suite(changed, flags={}).settings.warehouse).location.url

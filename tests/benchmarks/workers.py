@@ -113,7 +113,7 @@ def measure_part(postgres: PostgresServer, n_parts: int) -> None:
 def open_house(
     postgres: PostgresServer, purpose: str, latency: float, *, has_pages: bool = False
 ) -> Iterator[PoolHouse]:
-    """A house whose lake and Prefect are on PostgreSQL, and whose endpoint each worker takes for its own."""
+    """A house whose lake and Prefect are on PostgreSQL, and with an endpoint that each worker asks."""
     prefix = f"evalhouse-{purpose}-"
     with tempfile.TemporaryDirectory(prefix=prefix) as name, noting_endpoint(latency=latency) as endpoint:
         folder = Path(name)

@@ -113,7 +113,7 @@ def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> N
     assert read(house, "dropped")["paused"]
     assert sorted(list_schedules(house, "plain")) == [(YEARLY, True), (NOON, False)]
     suites["off"].write_text(as_served, encoding="utf-8")
-    house.wait_until(lambda: "off: its file is again as it is served" in house.output)
+    house.wait_until(lambda: "off: its file and what is served are equal again" in house.output)
     house.stop()
 
     suites["off"] = house.write_suite("off", cron=YEARLY, kb_name="off")

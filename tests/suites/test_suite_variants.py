@@ -257,7 +257,7 @@ def test_a_night_asks_every_variant_and_splits_ground_truths_once(tmp_path: Path
         assert "The winner is large, better than harbour" in (house.place.folder / "report.html").read_text()
 
 
-def test_a_stop_between_two_variants_is_announced_by_nobody_and_resumes_with_the_ones_left(
+def test_a_stop_between_two_variants_is_not_announced_and_resumes_with_the_ones_left(
     tmp_path: Path, prefect_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop_once(*arguments: Any, **options: Any) -> list[RunRow]:  # noqa: ANN401
