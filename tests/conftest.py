@@ -60,20 +60,19 @@ _MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE")
 
 # These take longest or wait much, and so are begun first: a file that one worker begins last holds up the end.
 _LONGEST = (
-    "test_batch_runs.py",
     "test_serve.py", "test_serve_operators.py", "test_evaluate_deployed.py", "test_prefer.py", "test_make.py",
     "test_prompt_compare.py", "test_environment.py", "test_pull_request.py", "test_compare_runs.py",
     "test_document_kinds.py", "test_safety.py", "test_sql_page.py", "test_forget.py", "test_cli_sample_budget.py",
     "test_planted_regressions.py", "test_noise_floors.py", "test_living_set.py", "test_prompts_strict.py",
     "test_cli_gate.py", "test_receiver.py", "test_review_questions.py", "test_benchmark_command.py",
     "test_cli_rescore.py", "test_collect_repeats.py", "test_serve_crash.py", "test_serve_server.py",
-    "test_pool_runs.py", "test_pool_stops.py", "test_pool_bucket.py", "test_bad_machine.py", "test_kills.py",
+    "test_pool_runs.py", "test_pool_stops.py", "test_pool_bucket.py", "test_bad_machine.py",
 )  # fmt: skip
 # Rooms and files whose tests are about opening a warehouse, or have other processes that open it.
 _OPENING = frozenset({
     "machines", "ui",
     "test_bad_machine.py", "test_batch_runs.py", "test_cookbook.py", "test_evaluate.py", "test_held_warehouse.py",
-    "test_kills.py", "test_runner.py",
+    "test_runner.py",
     "test_running.py", "test_warehouse_connection.py", "test_warehouse_migrate.py",
     "test_warehouse_query.py", "test_warehouse_spool.py",
 })  # fmt: skip

@@ -267,24 +267,7 @@ class PreparedRun:
         if self.staged is not None:
             columns, *warnings = describe_columns(self.staged, live_run.settings, live_run.metrics, live_run.rubrics)
             live_run.notices += [columns, *warnings] if self.is_file else warnings
-        if not self.resumed and (note := explain_cold(self.tools.settings, warehouse, self.run.run_id)):
-            live_run.notices.append(note)
         return live_run
-
-
-def explain_cold(settings: RunSettings, warehouse: Warehouse, run_id: str = "") -> str | None:
-    """Return a note for a run without a temperature, where one of 0 was sent until now: its replies are not found."""
-    if settings.judge == LEXICAL or settings.temperature is not None or settings.fresh or not warehouse.exists():
-        return None
-    rows = warehouse.fetch_rows("runs/cold", judge=settings.judge, run_id=run_id)
-    if not rows:
-        return None
-    return (
-        f"note: {settings.judge} was asked at temperature 0, once the default, in every run on record "
-        f"({rows[0]['n_runs']:,}, the last {rows[0]['last_run_id']}). None is sent now unless it is set, so that their "
-        f"replies are not found and all is asked again; {name_setting('temperature', '0')} (in a suite `temperature "
-        "= 0`) finds them."
-    )
 
 
 def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:

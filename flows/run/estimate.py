@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from evalhouse.flows.preparing.live_run import (
     check_history,
     describe_columns,
-    explain_cold,
     find_parent_responses,
     make_live_run,
     make_plan,
@@ -90,7 +89,7 @@ class Estimate:
     """The requests of a run, by step, by judge and in all.
 
     In `steps` `cached_tokens` counts the prompt tokens that equal the beginning of an earlier request. `stand_in` is a
-    note if no embedding model compares meaning, `cold` one if no stored reply is found.
+    note if no embedding model compares meaning.
     """
 
     n_samples: int
@@ -101,7 +100,6 @@ class Estimate:
     stand_in: str | None = None
     budget_usd: float | None = None
     noise: NoiseEstimate | None = None
-    cold: str | None = None
 
     @property
     def usage(self) -> Usage:
@@ -224,7 +222,6 @@ def estimate_run(
             settings.embeddings, [metric.name for metric in plan.metrics], settings.metric_settings
         ),
         budget_usd=settings.budget_usd,
-        cold=explain_cold(settings, Warehouse(settings.warehouse)),
     )
     usage = estimate.usage
     asks = usage.requests + usage.reused
@@ -264,8 +261,8 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
         f"{usage.reused:,} replies on record; about {usage.prompt_tokens:,} + {usage.completion_tokens:,} "
         f"tokens, cost {cost}. Nothing was asked."
     )
-    for note in filter(None, (estimate.stand_in, estimate.cold)):
-        print_line(note)
+    if estimate.stand_in is not None:
+        print_line(estimate.stand_in)
     if noise := estimate.noise:
         cost = f", cost {write_dollars(noise.cost_usd)}" if noise.cost_usd is not None else ""
         print_line(

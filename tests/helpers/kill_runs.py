@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import signal
 import subprocess
 import time
@@ -90,23 +89,6 @@ class Moment:
     stage: Stage
     n_more: int
     delay_s: float
-
-
-def draw_moments(dice: random.Random, *, n_kills: int, n_requests: int, startup_s: float) -> list[Moment]:
-    """A fifth of the kills before anything is asked, a fifth after all is answered; the others, or one, in between."""
-    n_outer = max(1, n_kills // 5) if n_kills > 1 else 0
-    n_asking = n_kills - 2 * n_outer
-    # What is answered between the last of these and the kill comes on top.
-    n_usual = n_requests * 2 // (3 * n_asking)
-    asking = [
-        Moment(stage="asking", n_more=dice.randrange(1, 2 * n_usual), delay_s=dice.uniform(0.0, 0.05))
-        for _ in range(n_asking)
-    ]
-    for _ in range(n_outer):
-        early = Moment(stage="starting", n_more=0, delay_s=dice.uniform(0.0, startup_s))
-        asking.insert(dice.randrange(len(asking)), early)
-    ending = [Moment(stage="ending", n_more=n_requests, delay_s=dice.uniform(0.0, 0.6)) for _ in range(n_outer)]
-    return [*asking, *ending]
 
 
 @dataclass(frozen=True, kw_only=True)

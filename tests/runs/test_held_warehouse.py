@@ -1,11 +1,9 @@
-"""A warehouse that another program keeps open, read-only or not, from the start or from the middle of a run: the run
-reports that it waits, continues by itself, loses nothing and asks nothing twice."""
+"""A warehouse that another program keeps open from the middle of a run: the run reports that it waits, continues by
+itself, loses nothing and asks nothing twice."""
 
 from __future__ import annotations
 
 import io
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from cli_house import place_at
-from cli_process import Place, finish, wait_for
+from cli_process import Place
 from endpoint import Endpoint
 from kill_runs import read_recorded, read_rows
 from warehouse_processes import held_file, make_warehouse
@@ -38,17 +36,6 @@ def find_file(place: Place) -> Path:
     return place.folder / "evalhouse.duckdb"
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> str:
-    """Standard error up to the line with these words."""
-    assert process.stderr is not None
-    printed = []
-    for line in process.stderr:
-        printed.append(line)
-        if words in line:
-            return "".join(printed)
-    raise AssertionError(f"it ended without {words!r}: {''.join(printed)}")
-
-
 def read_stderr() -> str:
     """Return the standard error so far of a command that is called in this process."""
     buffer = getattr(sys.stderr, "buffer", None)
@@ -60,30 +47,15 @@ def count_requests(endpoint: Endpoint) -> int:
     return endpoint.stats.requests["/v1/chat/completions"]
 
 
-@pytest.mark.parametrize(
-    ("how", "from_request"),
-    [
-        pytest.param("reading", 0, marks=pytest.mark.slow),
-        pytest.param("writing", 0, marks=pytest.mark.slow),
-        ("reading", 20),
-        pytest.param("writing", 20, marks=pytest.mark.slow),
-    ],
-)
-def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(
-    place: Place, endpoint: Endpoint, how: str, from_request: int
-) -> None:
-    if from_request == 0:
-        make_warehouse(place.folder).location.path.rename(find_file(place))
-    else:
-        endpoint.configure(latency=0.1)
-    is_held, has_ended = threading.Event(), threading.Event()
+def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(place: Place, endpoint: Endpoint) -> None:
+    endpoint.configure(latency=0.1)
+    has_ended = threading.Event()
 
     def keep() -> tuple[int, int]:
         """Keep the file until the run reports that it waits; return the keeper's process and the requests by then."""
-        while count_requests(endpoint) < from_request and not has_ended.is_set():
+        while count_requests(endpoint) < 20 and not has_ended.is_set():
             time.sleep(0.02)
-        with held_file(find_file(place), read_only=how == "reading") as pid:
-            is_held.set()
+        with held_file(find_file(place), read_only=True) as pid:
             while "the run waits" not in read_stderr() and not has_ended.is_set():
                 time.sleep(0.05)
             return pid, count_requests(endpoint)
@@ -91,8 +63,6 @@ def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(
     with ThreadPoolExecutor(1) as other:
         kept = other.submit(keep)
         try:
-            if from_request == 0:
-                is_held.wait()
             done = place.call(*RUN)
         finally:
             has_ended.set()
@@ -102,30 +72,11 @@ def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(
     assert 0 <= waits < continues, done.stderr
     assert f"(PID {pid}); close it there" in done.stderr
     # A reader does not prevent judging: writes meanwhile wait beside the file.
-    if from_request == 0:
-        assert n_meanwhile == 0
-    elif how == "reading":
-        assert n_meanwhile == N_CALLS * N_ROWS
+    assert n_meanwhile == N_CALLS * N_ROWS
     assert [row["status"] for row in read_rows(find_file(place), "select status from runs")] == ["completed"]
     assert set(read_recorded(find_file(place)).values()) == {1}
     assert count_requests(endpoint) == N_CALLS * N_ROWS
     assert read_rows(find_file(place), "select count(distinct sample_id) as n from scores") == [{"n": N_ROWS}]
-
-
-@pytest.mark.slow
-def test_a_signal_ends_the_waiting_and_the_run_can_be_resumed(place: Place, endpoint: Endpoint) -> None:
-    endpoint.configure(latency=0.05)
-    process = place.start(*RUN)
-    wait_for(lambda: count_requests(endpoint) >= 20, process)
-    with held_file(find_file(place), read_only=True):
-        read_until(process, "the run waits")
-        process.send_signal(signal.SIGTERM)
-        stopped = finish(process, timeout_s=40)
-    assert stopped.status == 130, stopped.stderr
-    assert "Traceback" not in stopped.stderr
-    resumed = place.call("resume", "latest", "--json")
-    assert resumed.document["status"] == "completed", resumed.stderr
-    assert count_requests(endpoint) == N_CALLS * N_ROWS
 
 
 def test_all_threads_report_waiting_once_and_those_outside_do_not_wait(tmp_path: Path) -> None:

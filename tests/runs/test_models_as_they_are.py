@@ -1,4 +1,4 @@
-"""The output about a judge that refuses something, thinks aloud, or was asked at another temperature before."""
+"""The output about a judge that refuses something, thinks aloud, or is another model under one name."""
 
 from __future__ import annotations
 
@@ -32,19 +32,6 @@ def endpoint() -> Iterator[Endpoint]:
 def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
     write_dataset(tmp_path, [ROW], "one.jsonl")
     return place_at(tmp_path, prefect_home, endpoint.base_url)
-
-
-def test_replies_at_the_temperature_that_was_the_default_are_not_lost_without_a_word(place: Place) -> None:
-    assert place.call(*RUN, "--temperature", "0").status == 0
-    hint = "--temperature 0 (in a suite `temperature = 0`) finds them"
-    assert hint in " ".join(place.call(*RUN, "--dry-run").stdout.split())
-    assert hint not in place.call(*RUN, "--temperature", "0", "--dry-run").stdout
-    again = place.call(*RUN, "--temperature", "0", "--json").document
-    assert (again["calls"]["requests"], again["calls"]["reused"]) == (0, 2)
-    first = place.call(*RUN)
-    assert hint in " ".join((first.stdout + first.stderr).split())
-    later = place.call(*RUN)
-    assert hint not in " ".join((later.stdout + later.stderr).split()), "its replies are recorded now"
 
 
 def test_refused_options_are_reported_and_thoughts_are_shown(place: Place, endpoint: Endpoint) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
-from cli_house import make_rows, write_dataset
+from cli_house import place_at
 from cli_process import Finished, Place, call_here, finish, wait_for
 from endpoint import Asked, Endpoint, running_endpoint
 from endpoint_replies import compose_reply
@@ -24,12 +24,9 @@ N_SAMPLES = 40
 FLIP_RATE = 0.15
 SEED = 1  # of verdicts whose flips do not cancel out in the means
 JUDGED = ("--judge", "openai:judge", "--metrics", "factual_f1,faithfulness,bleu", "--json")
-RUN = ("run", "berths.jsonl", *JUDGED)
 NOISE_SHARE = 0.5
 N_AGAIN = 20
 _OTHER = {"TP": "FP", "FP": "TP", "FN": "TP"}
-
-Read = Callable[[str], list[dict[str, Any]]]
 
 
 class Wavering:
@@ -84,13 +81,9 @@ class Nights:
 @pytest.fixture(scope="module")
 def nights(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Nights]:
     folder = tmp_path_factory.mktemp("nights")
-    write_dataset(folder, make_rows(N_SAMPLES), "berths.jsonl")
     judge = Wavering()
     with running_endpoint(script={"classify": judge}) as endpoint:
-        variables = {
-            "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test",
-        }  # fmt: skip
-        yield Nights(Place(folder=folder, variables=variables), endpoint, judge)
+        yield Nights(place_at(folder, prefect_home, endpoint.base_url, n_rows=N_SAMPLES), endpoint, judge)
 
 
 def test_unchanged_samples_are_judged_again_with_new_requests(nights: Nights) -> None:
@@ -143,27 +136,6 @@ def test_measured_noise_is_the_noise_of_the_judge(nights: Nights) -> None:
     assert rows["factual_f1"]["n_changed"] > 0
     assert nights.noise["n_changed"] == rows["factual_f1"]["n_changed"]
     assert [rows[name]["n_changed"] for name in ("faithfulness", "bleu")] == [0, 0]
-
-
-def test_the_rows_are_those_that_the_scores_say(nights: Nights) -> None:
-    found = nights.read(
-        """
-        select noise.*, expected.*
-        from noise
-        join (
-            select metric as of_metric, count(*) as n, stddev_samp(again.value - first.value) as sd,
-                   avg(again.value - first.value) as mean
-            from scores as first join scores as again using (sample_id, metric)
-            join runs on runs.run_id = again.run_id and runs.parent_run_id = first.run_id
-            group by metric
-        ) as expected on of_metric = metric
-        """
-    )
-    assert len(found) == 3
-    for row in found:
-        assert (row["n_samples"], row["mean_difference"], row["sd_difference"]) == pytest.approx(
-            (row["n"], row["mean"], row["sd"])
-        )
 
 
 def test_latest_previous_and_history_leave_the_noise_run_out(nights: Nights) -> None:

@@ -76,14 +76,6 @@ def test_metrics_that_scored_no_sample_are_named_below_the_table(
     assert "hit_at_k" in shown.partition("note: nothing was scored by ")[2].splitlines()[0]
 
 
-def test_metrics_named_by_the_user_are_always_listed(
-    nights: tuple[Place, str, str],
-) -> None:
-    ran = run(nights[0], "named", [SILENCE], "--metrics", "recall_at_k,factual_f1")
-    assert "recall_at_k" in ran.stdout
-    assert "recall_at_k" in ran.stdout.partition("warning: nothing was scored by ")[2].splitlines()[0]
-
-
 def test_the_refusals_of_the_shipped_sample_are_distinguished(nights: tuple[Place, str, str]) -> None:
     """One right refusal states a fact beside it, which the contexts support."""
     place = nights[0]
@@ -99,24 +91,3 @@ def test_the_refusals_of_the_shipped_sample_are_distinguished(nights: tuple[Plac
         ("refuses_rightly", "ground_truth_doubtful"): 1,
         ("refuses_wrongly", "refused_wrongly"): 4,
     }
-
-
-def test_gate_catches_a_bot_that_begins_to_refuse(nights: tuple[Place, str, str]) -> None:
-    place, _, _ = nights
-    answerable = [
-        {"id": f"a{number}", "question": f"Who keeps light {number}?", "ground_truth": f"Maud keeps light {number}."}
-        for number in range(1, 41)
-    ]
-    for name, every in (("answering", 40), ("refusing-most", 4)):
-        rows = [
-            {**row, "answer": row["ground_truth"] if number % 40 < every else SILENCE}
-            for number, row in enumerate(answerable)
-        ]
-        path = place.folder / f"{name}.jsonl"
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    base, candidate = (
-        place.call("run", f"{name}.jsonl", "--judge", "lexical", "--json").document["run_id"]
-        for name in ("answering", "refusing-most")
-    )
-    gated = place.call("gate", candidate, "--against", base, "--max-drop", "answer_rate=0.02")
-    assert gated.status == 1, gated.stdout + gated.stderr
