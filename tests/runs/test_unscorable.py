@@ -102,30 +102,6 @@ def test_rubrics_need_what_they_say_they_need(place: Place) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("nofile.jsonl", None, "nofile.jsonl: no such file"),
-        ("empty.csv", "question,answer\n", "no rows"),
-        ("frage.csv", "frage\nWer?\n", "no question column; columns: frage; "),
-        ("torn.jsonl", '{"question": "q"}\n{"question": \n', "broken JSON"),
-    ],
-)
-def test_a_dataset_that_is_refused_leaves_nothing_behind(
-    tmp_path: Path, place: Place, name: str, text: str | None, message: str
-) -> None:
-    if text is not None:
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    before = sorted(tmp_path.iterdir())
-    there = Place(folder=tmp_path, variables=place.variables)
-    for _ in range(2):
-        refused = there.call("run", name)
-        assert refused.status == 2
-        assert message in refused.stderr
-        assert "evalhouse.duckdb" not in refused.stderr
-    assert sorted(path for path in tmp_path.iterdir() if path.name != "limits") == before
-
-
 def test_sample_costs_nothing_even_with_keys(tmp_path: Path, place: Place) -> None:
     """The address does not answer, so that a request would fail."""
     keys = {"OPENAI_API_KEY": "sk-of-a-newcomer", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
-from cli_house import House, write_dataset
+from cli_house import place_at
 from cli_process import Finished, Place
 from endpoint import Endpoint, Inject, running_endpoint
 from endpoint_replies import Asked, compose_reply
@@ -20,20 +19,6 @@ N_SAMPLES = 12
 N_VOTES = 3
 CHAT = "/v1/chat/completions"
 RUN = ("run", "berths.jsonl", "--judge", "openai:judge", "--votes", str(N_VOTES), "--concurrency", "6")
-
-
-def make_rows(number: int) -> list[dict[str, Any]]:
-    """Two statements in the answer, one in the ground truth and two contexts each."""
-    return [
-        {
-            "id": f"berth-{place}",
-            "question": f"Which ship lies at berth {place}?",
-            "answer": f"Ship number {place * 7} lies at berth {place}. It came on day {place}.",
-            "ground_truth": f"Ship number {place * 7} lies at berth {place}.",
-            "contexts": [f"The list says that ship number {place * 7} lies at berth {place}.", "Ropes are sold here."],
-        }
-        for place in range(1, number + 1)
-    ]
 
 
 def flip(asked: Asked) -> dict[str, Any]:
@@ -60,10 +45,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path, endpoint: Endpoint) -> Place:
-    folder = tmp_path_factory.mktemp("votes")
-    write_dataset(folder, make_rows(N_SAMPLES), "berths.jsonl")
-    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test"}
-    return Place(folder=folder, variables=variables)
+    return place_at(tmp_path_factory.mktemp("votes"), prefect_home, endpoint.base_url, n_rows=N_SAMPLES)
 
 
 @pytest.fixture(scope="module")
@@ -176,20 +158,3 @@ def test_a_later_run_finds_every_vote_on_record(resumed: Finished, place: Place,
     assert endpoint.stats.requests.total() == n_before
     flips = query(place, "select step, flip_rate from vote_flips order by step, run_id")
     assert [rate for _, rate in flips] == pytest.approx([0.0, 0.0, 1 / 3, 1 / 3, 1.0, 1.0])
-
-
-def test_an_even_number_of_votes_is_refused_in_one_line(place: Place) -> None:
-    refused = place.call("run", "berths.jsonl", "--judge", "openai:judge", "--votes", "2")
-    assert refused.status == 2
-    assert refused.stderr == "Error: --votes: got 2; an even number of votes can tie; give an odd one\n"
-
-
-def test_a_warehouse_older_than_votes_can_be_shown(house: House, tmp_path: Path) -> None:
-    old = tmp_path / "old.duckdb"
-    shutil.copy(house.path, old)
-    with duckdb.connect(str(old)) as connection:
-        connection.execute("drop view vote_flips; drop table votes")
-    shown = house.place.call("show", house.run_id, "--warehouse", str(old), "--json")
-    assert shown.status == 0, shown.stderr
-    assert shown.document["votes"] == []
-    assert shown.document["costs"]

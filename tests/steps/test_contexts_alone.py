@@ -1,13 +1,11 @@
-"""`contexts_alone`: no context is seen beside another one, dry or for real, in a run or when it is resumed."""
+"""`contexts_alone`: no context is seen beside another one, dry or for real."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_house import write_dataset
-from cli_process import Place
-from endpoint import Canned, Inject, running_endpoint
-from endpoint_replies import Asked
+from cli_house import place_at
+from endpoint import Endpoint
 from live_runs import (
     Says,
     ScriptedJudge,
@@ -101,18 +99,6 @@ async def test_a_verdict_names_the_call_about_its_own_context(tmp_path: Path) ->
     assert len({row["call_id"] for row in work.rows["context_verdicts"]}) == 3
 
 
-async def test_a_reply_about_a_context_that_was_not_sent_along_is_of_no_use(tmp_path: Path) -> None:
-    def name_all(question: Question) -> str:
-        if not question.step.startswith("attribute"):
-            return say_good(question)
-        asked = read_ids(question, "answer_statements") + read_ids(question, "ground_truth_statements")
-        return say_verdicts(*({"id": item, "contexts": ["C1", "C2", "C3"]} for item in asked))
-
-    _, work = await judge_alone(tmp_path, name_all, attempts=2)
-    assert read_outcomes(work)["attribute_answer"] == "judge_failed"
-    assert work.rows["attributions"] == []
-
-
 @pytest.mark.parametrize("step", JUDGED_BY_CONTEXT)
 async def test_one_context_that_cannot_be_judged_fails_the_step_and_is_asked_again_alone(
     tmp_path: Path, step: str
@@ -141,15 +127,6 @@ async def test_only_steps_that_see_contexts_are_asked_again_when_contexts_are_al
     assert together.asked == []
 
 
-async def test_a_single_context_is_alone_either_way_and_paid_for_once(tmp_path: Path) -> None:
-    sample = make_sample(contexts=["Lighthouse 1 was built in 1911 on the northern cape."])
-    first, _ = await judge_alone(tmp_path, sample=sample, alone=False)
-    second, work = await judge_alone(tmp_path, sample=sample)
-    assert len(first.asked) == 6
-    assert second.asked == []
-    assert set(read_outcomes(work).values()) == {None}
-
-
 async def test_equal_contexts_are_judged_each_under_its_own_id(tmp_path: Path) -> None:
     """C1 and C2 read the same: what is asked differs by the id, so that each verdict is stored for its context."""
     sample = make_sample(contexts=["The lamp is green.", "The lamp is green."])
@@ -171,62 +148,8 @@ async def test_what_no_request_holds_is_split_here_too(tmp_path: Path) -> None:
     assert read_ranks(work)["A1"] == [1, 2]
 
 
-@pytest.mark.parametrize(("contexts", "reason"), [([], None), (None, "no_contexts")])
-async def test_a_sample_without_contexts_asks_nothing_about_them(
-    tmp_path: Path, contexts: list[str] | None, reason: str | None
-) -> None:
-    judge, work = await judge_alone(tmp_path, sample=make_sample(contexts=contexts))
-    assert {question.step for question in judge.asked}.isdisjoint(JUDGED_BY_CONTEXT)
-    assert read_outcomes(work)["rank"] == reason
-
-
-# The command
-
-
-def make_rows() -> list[dict[str, Any]]:
-    return [
-        {
-            "id": f"berth-{place}",
-            "question": f"Which ship lies at berth {place}?",
-            "answer": f"Ship number {place * 7} lies at berth {place}. It came on day {place}.",
-            "ground_truth": f"Ship number {place * 7} lies at berth {place}.",
-            "contexts": [f"The list says that ship {place * 7} lies at berth {place}.", "Ropes are sold.", "It rains."],
-        }
-        for place in range(1, 5)
-    ]
-
-
-def test_the_command_counts_beforehand_what_it_sends_and_resume_keeps_contexts_apart(
-    tmp_path: Path, prefect_home: Path
-) -> None:
-    def refuse_third(asked: Asked) -> Canned:
-        return Inject(fault="context_length_exceeded") if "C3" in asked.items("contexts") else None
-
-    write_dataset(tmp_path, make_rows(), "berths.jsonl")
-    with running_endpoint(keep_bodies=True, script={"rank": refuse_third}) as endpoint:
-        place = Place(
-            folder=tmp_path,
-            variables={
-                "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test",
-            },
-        )  # fmt: skip
-        run = ("run", "berths.jsonl", "--judge", "openai:judge", "--json")
-        estimate = place.call(*run, "--contexts-alone", "--dry-run")
-        together = place.call(*run, "--dry-run")
-        assert endpoint.stats.requests.total() == 0
-        assert estimate.document["requests"] == 4 * (3 + 3 * 3)
-        assert together.document["requests"] == 4 * 6
-
-        first = place.call(*run, "--contexts-alone", "--label", "alone")
-        assert first.document["status"] == "incomplete", first.stderr
-        assert endpoint.stats.kinds == {"extract": 8, "classify": 4, "attribute": 24, "rank": 12}
-        assert endpoint.stats.kinds.total() == estimate.document["requests"] == first.document["calls"]["requests"]
-
-        endpoint.configure(script={})
-        resumed = place.call("resume", "alone", "--json")
-        assert resumed.document["status"] == "completed", resumed.stderr
-        assert endpoint.stats.kinds == {"extract": 8, "classify": 4, "attribute": 24, "rank": 16}
-        assert endpoint.stats.duplicates_answered == 0
-        for body in endpoint.stats.bodies:
-            text = body["messages"][-1]["content"]
-            assert sum(f"\n[C{rank}]" in text for rank in range(1, 4)) <= 1
+def test_the_command_counts_beforehand_what_it_sends(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> None:
+    place = place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=4)
+    run = ("run", "berths.jsonl", "--judge", "openai:judge", "--contexts-alone", "--dry-run", "--json")
+    assert place.call(*run).document["requests"] == 4 * (3 + 3 * 2)
+    assert endpoint.stats.requests.total() == 0

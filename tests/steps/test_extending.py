@@ -137,19 +137,17 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
 def test_a_metric_and_a_rubric_are_added_as_the_users_own_files(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = "grounded_precision,grounded_numbers"
-    measured = place.call("run", "samples.json", "--metric-files", "metrics", "--metrics", own, "--json")
+    assert call_here(capsys, "prompts", "check", str(place.folder / "rubrics")).status == 0
+    judges = ("--judge", "lexical,grade=house_judge:make_judge", "--prompts", "rubrics", "--metric-files", "metrics")
+    own = "grounded_precision,grounded_numbers,conciseness"
+    measured = place.call("run", "samples.json", *judges, "--metrics", own, "--json")
     assert measured.status == 0, measured.stderr
     metric = measured.document["metrics"]["grounded_numbers"]
     assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (1.0, 1, 2)
     metric = measured.document["metrics"]["grounded_precision"]
     assert (metric["n_scored"], metric["n_unscored"]) == (1, 2)  # the others have no contexts, or no answer
     assert 0 < metric["mean"] < 1
-    assert call_here(capsys, "prompts", "check", str(place.folder / "rubrics")).status == 0
-    arguments = ("--prompts", "rubrics", "--metrics", "conciseness", "--json")
-    rated = place.call("run", "samples.json", "--judge", "house_judge:make_judge", *arguments)
-    assert rated.status == 0, rated.stderr
-    metric = rated.document["metrics"]["conciseness"]
+    metric = measured.document["metrics"]["conciseness"]
     assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (1.0, 2, 1)
 
 

@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_house import write_dataset
-from cli_process import Place
+from cli_house import place_at, write_dataset
 from endpoint import Endpoint, running_endpoint
-from hypothesis import given
-from hypothesis import strategies as st
 from prompt_files import read_content, write_prompt
 
 from evalhouse.prompts import Grade, Rating, check_prompts, load_prompts
@@ -35,15 +32,6 @@ def settle(content: RubricContent, ratings: Mapping[str, float], **known: Any) -
     return {grade.criterion: grade for grade in make_rubric("manners", content).settle(written, **options)}
 
 
-# Rules
-
-
-def test_without_rules_the_judges_rating_counts() -> None:
-    grade = settle(read_section(), {"tone": 7})["tone"]
-    assert (grade.said, grade.rating, grade.rule) == (7, 7, None)
-    assert (grade.scale_min, grade.scale_max, grade.reason) == (0, 10, "of tone")
-
-
 def test_a_cap_lowers_what_is_above_it_and_leaves_the_rest() -> None:
     rule = {"when": {"criterion": "truth", "at_most": 2}, "cap": {"tone": 4, "brevity": 4}}
     content = read_section(criteria=dict.fromkeys(("truth", "tone", "brevity"), RATING), rules=[rule])
@@ -56,24 +44,11 @@ def test_a_cap_lowers_what_is_above_it_and_leaves_the_rest() -> None:
     assert settle(content, {"truth": 3, "tone": 9, "brevity": 3})["tone"].rating == 9
 
 
-@pytest.mark.parametrize(("is_rude", "rating"), [(1.0, 0), (0.0, 8)])
-def test_a_flag_sets_ratings(is_rude: float, rating: float) -> None:
-    rule = {"when": {"criterion": "rude", "is": True}, "set": {"tone": 0}}
-    content = read_section(criteria={"rude": {"kind": "flag"}, "tone": RATING}, rules=[rule])
-    assert settle(content, {"rude": is_rude, "tone": 8})["tone"].rating == rating
-
-
 def test_a_flag_that_is_false_can_be_a_condition_too() -> None:
     rule = {"when": {"criterion": "polite", "is": False}, "cap": {"tone": 5}}
     content = read_section(criteria={"polite": {"kind": "flag"}, "tone": RATING}, rules=[rule])
     assert settle(content, {"polite": 0.0, "tone": 8})["tone"].rule == "capped at 5: polite is false"
     assert settle(content, {"polite": 1.0, "tone": 8})["tone"].rating == 8
-
-
-@pytest.mark.parametrize(("has_contexts", "rating"), [(True, 6), (False, 0)])
-def test_no_contexts_is_a_condition(has_contexts: bool, rating: float) -> None:
-    content = read_section(rules=[{"when": {"no_contexts": True}, "set": {"tone": 0}}])
-    assert settle(content, {"tone": 6}, has_contexts=has_contexts)["tone"].rating == rating
 
 
 def test_rules_apply_in_their_order_each_to_what_the_ones_before_left() -> None:
@@ -89,9 +64,6 @@ def test_rules_apply_in_their_order_each_to_what_the_ones_before_left() -> None:
 def test_a_rule_that_changes_nothing_is_not_noted() -> None:
     content = read_section(rules=[{"when": {"no_contexts": True}, "set": {"tone": 0}}])
     assert settle(content, {"tone": 0}, has_contexts=False)["tone"].rule is None
-
-
-# Totals
 
 
 def test_a_total_is_added_up_after_the_rules_and_never_taken_from_the_judge() -> None:
@@ -115,19 +87,8 @@ def test_halves_are_rounded_up(value: float, decimals: int, rounded: float) -> N
     assert round_half_up(value, decimals) == rounded
 
 
-@given(st.integers(0, 30))
-def test_thirtieths_are_rounded_as_whole_numbers_are(total: int) -> None:
-    assert round_half_up(total / 30, 1) == (2 * total * 10 + 30) // 60 / 10
-
-
-# Names of scores
-
-
-def test_a_lone_criterion_gives_the_score_of_the_rubrics_name() -> None:
+def test_each_criterion_gives_a_score_and_a_lone_one_that_of_the_rubrics_name() -> None:
     assert make_rubric("manners", read_section()).metrics == {"manners": "tone"}
-
-
-def test_each_of_several_criteria_gives_a_score() -> None:
     criteria = {"tone": RATING, "rude": {"kind": "flag", "metric": None}, "truth": {**RATING, "metric": "honesty"}}
     totals = {"final": {"sum": ["tone"], "over": 10, "decimals": 2, "metric": "manners_final"}}
     rubric = make_rubric("manners", read_section(criteria=criteria, totals=totals))
@@ -145,8 +106,6 @@ def test_the_reply_has_each_reason_before_what_follows_from_it() -> None:
     assert parts["tone"]["properties"]["rating"]["enum"] == [1, 2, 3, 4]
     assert parts["depth"]["properties"]["scores"]["items"]["properties"]["score"]["enum"] == [1, 2]
 
-
-# Faults
 
 FINAL = {"sum": ["tone"], "over": 10, "decimals": 1, "metric": "manners_final"}
 
@@ -223,9 +182,6 @@ def test_what_the_section_cannot_hold_is_refused_with_its_key(tmp_path: Path, ed
     assert key in [problem.key for problem in check_prompts(tmp_path)]
 
 
-# The built-in ones
-
-
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_each_score_of_a_built_in_rubric_has_the_metric_that_would_be_written(language: str) -> None:
     metrics = load_metrics()
@@ -251,9 +207,6 @@ def test_both_languages_judge_by_the_same_rubrics() -> None:
     ]
     assert len(sections[0]) >= 9
     assert sections[0] == sections[1]
-
-
-# A user's rubric
 
 
 def make_manners(name: str = "manners") -> dict[str, Any]:
@@ -294,40 +247,6 @@ def endpoint() -> Iterator[Endpoint]:
         yield running
 
 
-def test_a_rubric_in_a_folder_is_checked_and_gives_its_scores(
-    tmp_path: Path, prefect_home: Path, endpoint: Endpoint
-) -> None:
-    """The endpoint fills the reply's schema: each rating is the lowest of its scale, each flag true."""
-    rows = [
-        {"id": "polite", "question": "Who is there?", "answer": "It is I, madam."},
-        {"id": "silent", "question": "Who is there?"},
-    ]
-    write_dataset(tmp_path, rows, "calls.jsonl")
-    write_prompt(tmp_path / "mine", make_manners())
-    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-any"}
-    place = Place(folder=tmp_path, variables=variables)
-    checked = place.call("prompts", "check", "mine")
-    assert checked.status == 0, checked.stderr
-    assert "manners" in checked.stdout
-    options = ("--judge", "openai:judge", "--prompts", "mine", "--metrics", "manners_tone,manners_rude")
-    done = place.call("run", "calls.jsonl", *options, "--json")
-    assert done.status == 0, done.stderr
-    means = {name: found["mean"] for name, found in done.document["metrics"].items()}
-    assert means == {"manners_tone": 1 / 4, "manners_rude": 1.0}
-    assert {found["n_unscored"] for found in done.document["metrics"].values()} == {1}
-    assert endpoint.stats.requests["/v1/chat/completions"] == 1
-    sql = "select criterion, rating, scale_max, reason <> '' as has_reason from grades order by criterion"
-    assert place.call("query", sql, "--format", "json").document == [
-        {"criterion": "rude", "rating": 1.0, "scale_max": 1.0, "has_reason": True},
-        {"criterion": "tone", "rating": 1.0, "scale_max": 4.0, "has_reason": True},
-    ]
-    unscored = place.call("query", "select distinct unscored_reason from scores where value is null", "--format", "csv")
-    assert unscored.lines[1:] == ["no_answer"]
-
-
-# Which way is better
-
-
 def test_a_rubric_can_say_that_low_is_good_and_nothing_else(tmp_path: Path) -> None:
     content = make_manners("rudeness")
     for better in ("low", "high"):
@@ -346,28 +265,38 @@ def test_a_rubric_can_say_that_low_is_good_and_nothing_else(tmp_path: Path) -> N
 def test_a_rise_of_a_rubric_of_faults_is_worse_from_its_file_to_the_gate(
     tmp_path: Path, prefect_home: Path, endpoint: Endpoint
 ) -> None:
-    """The endpoint rates with the lowest of the scale: 1 of 4 on the first night, and 3 of 4 when it begins there."""
+    """The endpoint rates with the lowest of the scale: 1 of 4 on the first night, and 3 of 4 when it begins there; each
+    flag is true."""
     rows = [{"id": f"s{n}", "question": "Who is there?", "answer": f"It is I, number {n}."} for n in range(8)]
-    write_dataset(tmp_path, rows, "calls.jsonl")
+    write_dataset(tmp_path, [*rows, {"id": "silent", "question": "Who is there?"}], "calls.jsonl")
     content = make_manners("rudeness")
-    content["rubric"]["criteria"] = {"tone": {"kind": "rating", "min": 1, "max": 4, "better": "low"}}
-    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-any"}
-    place = Place(folder=tmp_path, variables=variables)
+    content["rubric"]["criteria"]["tone"]["better"] = "low"
+    place = place_at(tmp_path, prefect_home, endpoint.base_url, key="sk-any")
     for night, least in (("calm", 1), ("rude", 3)):
         content["rubric"]["criteria"]["tone"]["min"] = least
         write_prompt(tmp_path / night, content | {"version": least})
-        options = ("--judge", "openai:judge", "--prompts", night, "--metrics", "rudeness", "--label", night)
+        checked = place.call("prompts", "check", night)
+        assert (checked.status, "rudeness" in checked.stdout) == (0, True), checked.stderr
+        names = "rudeness_tone,rudeness_rude"
+        options = ("--judge", "openai:judge", "--prompts", night, "--metrics", names, "--label", night)
         done = place.call("run", "calls.jsonl", *options, "--json")
         assert done.status == 0, done.stderr
-        assert done.document["metrics"]["rudeness"]["mean"] == least / 4
-    (compared,) = place.call("compare", "calm", "rude", "--json").document["metrics"]
+        found = done.document["metrics"]
+        assert {name: one["mean"] for name, one in found.items()} == {"rudeness_tone": least / 4, "rudeness_rude": 1.0}
+        assert {one["n_unscored"] for one in found.values()} == {1}
+    unscored = place.call("query", "select distinct unscored_reason from scores where value is null", "--format", "csv")
+    assert unscored.lines[1:] == ["no_answer"]
+    document = place.call("compare", "calm", "rude", "--json").document
+    (compared,) = [one for one in document["metrics"] if one["metric"] == "rudeness_tone"]
     assert (compared["difference"], compared["verdict"]) == (0.5, "worse")
     assert [part["name"] for part in compared["parts"]] == ["judge"]
-    gated = place.call("gate", "rude", "--max", "rudeness=0.3")
+    gated = place.call("gate", "rude", "--max", "rudeness_tone=0.3")
     assert (gated.status, "rudeness" in gated.stdout) == (1, True)
-    refused = place.call("gate", "rude", "--min", "rudeness=0.3")
+    refused = place.call("gate", "rude", "--min", "rudeness_tone=0.3")
     assert (refused.status, "this metric is better when low" in refused.stderr) == (2, True)
-    sql = "select distinct step, rating, share from verdicts join runs using (run_id) where runs.label = 'rude'"
-    assert place.call("query", sql, "--format", "json").document == [
-        {"step": "grade_rudeness", "rating": 3.0, "share": 0.0}
+    sql = "select distinct step, criterion, rating, share from verdicts join runs using (run_id)"
+    of_rude = f"{sql} where runs.label = 'rude' order by criterion"
+    assert place.call("query", of_rude, "--format", "json").document == [
+        {"step": "grade_rudeness", "criterion": "rude", "rating": 1.0, "share": 1.0},
+        {"step": "grade_rudeness", "criterion": "tone", "rating": 3.0, "share": 0.0},
     ]
