@@ -37,6 +37,7 @@ _NOT_TEXT: Final = (
 _INLINE: Final = ["a", "b", "strong", "em", "i", "del", "s", "img"]
 _TOO_DEEP: Final = ("its elements are nested too deeply", "save it again as Markdown or plain text")
 _EMPTY_LINES: Final = re.compile(r"\n{3,}")
+_WIDE_CELL: Final = re.compile(r"\s*\d{3,}\s*")
 _SOFT_HYPHEN: Final = "\u00ad"
 
 
@@ -90,7 +91,7 @@ def _write_markdown(main: Tag, title: str) -> str:
             for element in [*table.find_all(["thead", "tbody", "tfoot", "tr", "td", "th"]), table]:
                 element.name = "div"
     for cell in main.select("[colspan]"):
-        if not re.fullmatch(r"[1-9]\d?", str(cell["colspan"])):
+        if _WIDE_CELL.fullmatch(str(cell["colspan"])):
             del cell["colspan"]  # markdownify writes that many empty cells, a thousand for a colspan of 1000
     converter = MarkdownConverter(
         heading_style=ATX,

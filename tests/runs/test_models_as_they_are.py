@@ -1,4 +1,4 @@
-"""The output about a judge that refuses something, thinks aloud, or is another model under one name."""
+"""The output about a judge that refuses something, thinks aloud, or changes its model under one name."""
 
 from __future__ import annotations
 

@@ -105,6 +105,15 @@ def read(source: Path, notes: list[str] | None = None) -> list[Passage]:
     return [passage for document in documents for passage in document.passages]
 
 
+def test_cells_over_a_thousand_columns_stay_one_cell_each(tmp_path: Path) -> None:
+    """Browsers limit them; written out, 40 KB of such a page become a million cells."""
+    cells = "<td colspan=1000 rowspan=65000>It opens at nine.</td>" * 3
+    (tmp_path / "page.html").write_text(f"<h1>Shop</h1><table><tr>{cells}</tr></table>", encoding="utf-8")
+    (passage,) = read(tmp_path)
+    assert passage.text.count("It opens at nine.") == 3
+    assert len(passage.text) < 200
+
+
 def test_a_page_is_read_without_what_surrounds_its_text(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(PAGE, encoding="utf-8")
     first, second = read(tmp_path)
