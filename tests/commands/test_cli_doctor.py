@@ -138,7 +138,7 @@ def test_something_else_at_prefects_address_is_found(ask: Ask, monkeypatch: pyte
     with running_endpoint() as endpoint:
         monkeypatch.setenv("PREFECT_API_URL", endpoint.root_url)
         assert "status 404" in find(ask("doctor", "--json"), "prefect")["detail"]
-        monkeypatch.setenv("PREFECT_API_URL", f"{endpoint.root_url}/stats?")
+        monkeypatch.setenv("PREFECT_API_URL", f"{endpoint.base_url}/models?")
         assert "not Prefect's API" in find(ask("doctor", "--json"), "prefect")["detail"]
 
 
