@@ -152,7 +152,8 @@ RESTS_ON: Final[Mapping[Part, frozenset[str]]] = {
 _SAMPLES_AT_ONCE: Final = 20_000
 _BYTES_PER_SAMPLE: Final = 25_000  # twice what 30,000 samples of 7 statements each took
 _WRITER_MIB: Final = 360
-_MAX_MIB: Final = 2_000
+_MAX_MIB: Final = 2_000  # for up to 200,000 samples, whose rows spill to disk
+_LEAST_BYTES: Final = 10_000  # a sample of a larger run
 
 
 def derive(
@@ -185,12 +186,11 @@ def _memory_for(connection: duckdb.DuckDBPyConnection, n_samples: int) -> Iterat
     if needed <= _WRITER_MIB:
         yield
         return
+    most = max(_MAX_MIB, n_samples * _LEAST_BYTES // 2**20)
     ((before,),) = connection.execute("select current_setting('memory_limit')").fetchall()
-    connection.execute(f"set memory_limit = '{min(needed, _MAX_MIB)}MiB'")
-    try:
-        yield
-    finally:
-        connection.execute(f"set memory_limit = '{before}'")
+    connection.execute(f"set memory_limit = '{min(needed, most)}MiB'")
+    yield
+    connection.execute(f"set memory_limit = '{before}'")
 
 
 def derive_again(connection: duckdb.DuckDBPyConnection, run_id: str, written: Collection[str]) -> None:

@@ -253,6 +253,7 @@ insert into outcomes by name
 def test_a_run_of_any_size_is_scored_within_a_writers_memory(tmp_path: Path, n_samples: int) -> None:
     """Tables made once for all metrics of a small run would not fit for a large one."""
     warehouse = make_warehouse(tmp_path)
+    insert_run(warehouse, make_run("r"))
     with warehouse.writing(patience_s=1.0) as connection:
         for statement in connection.extract_statements(_AT_SIZE.format(n=10 + n_samples)):
             connection.execute(statement)
