@@ -295,6 +295,6 @@ def test_what_is_exempt_is_still_there() -> None:
     assert gone == set()
 
 
-@pytest.mark.parametrize("quadratic", [r"\s+$", r"(a+)+b", r"\[(?:a|aa)+\]", r"\{\{\s*([^{}]*?)\s*\}\}"])
+@pytest.mark.parametrize("quadratic", [r"\s+$", r"\[(?:a|aa)+\]", r"\{\{\s*([^{}]*?)\s*\}\}"])
 def test_the_search_finds_what_can_be_kept_busy(quadratic: str) -> None:
     assert find_slow(re.compile(quadratic, re.DOTALL)) is not None
