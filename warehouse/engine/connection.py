@@ -105,7 +105,7 @@ def to_frame(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
     try:
         return pl.DataFrame(relation)
     except pl.exceptions.ComputeError:
-        relation.execute()  # fails with DuckDB's own error
+        relation.fetchall()  # fails with DuckDB's own error
         raise
 
 
