@@ -135,7 +135,8 @@ def main() -> None:
     os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
     ours, theirs = multiprocessing.Pipe()
     endpoint = {"latency": options.latency, "max_in_flight": options.server_limit}
-    multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, endpoint), daemon=True).start()
+    serving = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, endpoint), daemon=True)
+    serving.start()
     base_url = ours.recv()
     point_to(base_url)
     if not options.judge.startswith("openai:"):
@@ -145,6 +146,8 @@ def main() -> None:
             measured = asyncio.run(measure(options, Path(folder), run_id))
             ours.send("stats")
             report(options, measured, ours.recv())
+    ours.send("")
+    serving.join()
 
 
 if __name__ == "__main__":
