@@ -71,6 +71,16 @@ _path_locks_guard = threading.Lock()
 
 
 @contextmanager
+def needing_room(where: str) -> Iterator[None]:
+    """Raise WarehouseUnwritable where this block cannot write temporary files; `where` has their folder and purpose."""
+    try:
+        yield
+    except (OSError, pl.exceptions.ComputeError) as error:  # Polars raises ComputeError for a full disk
+        advice = "make room, or name another folder in TMPDIR"
+        raise WarehouseUnwritable(f"no room {where} ({first_line(str(error))}); {advice}") from None
+
+
+@contextmanager
 def lending(connection: duckdb.DuckDBPyConnection, frames: Mapping[str, pl.DataFrame]) -> Iterator[None]:
     """Make frames readable by SQL, by these names, within this block; raises WarehouseUnwritable.
 
@@ -80,15 +90,10 @@ def lending(connection: duckdb.DuckDBPyConnection, frames: Mapping[str, pl.DataF
         yield
         return
     with ExitStack() as stack:
-        try:
+        with needing_room(f"in {tempfile.gettempdir()} for the rows"):
             folder = stack.enter_context(closing(Scratch())).folder
             for name, frame in frames.items():
                 frame.write_parquet(folder / f"{name}.parquet", compression="uncompressed")
-        except (OSError, pl.exceptions.ComputeError) as error:  # Polars raises ComputeError for a full disk
-            raise WarehouseUnwritable(
-                f"no room in {tempfile.gettempdir()} for the rows ({first_line(str(error))}); make room, "
-                "or name another folder in TMPDIR"
-            ) from None
         for name in frames:
             path = str(folder / f"{name}.parquet").replace("'", "''")
             connection.execute(f"create or replace temp view {name} as from read_parquet('{path}')")

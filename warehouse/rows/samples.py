@@ -20,7 +20,7 @@ import duckdb
 import orjson
 import polars as pl
 
-from evalhouse.warehouse.engine.connection import explain_failure, lending, to_frame
+from evalhouse.warehouse.engine.connection import explain_failure, lending, needing_room, to_frame
 from evalhouse.warehouse.engine.locks import Scratch, remove_abandoned
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
 from evalhouse.warehouse.messages import hide_secrets
@@ -139,13 +139,8 @@ class Staging:
         """Append rows with the columns of `staged_samples`, in parts of bounded size: DuckDB reads a whole one."""
         for part in cut_by_bytes(rows, measure_bytes, max_bytes=PART_BYTES):
             frame = build_frame("staged_samples", part)
-            try:
+            with needing_room(f"to stage the dataset in {self._folder.parent}"):
                 frame.write_parquet(self._folder / f"{self.n_rows:012d}.parquet", compression="lz4")
-            except (OSError, pl.exceptions.ComputeError) as error:  # Polars raises ComputeError for a full disk
-                raise WarehouseUnwritable(
-                    f"no room to stage the dataset in {self._folder.parent} ({error}); make room, or name "
-                    "another folder in TMPDIR"
-                ) from None
             self._sizes.append(measure_bytes(part))
             self.n_rows += len(part)
 
