@@ -115,7 +115,7 @@ def notify_of_end(
     }
     undelivered = _deliver(notify, message)
     if undelivered is not None:
-        _report_undelivered(f"{run.suite}: {_UNDELIVERED}: {undelivered}")
+        _report_undelivered(run.suite, undelivered)
     _store_undelivered(warehouse, run, undelivered)
 
 
@@ -142,7 +142,7 @@ def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) 
     of_trigger = {"kb_name": trigger.kb_name, "kb_version": trigger.kb_version}
     undelivered = _deliver(notify, dict.fromkeys(_KEYS) | of_run | of_trigger | {"metrics": {}})
     if undelivered is not None:
-        _report_undelivered(f"{suite}: {_UNDELIVERED}: {undelivered}")
+        _report_undelivered(suite, undelivered)
 
 
 def notify_of_crash(notify: Notify, suite: str, warehouse: Warehouse, run: RunRow | None, problem: str) -> str:
@@ -161,7 +161,7 @@ def notify_of_crash(notify: Notify, suite: str, warehouse: Warehouse, run: RunRo
     if undelivered is None:
         return problem
     if _is_in_flow():  # `evalhouse serve` itself logs what is returned
-        _report_undelivered(f"{suite}: {_UNDELIVERED}: {undelivered}")
+        _report_undelivered(suite, undelivered)
     return f"{problem}; {_UNDELIVERED}: {undelivered}"
 
 
@@ -234,8 +234,9 @@ def _is_in_flow() -> bool:
     return context is not None and context.FlowRunContext.get() is not None
 
 
-def _report_undelivered(line: str) -> None:
-    """Print the line; of a run in a flow it goes into Prefect's log too, and into that of `evalhouse serve`."""
+def _report_undelivered(suite: str | None, why: str) -> None:
+    """Print a line; of a run in a flow it goes into Prefect's log too, and into that of `evalhouse serve`."""
+    line = f"{suite}: {_UNDELIVERED}: {why}"
     print_notice(f"{line}.")
     if not _is_in_flow():
         return
