@@ -90,6 +90,17 @@ def test_a_wrong_key_ends_the_run_as_in_one_process(house: PoolHouse, lake: str)
     assert {one["parameters"]["attempt"] for one in house.list_parts()} == {1}
 
 
+def _count_asked_until_cancelled(house: PoolHouse, lake: str) -> int:
+    """Return how many requests were sent before all parts of the run were cancelled."""
+    house.endpoint.settle()
+    n_asked = len(house.endpoint.asked)
+    assert n_asked < N_SAMPLES * N_CALLS
+    _wait_for_ends(house)
+    parts = [one for one in house.list_parts() if one["parameters"]["warehouse"] == lake]
+    assert {one["state_type"] for one in parts} == {"CANCELLED"}
+    return n_asked
+
+
 def test_ctrl_c_ends_all_parts_and_resume_completes_them(house: PoolHouse, lake: str) -> None:
     process = house.place.start(*_arguments(house, first=200), "--pool", POOL, "--concurrency", "4")
     house.wait_until(lambda: len(house.endpoint.settled) >= N_CALLS * 4, process)
@@ -97,12 +108,7 @@ def test_ctrl_c_ends_all_parts_and_resume_completes_them(house: PoolHouse, lake:
     stopped = finish(process, timeout_s=TIMEOUT_S)
     assert stopped.status == 130, (stopped, house.read_logs())
     assert stopped.document["status"] == "cancelled"
-    house.endpoint.settle()
-    n_asked = len(house.endpoint.asked)
-    assert n_asked < N_SAMPLES * N_CALLS
-    _wait_for_ends(house)
-    parts = [one for one in house.list_parts() if one["parameters"]["warehouse"] == lake]
-    assert {one["state_type"] for one in parts} == {"CANCELLED"}
+    n_asked = _count_asked_until_cancelled(house, lake)
     (calls,) = house.query("select count(*) as n from llm_calls where status = 'ok'")
     assert calls["n"] == n_asked  # requests in flight were waited for, and their replies stored
 
@@ -122,12 +128,7 @@ def test_a_suspended_run_ends_with_its_parts_and_resume_completes_it(house: Pool
     house.post(f"/flow_runs/{run['flow_run_id']}/set_state", {"state": suspended, "force": True})
     stopped = finish(process, timeout_s=TIMEOUT_S)
     assert (stopped.status, stopped.document["status"]) == (130, "cancelled"), (stopped, house.read_logs())
-    house.endpoint.settle()
-    n_asked = len(house.endpoint.asked)
-    assert n_asked < N_SAMPLES * N_CALLS
-    _wait_for_ends(house)
-    parts = [one for one in house.list_parts() if one["parameters"]["warehouse"] == lake]
-    assert {one["state_type"] for one in parts} == {"CANCELLED"}
+    n_asked = _count_asked_until_cancelled(house, lake)
     assert house.query("select count(*) as n from llm_calls where status = 'ok'") == [{"n": n_asked}]
     assert house.get(f"/flow_runs/{run['flow_run_id']}")["state_name"] == "Suspended"
     problems = house.place.call_process("runs", "--problems").stdout
