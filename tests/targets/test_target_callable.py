@@ -1,9 +1,11 @@
-"""A Python function is asked as a service would be: failures are responses, limits hold, nothing hangs for ever."""
+"""A Python function or a LangChain Runnable is asked as a service would be: failures are responses, limits hold, and
+nothing hangs for ever."""
 
 import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,17 @@ from evalhouse.tasks.targets.protocol import Response, TargetError
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("evalhouse.tasks.asking.limits._BACKOFF_FIRST_S", 0.01)
+def _fresh(monkeypatch: pytest.MonkeyPatch, quick_backoff: None) -> Iterator[None]:
     monkeypatch.setattr(target_bots, "watch", target_bots.Watch())
     yield
     target_bots.watch.gate.set()  # lets threads end that a test left waiting
 
 
-async def call(name: str, question: Any = "tides", /, **settings: Any) -> Response:  # noqa: ANN401
-    return await ask_once(question, callable=f"target_bots:{name}", **settings)
+async def call(name: str, question: Any = "tides", /, *, kind: str = "callable", **settings: Any) -> Response:  # noqa: ANN401
+    return await ask_once(question, **{kind: f"target_bots:{name}"}, **settings)
+
+
+run = partial(call, kind="runnable")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +137,9 @@ async def test_an_exception_is_a_failed_response(
     # Python itself makes another error of a StopIteration that leaves a coroutine.
     assert response.error == expected or (expected is None and "StopIteration" in str(response.error))
     assert response.attempts == 1
+    if isinstance(error, ValueError):
+        of_runnable = await run("failing")
+        assert (of_runnable.error, of_runnable.attempts) == (expected, 1)
 
 
 @pytest.mark.parametrize("name", ["break_down", "break_down_async"])
@@ -151,8 +158,9 @@ async def test_a_run_that_is_cancelled_is_not_taken_for_a_failure() -> None:
         await asked
 
 
-async def test_a_coroutine_that_never_ends_is_given_up() -> None:
-    response = await call("hang", timeout_s=0.05)
+@pytest.mark.parametrize(("kind", "name"), [("callable", "hang"), ("runnable", "hanging")])
+async def test_a_coroutine_that_never_ends_is_given_up(kind: str, name: str) -> None:
+    response = await call(name, kind=kind, timeout_s=0.05)
     assert response.error == "it did not return within 0.05 s; raise timeout_s if it may take longer"
 
 
@@ -212,22 +220,31 @@ def test_a_call_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"),
+    ("kind", "name", "problem"),
     [
-        ("no_such_module:ask", "cannot import 'no_such_module' for 'no_such_module:ask': No module named"),
-        ("target_bots:asked", "module 'target_bots' has no 'asked' (asked for by 'target_bots:asked')"),
-        ("target_bots:bot.asked", "module 'target_bots' has no 'bot.asked'"),
-        ("target_bots:number", "target_bots:number is a number, not a function"),
-        ("target_bots:texted", "not a function; it is a LangChain Runnable: name it with `runnable`"),
-        ("target_bots:answer_nothing", "target_bots:answer_nothing() -> str cannot be called (too many positional"),
-        ("target_bots:answer_two", "cannot be called (missing a required argument: 'other'): it is called with the"),
-        ("target_bots:answer_in_parts", "target_bots:answer_in_parts yields its answer in parts; write a function"),
-        ("target_bots:answer_in_parts_async", "yields its answer in parts"),
+        ("callable", "no_such_module:ask", "cannot import 'no_such_module' for 'no_such_module:ask': No module named"),
+        ("callable", "asked", "module 'target_bots' has no 'asked' (asked for by 'target_bots:asked')"),
+        ("callable", "bot.asked", "module 'target_bots' has no 'bot.asked'"),
+        ("callable", "number", "target_bots:number is a number, not a function"),
+        ("callable", "texted", "not a function; it is a LangChain Runnable: name it with `runnable`"),
+        ("callable", "answer_nothing", "target_bots:answer_nothing() -> str cannot be called (too many positional"),
+        ("callable", "answer_two", "cannot be called (missing a required argument: 'other'): it is called with the"),
+        ("callable", "answer_in_parts", "target_bots:answer_in_parts yields its answer in parts; write a function"),
+        ("callable", "answer_in_parts_async", "yields its answer in parts"),
+        ("runnable", "no_chain", "module 'target_bots' has no 'no_chain'"),
+        ("runnable", "number", "target_bots:number is a number; a runnable has `ainvoke`, or is a function that"),
+        ("runnable", "answer_nothing", "target_bots:answer_nothing() returned text, which has no `ainvoke`; return"),
+        ("runnable", "make_chain_later", "target_bots:make_chain_later() returned coroutine, which has no `ainvoke`"),
+        ("runnable", "fail_to_make", "fail_to_make() failed with LookupError: no index at ./index, key [key]"),
+        ("runnable", "answer", "target_bots:answer() failed with TypeError"),
+        ("runnable", "Retriever.invoke", "target_bots:Retriever.invoke() failed with TypeError"),
+        ("runnable", "odd", "target_bots:odd takes left, right, and none of them is known to be the question (known"),
     ],
-)
-def test_what_cannot_be_called_is_refused_beforehand(name: str, problem: str) -> None:
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused_beforehand(kind: str, name: str, problem: str) -> None:
+    settings: Any = {kind: name if ":" in name else f"target_bots:{name}"}
     with pytest.raises(TargetError) as caught:
-        make_target(TargetSettings(callable=name))
+        make_target(TargetSettings(**settings))
     assert problem in str(caught.value)
 
 
@@ -240,3 +257,37 @@ def test_module_that_fails_on_import_is_reported(tmp_path: Path, monkeypatch: py
     assert str(caught.value) == (
         "module 'broken_bot' of 'broken_bot:ask' broke on import: RuntimeError: no index, key [key]"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("texted", "text tides"),  # a text, because its input is one
+        ("model", "The model's answer."),  # a message
+        ("make_model", "The model's answer."),  # a factory
+        ("prompted", "The model's answer."),  # a prompt's only variable
+        ("parsed", "The model's answer."),  # the usual chain, whose retriever takes a text
+        ("make_chain", "The model's answer."),
+        ("blocks", "<think>\nhm\n</think>\n\nIn blocks."),  # thoughts are taken out later
+        ("agent", "heard tides"),
+        ("anything", "str: tides"),
+        ("any_object", "dict: {'question': 'tides'}"),
+    ],
+)
+async def test_runnable_gets_the_question_in_its_input_shape(name: str, answer: str) -> None:
+    response = await run(name)
+    assert (response.answer, response.error, response.attempts) == (answer, None, 1)
+    assert response.latency_ms is not None
+
+
+async def test_retrieval_chain_returns_its_documents() -> None:
+    response = await run("retrieving")
+    assert (response.answer, response.contexts) == ("The model's answer.", ("on tides", "other"))
+    assert response.context_ids == ("d1", "d2")
+
+
+async def test_what_is_required_besides_the_question_comes_from_the_metadata() -> None:
+    assert (await run("wanting", pose("tides", country="Peru"))).answer == "tides in Peru"
+    response = await run("wanting", pose("tides", city="Lima"))
+    assert response.error == "it requires country besides query, and this sample's metadata have none"
+    assert response.attempts == 0

@@ -17,11 +17,7 @@ from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.protocol import Target, TargetError
 
 GOOD = answer_json({"answer": "Yes."})
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.tasks.asking.limits._BACKOFF_FIRST_S", 0.01)
+pytestmark = pytest.mark.usefixtures("quick_backoff")
 
 
 @pytest.fixture
