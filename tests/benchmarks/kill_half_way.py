@@ -13,37 +13,52 @@ import argparse
 import json
 import os
 import random
+import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from call_path import list_rows  # noqa: E402
-from cli_process import Place  # noqa: E402
-from kill_runs import Lane, Life, Moment, noting_endpoint, read_recorded, read_rows  # noqa: E402
+from cli_process import Place, finish  # noqa: E402
+from kill_runs import NotingEndpoint, noting_endpoint, read_recorded, read_rows  # noqa: E402
 
 METRICS = "answer_correctness,context_recall,context_precision,faithfulness"
 REQUESTS_A_SAMPLE = 6
 
 
-def report(lane: Lane, lives: Sequence[Life], document: dict[str, object]) -> None:
-    """Print a line for each kill, and two for the whole run."""
-    asked = [noted.texts for noted in lane.endpoint.asked]
-    path = lane.place.folder / "evalhouse.duckdb"
+def kill(process: subprocess.Popen[str], endpoint: NotingEndpoint, n_settled: int, delay_s: float, path: Path) -> None:
+    """Kill a run so long after so many requests have been answered, and print what it left."""
+    n_before = len(endpoint.asked)
+    while process.poll() is None and len(endpoint.settled) < n_settled:
+        time.sleep(0.005)
+    time.sleep(delay_s)
+    killed_at = time.monotonic()
+    process.send_signal(signal.SIGKILL)
+    if finish(process).status != -signal.SIGKILL:
+        raise SystemExit("the run ended before it was killed; give it more samples or latency")
+    endpoint.settle()
+    recorded, asked = read_recorded(path), endpoint.asked[n_before:]
+    unsettled = {noted.texts for noted in asked} - recorded.keys()
+    answered = unsettled & {noted.texts for noted in endpoint.answered if noted.at <= killed_at}
+    print(
+        f"killed after {len(asked)} requests: {len(recorded)} replies recorded, {len(unsettled - answered)} in flight, "
+        f"{len(answered)} answered and not recorded"
+    )
+
+
+def report(endpoint: NotingEndpoint, path: Path, status: str) -> None:
+    """Print two lines for the whole run."""
+    asked = [noted.texts for noted in endpoint.asked]
     (scored,) = read_rows(path, "select count(*) as n, count(value) as scored from scores")
     n_twice = sum(read_recorded(path).values()) - len(read_recorded(path))
-    for life in lives:
-        print(
-            f"killed after {life.n_asked} requests: {life.n_recorded} replies recorded, {life.n_open} in flight, "
-            f"{len(life.unsettled) - life.n_open} answered and not recorded (the oldest sent "
-            f"{life.late_s * 1000:.0f} ms before the kill)"
-        )
     print(
-        f"resumed to the end ({document['status']}): {len(set(asked))} different requests, "
-        f"{len(asked) - len(set(asked))} asked again, {lane.endpoint.stats.duplicates_answered} paid twice, "
+        f"resumed to the end ({status}): {len(set(asked))} different requests, "
+        f"{len(asked) - len(set(asked))} asked again, {endpoint.stats.duplicates_answered} paid twice, "
         f"{n_twice} of the recorded ones asked again"
     )
     print(f"scores: {scored['n']}, of them without a value {scored['n'] - scored['scored']}", flush=True)
@@ -59,30 +74,24 @@ def main() -> None:
     options = parser.parse_args()
     run = ("samples.jsonl", "--judge", "openai:judge", "--metrics", METRICS, "--concurrency", str(options.in_flight))
     n_requests = options.samples * REQUESTS_A_SAMPLE
-    moments = [Moment(stage="asking", n_more=n_requests // 2, delay_s=0.0)]
-    if options.kills > 1:
-        dice = random.Random(options.seed)
-        max_more = max(2, 2 * n_requests // (options.kills + 1))
-        moments = [
-            Moment(stage="asking", n_more=dice.randrange(1, max_more), delay_s=dice.uniform(0.0, 0.5))
-            for _ in range(options.kills)
-        ]
+    dice, max_more = random.Random(options.seed), max(2, 2 * n_requests // (options.kills + 1))
     with noting_endpoint(latency=options.latency) as endpoint, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["TESTS_SESSION_FOLDER"] = f"{name}/session"  # each process has its own Prefect server
         rows = "".join(f"{json.dumps(row)}\n" for row in list_rows(options.samples))
         (folder / "samples.jsonl").write_text(rows, encoding="utf-8")
         variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "none", "PREFECT_HOME": f"{name}/prefect"}
-        lane = Lane(
-            place=Place(folder=folder, variables=variables), endpoint=endpoint, arguments=run, n_requests=n_requests
-        )
-        n_killed = sum(lane.kill_at(moment) for moment in moments)
-        if n_killed < min(2, options.kills):
-            raise SystemExit("the run ended before it was killed; give it more samples or latency")
-        finished = lane.place.call_process("resume", "latest", "--json", timeout_s=3600.0)
+        place, path = Place(folder=folder, variables=variables), folder / "evalhouse.duckdb"
+        for number in range(options.kills):
+            process = place.start("resume", "latest") if number else place.start("run", *run)
+            is_one = options.kills == 1
+            n_more = n_requests // 2 if is_one else dice.randrange(1, max_more)
+            delay_s = 0.0 if is_one else dice.uniform(0.0, 0.5)
+            kill(process, endpoint, min(n_requests, len(endpoint.settled) + n_more), delay_s, path)
+        finished = place.call_process("resume", "latest", "--json", timeout_s=3600.0)
         if finished.status != 0:
             raise SystemExit(finished.stderr)
-        report(lane, lane.lives, finished.document)
+        report(endpoint, path, finished.document["status"])
 
 
 if __name__ == "__main__":

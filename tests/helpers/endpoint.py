@@ -25,8 +25,6 @@ from typing import Any, Literal
 import orjson
 from aiohttp import web
 from endpoint_replies import (
-    CONTENT_FAULTS,
-    FAULTS,
     Asked,
     Fault,
     build_completion,
@@ -76,14 +74,13 @@ Script = Mapping[str, Sequence[Canned] | Callable[[Asked], Canned]]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The behaviour of the endpoint. Latency in seconds, or a range `"0.1-0.5"`. Faults are probabilities a request."""
+    """The behaviour of the endpoint. Latency in seconds. Faults are probabilities a request."""
 
     seed: int = 0
-    latency: float | str = 0.0
+    latency: float = 0.0
     faults: Mapping[Fault, float] = field(default_factory=dict)
     max_in_flight: int | None = None  # more at once are answered 429
     rpm: int | None = None  # requests let in within a window; more are answered 429
-    tpm: int | None = None  # tokens of prompts let in within a window
     rpm_window_s: float = 60.0
     window: Window = "fixed"  # a minute that begins again, or a bucket that refills all the time (OpenAI, Groq)
     retry_after: float | None = 1.0  # seconds in the Retry-After of a 429 or 503, written as given; None sends none
@@ -97,9 +94,6 @@ class Options:
     compose: Callable[[Asked], dict[str, Any] | str] = compose_reply  # the endpoint's replies; faults show in them
     script: Script = field(default_factory=dict)  # by kind: replies in turn, then the endpoint's; or a function
     keep_bodies: bool = False
-
-    def __post_init__(self) -> None:
-        assert FAULTS.issuperset(self.faults), self.faults
 
 
 @dataclass(kw_only=True)
@@ -158,27 +152,6 @@ def refuse_request(options: Options, asked: Asked) -> Raw | None:
 
 
 @dataclass(kw_only=True)
-class _Allowance:
-    """The units used of one limit, of requests or of tokens; `at` is when they were counted, or the window began."""
-
-    used: float = 0.0
-    at: float = -math.inf
-
-    def find_wait_s(self, units: int, limit: int, options: Options, now: float) -> float:
-        """Return 0 if so many units are let in, else the seconds until another try is worth it."""
-        window_s = options.rpm_window_s
-        if options.window == "bucket":
-            self.used, self.at = max(0.0, self.used - (now - self.at) * limit / window_s), now
-        elif now >= self.at + window_s:
-            self.used, self.at = 0.0, now
-        if self.used + units <= limit + 1e-6 or not self.used:  # a larger request is let in alone
-            return 0.0
-        if options.window == "bucket":
-            return min(self.used, self.used + units - limit) * window_s / limit
-        return self.at + window_s - now
-
-
-@dataclass(kw_only=True)
 class Trouble:
     """The faults of batches, once each in this order: `fail` gives the errors of one that is not taken, `expire` the
     share of lines that is not asked, `answer_line` the errors of lines. Results come in any order, some twice, with an
@@ -219,16 +192,17 @@ class Batch:
                 "request_counts": {**counts, "errored": 0, "canceled": 0, "expired": 0},
                 "results_url": f"{root_url}/v1/messages/batches/{self.batch_id}/results" if done else None,
             }  # fmt: skip
-        files = {
-            name: f"file-{self.batch_id}-{kind}" if done and getattr(self, kind) else None
-            for name, kind in (("output_file_id", "answered"), ("error_file_id", "failed"))
-        }
-        counts = {"total": len(self.lines), "completed": len(self.answered), "failed": len(self.failed)}
+        output, errors = (
+            f"file-{self.batch_id}-{kind}" if done and getattr(self, kind) else None for kind in ("answered", "failed")
+        )
         return {
             "id": self.batch_id, "object": "batch", "endpoint": CHAT, "completion_window": "24h",
-            "input_file_id": "file-1", "created_at": int(self.created_at), "status": self.status, **files,
+            "input_file_id": "file-1", "created_at": int(self.created_at), "status": self.status,
+            "output_file_id": output, "error_file_id": errors,
             "metadata": {"evalhouse_batch": self.tag}, "errors": {"object": "list", "data": self.errors},
-            "request_counts": counts,
+            "request_counts": {
+                "total": len(self.lines), "completed": len(self.answered), "failed": len(self.failed)
+            },
         }  # fmt: skip
 
     def write_result(self, answer: Raw | None, status: str) -> dict[str, Any]:
@@ -278,19 +252,18 @@ class Endpoint(HttpThread):
 
     def reset(self) -> None:
         """Forget all requests, as after a fresh start; requests still in flight stay counted as such."""
-
         self.call(self._reset)
 
     def _reset(self) -> None:
         in_flight = self.stats.in_flight if hasattr(self, "stats") else 0
         self.stats = Stats(in_flight=in_flight, max_in_flight=in_flight)
-        self._ordinal = 0  # of the last request, from 1
+        self._chances = random.Random(self.options.seed)
         self._n_sent = 0
         self._seen: set[bytes] = set()  # digests of bodies
         self._answered: set[bytes] = set()
         self._prefixes: set[int] = set()  # hashes of model and all messages but the last
         self._scripted: Counter[str] = Counter()
-        self._used_requests, self._used_tokens = _Allowance(), _Allowance()
+        self._let_in, self._let_in_at = 0.0, -math.inf  # of `rpm`, and when they were counted, or the window began
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "GET":
@@ -303,10 +276,8 @@ class Endpoint(HttpThread):
                     return self._send(refused)
                 usual = {"object": "model", "created": 0, "owned_by": "evalhouse"}
                 names = self.options.models or ("judge", "embedder")
-                data = [{"id": name, **usual, **self.options.model_fields} for name in names]
-                return web.Response(
-                    body=orjson.dumps({"object": "list", "data": data}), content_type="application/json"
-                )
+                listed = [{"id": name, **usual, **self.options.model_fields} for name in names]
+                return web.json_response({"object": "list", "data": listed})
             case (_, "v1", "files" | "batches", *_) | (_, "v1", "messages", "batches", *_):
                 return await self._handle_batches(request)
         if request.method == "POST" and find_wire(request.path):
@@ -323,7 +294,7 @@ class Endpoint(HttpThread):
         wire, model = find_wire(path) or (OPENAI, "")
         content = await request.content.read()
         digest = hashlib.sha256(content).digest()
-        chances = self._count_arrival(path, digest)
+        chance = self._count_arrival(path, digest)
         try:
             body = orjson.loads(content)
             asked = read_embeddings(body) if path == EMBEDDINGS else read_chat(wire.read(body, model))
@@ -332,12 +303,12 @@ class Endpoint(HttpThread):
         self.stats.kinds[asked.kind] += 1
         if self.options.keep_bodies:
             self.stats.bodies.append(body)
-        if refused := self._check_key(request) or refuse_request(self.options, asked) or self._check_limits(asked):
+        if refused := self._check_key(request) or refuse_request(self.options, asked) or self._check_limits():
             return self._send(refused, wire)
         self.stats.in_flight += 1
         self.stats.max_in_flight = max(self.stats.max_in_flight, self.stats.in_flight)
         try:
-            response = await self._answer(request, asked, chances, digest, arrived_at, wire=wire)
+            response = await self._answer(request, asked, chance, digest, arrived_at, wire=wire)
             self.paid[tuple(asked.texts)] += response.status == 200
             return response
         except asyncio.CancelledError:
@@ -346,17 +317,15 @@ class Endpoint(HttpThread):
         finally:
             self.stats.in_flight -= 1
 
-    def _count_arrival(self, path: str, digest: bytes) -> tuple[float, float]:
-        """Count a request and draw its fault and latency, two numbers in [0, 1) by the seed and its ordinal."""
+    def _count_arrival(self, path: str, digest: bytes) -> float:
+        """Count a request, and draw the number in [0, 1) that decides its fault."""
         stats = self.stats
         stats.requests[path] += 1
         stats.last_request_at = time.time()
         stats.first_request_at = stats.first_request_at or stats.last_request_at
         stats.duplicates += digest in self._seen
         self._seen.add(digest)
-        self._ordinal += 1
-        drawn = hashlib.blake2b(b"%d:%d" % (self.options.seed, self._ordinal), digest_size=12).digest()
-        return int.from_bytes(drawn[:6]) / 2**48, int.from_bytes(drawn[6:]) / 2**48
+        return self._chances.random()
 
     def _check_key(self, request: web.BaseRequest) -> Raw | None:
         expected = self.options.expected_key
@@ -365,41 +334,38 @@ class Endpoint(HttpThread):
             return None
         return make_error(401, "Incorrect API key provided.", code="invalid_api_key")
 
-    def _check_limits(self, asked: Asked) -> Raw | None:
+    def _check_limits(self) -> Raw | None:
         options, now = self.options, time.monotonic()
         if options.max_in_flight is not None and self.stats.in_flight >= options.max_in_flight:
             return make_http_fault("rate_limit", options.retry_after)
-        limits = ((self._used_requests, options.rpm, 1), (self._used_tokens, options.tpm, count_tokens(*asked.texts)))
-        waits = [used.find_wait_s(units, limit, options, now) for used, limit, units in limits if limit is not None]
-        if any(waits):
+        if options.rpm is None:
+            return None
+        window_s, is_bucket = options.rpm_window_s, options.window == "bucket"
+        if is_bucket:
+            refilled = (now - self._let_in_at) * options.rpm / window_s
+            self._let_in, self._let_in_at = max(0.0, self._let_in - refilled), now
+        elif now >= self._let_in_at + window_s:
+            self._let_in, self._let_in_at = 0.0, now
+        if (missing := self._let_in + 1 - options.rpm) > 1e-6:
+            wait_s = missing * window_s / options.rpm if is_bucket else self._let_in_at + window_s - now
             # Whole seconds, as the header is defined.
-            return make_http_fault("rate_limit", None if options.retry_after is None else math.ceil(max(waits)))
-        for used, limit, units in limits:
-            used.used += units if limit is not None else 0
+            return make_http_fault("rate_limit", None if options.retry_after is None else math.ceil(wait_s))
+        self._let_in += 1
         return None
 
     async def _answer(
-        self,
-        request: web.BaseRequest,
-        asked: Asked,
-        chances: tuple[float, float],
-        digest: bytes,
-        arrived_at: float,
-        *,
-        wire: Wire,
+        self, request: web.BaseRequest, asked: Asked, chance: float, digest: bytes, arrived_at: float, *, wire: Wire
     ) -> web.StreamResponse:
         canned = self._take_canned(asked)  # before any wait, so that a script is used in the order of arrival
-        fault = self._choose_fault(asked, canned, chances[0])
+        fault = self._choose_fault(asked, canned, chance)
         if isinstance(canned, Raw):
             raw = canned
         elif fault in _HTTP_FAULTS:
             raw = make_http_fault(str(fault), self.options.retry_after)
         else:
-            raw = self._make_answer(asked, None if isinstance(canned, Inject) else canned, fault, self._ordinal)
-        minimum, _, maximum = str(self.options.latency).partition("-")
-        wait_s = float(minimum) + (float(maximum or minimum) - float(minimum)) * chances[1]
-        if wait_s:  # the making of the answer is part of a provider's latency
-            await asyncio.sleep(wait_s - (time.monotonic() - arrived_at))
+            raw = self._make_answer(asked, None if isinstance(canned, Inject) else canned, fault)
+        if self.options.latency:  # the making of the answer is part of it
+            await asyncio.sleep(self.options.latency - (time.monotonic() - arrived_at))
         if fault is not None:
             self.stats.faults[fault] += 1
         if fault == "hang":
@@ -429,7 +395,7 @@ class Endpoint(HttpThread):
                 fault = name
         return fault if fault is None or can_show(fault, asked) else None
 
-    def _make_answer(self, asked: Asked, canned: str | dict[str, Any] | None, fault: Fault | None, ordinal: int) -> Raw:
+    def _make_answer(self, asked: Asked, canned: str | dict[str, Any] | None, fault: Fault | None) -> Raw:
         """Return a status 200 with the canned content or the endpoint's, and with the fault of content if there is one.
 
         Tokens of all messages but the last are cached when the same model was sent the same ones before; else they are
@@ -437,9 +403,7 @@ class Endpoint(HttpThread):
         """
         if asked.kind == "embeddings":
             return Raw(body=build_embeddings(asked) if canned is None else canned)
-        choice = spoil_reply(
-            self.options.compose(asked) if canned is None else canned, fault if fault in CONTENT_FAULTS else None
-        )
+        choice = spoil_reply(self.options.compose(asked) if canned is None else canned, fault)
         shared = asked.texts[: asked.body.get("marked", -1)]
         n_tokens, prefix = count_tokens(*shared), hash((asked.model, shared))
         cached, written = 0, 0
@@ -449,7 +413,7 @@ class Endpoint(HttpThread):
             elif "marked" in asked.body:
                 written = n_tokens
             self._prefixes.add(prefix)
-        return Raw(body=build_completion(asked, choice, ordinal, cached, written))
+        return Raw(body=build_completion(asked, choice, sum(self.stats.requests.values()), cached, written))
 
     def _send(self, raw: Raw, wire: Wire = OPENAI) -> web.Response:
         self.stats.statuses[raw.status] += 1
@@ -567,7 +531,7 @@ class Endpoint(HttpThread):
         made.status = status
 
     def _answer_line(self, wire: Wire, line: dict[str, Any]) -> Raw:
-        chance, _ = self._count_arrival(CHAT, hashlib.sha256(orjson.dumps(line["body"])).digest())
+        chance = self._count_arrival(CHAT, hashlib.sha256(orjson.dumps(line["body"])).digest())
         asked = read_chat(wire.read(line["body"], ""))
         self.stats.kinds[asked.kind] += 1
         if refused := self.trouble.answer_line(asked) or refuse_request(self.options, asked):
@@ -576,7 +540,7 @@ class Endpoint(HttpThread):
         fault = self._choose_fault(asked, canned, chance)
         assert not canned or isinstance(canned, str | dict)
         self.paid[tuple(asked.texts)] += 1
-        return wire.dress(self._make_answer(asked, canned, fault, self._ordinal))  # type: ignore[arg-type]  # asserted
+        return wire.dress(self._make_answer(asked, canned, fault))  # type: ignore[arg-type]  # asserted
 
 
 @contextlib.contextmanager

@@ -27,19 +27,14 @@ Kind = Literal[
 HttpFault = Literal[
     "rate_limit", "insufficient_quota", "server_error", "unavailable", "reset", "hang", "context_length_exceeded"
 ]
-ContentFault = Literal[
-    "truncated", "fence", "prose", "missing_id", "doubled_id", "invented_id", "unknown_label", "empty", "length",
-    "refusal", "content_filter",
-]  # fmt: skip
-Fault = Literal[HttpFault, ContentFault]
-CONTENT_FAULTS: frozenset[str] = frozenset(get_args(ContentFault))
-FAULTS: frozenset[str] = CONTENT_FAULTS | frozenset(get_args(HttpFault))
+IdFault = Literal["missing_id", "doubled_id", "invented_id", "unknown_label"]
+TextFault = Literal["truncated", "fence", "prose", "empty", "length", "refusal", "content_filter"]
+Fault = Literal[HttpFault, IdFault, TextFault]
 # For requests of other evaluators.
 # Lists of this length stand for the statements, questions or verdicts of an answer of some five sentences.
 _ITEMS = 4
 _WORDS = "The keeper of the lighthouse wrote the weather into the log."
 _DEPTH = 12
-ID_FAULTS = frozenset({"missing_id", "doubled_id", "invented_id", "unknown_label"})
 
 DIMENSIONS = 256  # of a vector where the request names none
 SHARED_STATEMENT = 0.6  # share of a statement's words in another text from which on it is supported there
@@ -50,8 +45,7 @@ _BOTH = {"answer": "answer", "ground_truth": "ground_truth"}
 # A block that only one prompt has.
 _OWN_BLOCKS: Mapping[str, Kind] = {
     "text": "extract", "question_kind": "write_question", "old_contexts": "renew_question",
-    "questions": "match_questions",
-    "conversation": "answer_question",
+    "questions": "match_questions", "conversation": "answer_question",
 }  # fmt: skip
 _OPENING = re.compile(r"^<([a-z_]+) ([0-9a-f]+)>\n", re.MULTILINE)
 _ITEM = re.compile(r"\[([A-Z]\d+)\] ?(.*)")
@@ -193,32 +187,35 @@ def share_words(words: frozenset[str], others: frozenset[str]) -> float:
 
 def can_show(fault: Fault, asked: Asked) -> bool:
     """Return whether a reply to this request can carry the fault: ids need verdicts, contents need a completion."""
-    if fault in ID_FAULTS:
+    if fault in get_args(IdFault):
         blocks = ("contexts",) if asked.kind == "rank" else ("answer_statements", "ground_truth_statements")
         return asked.kind in {"classify", "attribute", "rank", "fused"} and any(asked.items(block) for block in blocks)
-    return fault not in CONTENT_FAULTS or asked.kind != "embeddings"
+    return fault not in get_args(TextFault) or asked.kind != "embeddings"
 
 
 def spoil_reply(reply: dict[str, Any] | str, fault: Fault | None) -> Choice:
     """The reply as a choice with the fault in it; faults on the wire leave it whole."""
-    if fault in ID_FAULTS and isinstance(reply, dict):
+    if fault in get_args(IdFault) and isinstance(reply, dict):
         name = next((name for name, verdicts in reply.items() if verdicts), "verdicts")
         reply = {**reply, name: _spoil_verdicts(reply[name], fault)}
-    content = reply if isinstance(reply, str) else _to_json(reply)
-    whole = Choice(content=content)
-    if fault is None:
-        return whole
+    content = reply if isinstance(reply, str) else orjson.dumps(reply).decode()
     cut = content[: len(content) * 2 // 3]
-    spoiled: dict[Fault, Choice] = {
-        "truncated": Choice(content=cut),
-        "fence": Choice(content=f"```json\n{content}\n```"),
-        "prose": Choice(content="I compared the texts, and this is what I found.\n\n" + content),
-        "empty": Choice(content=""),
-        "length": Choice(content=cut, finish_reason="length"),
-        "refusal": Choice(content=None, refusal="I cannot help with that request."),
-        "content_filter": Choice(content="", finish_reason="content_filter"),
-    }
-    return spoiled.get(fault, whole)
+    match fault:
+        case "truncated":
+            return Choice(content=cut)
+        case "fence":
+            return Choice(content=f"```json\n{content}\n```")
+        case "prose":
+            return Choice(content=f"I compared the texts, and this is what I found.\n\n{content}")
+        case "empty":
+            return Choice(content="")
+        case "length":
+            return Choice(content=cut, finish_reason="length")
+        case "refusal":
+            return Choice(content=None, refusal="I cannot help with that request.")
+        case "content_filter":
+            return Choice(content="", finish_reason="content_filter")
+    return Choice(content=content)
 
 
 def embed_text(text: str, dimensions: int) -> array[float]:
@@ -328,28 +325,22 @@ def _fuse(asked: Asked) -> dict[str, Any]:
     others = {**dict.fromkeys(answer, truth), **dict.fromkeys(truth, answer), **dict.fromkeys(contexts, truth)}
     texts = {**answer, **truth, **contexts}
     only = _ONLY.search(asked.texts[-1])
-    named = only[1].split(", ") if only else None
+    named = only[1].split(", ") if only else [*texts, *(f"supports {item}" for item in supports)]
     rows = []
     for verdict in [*_classify(answer, truth), *_rank(ground_truth, contexts)]:
-        item = verdict["id"]
-        evidence = _find_nearest(texts[item], others[item]) if verdict["label"] in ("TP", "useful") else None
-        row = [item, evidence or verdict["reason"], verdict["label"]]
+        item, label = verdict["id"], verdict["label"]
+        evidence = verdict["reason"]
+        if label in ("TP", "useful"):  # the text that has the largest share of its words in this one
+            words = collect_content_words(texts[item])
+            shares = {one: share_words(collect_content_words(text), words) for one, text in others[item].items()}
+            evidence = max(shares, key=lambda one: shares[one], default="") or evidence
+        row = [item, evidence, label] if item in named else [item, "-", "-"]
         if item in supports:
-            row.append(" ".join(supports[item]["contexts"]) or f"none: {supports[item]['reason']}")
-        rows.append(row if named is None else _blank(row, named))
-    return {"verdicts": [row for row in rows if row[2:].count("-") < len(row[2:])]}
-
-
-def _find_nearest(text: str, others: Mapping[str, str]) -> str:
-    """The id of the text that has the largest share of its words in this one; "" without one."""
-    words = collect_content_words(text)
-    return max(others, key=lambda item: share_words(collect_content_words(others[item]), words), default="")
-
-
-def _blank(row: Sequence[str], named: Sequence[str]) -> list[str]:
-    item = row[0]
-    label = row[1:3] if item in named else ["-", "-"]
-    return [item, *label, *(cell if f"supports {item}" in named else "-" for cell in row[3:])]
+            support = " ".join(supports[item]["contexts"]) or f"none: {supports[item]['reason']}"
+            row.append(support if f"supports {item}" in named else "-")
+        if row[2:].count("-") < len(row[2:]):
+            rows.append(row)
+    return {"verdicts": rows}
 
 
 def _spoil_verdicts(verdicts: Sequence[Any], fault: str | None) -> list[Any]:
@@ -367,10 +358,6 @@ def _spoil_verdicts(verdicts: Sequence[Any], fault: str | None) -> list[Any]:
     if is_row:
         return [[*first[:2], "PERHAPS", *first[3:]], *rest]
     return [{**first, **({"label": "PERHAPS"} if "label" in first else {"contexts": ["C999"]})}, *rest]
-
-
-def _to_json(value: object) -> str:
-    return orjson.dumps(value).decode()
 
 
 def fill_schema(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON value

@@ -47,30 +47,20 @@ class Wire:
     def dress(self, raw: Raw) -> Raw:
         """An answer in OpenAI's form as this provider's."""
         assert isinstance(raw.body, dict)
-        if raw.status != 200:
-            return self._dress_error(raw)
-        choice = raw.body["choices"][0]
-        refused = choice["message"].get("refusal") is not None
-        finish = "refusal" if refused else choice["finish_reason"]
-        return Raw(body=self.write(raw.body, self.endings.get(finish, finish)), headers=self._rename(raw.headers))
-
-    def _dress_error(self, raw: Raw) -> Raw:
-        if self.fail is None or not isinstance(raw.body, dict):
+        headers = dict(raw.headers)
+        if self is ANTHROPIC:
+            pattern = re.compile(r"^x-ratelimit-(\w+)-(\w+)$")
+            headers = {pattern.sub(r"anthropic-ratelimit-\2-\1", name): value for name, value in headers.items()}
+        if raw.status == 200:
+            choice = raw.body["choices"][0]
+            finish = "refusal" if choice["message"].get("refusal") is not None else choice["finish_reason"]
+            return Raw(body=self.write(raw.body, self.endings.get(finish, finish)), headers=headers)
+        if self.fail is None:
             return raw
         name = self.errors.get(raw.status, "")
-        headers = {**raw.headers, "x-amzn-ErrorType": name} if self is BEDROCK else raw.headers
-        return Raw(
-            status=raw.status,
-            body=self.fail(raw.status, raw.body["error"]["message"], name),
-            headers=self._rename(headers),
-        )
-
-    def _rename(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        if self is not ANTHROPIC:
-            return headers
-        return {
-            re.sub(r"^x-ratelimit-(\w+)-(\w+)$", r"anthropic-ratelimit-\2-\1", name): headers[name] for name in headers
-        }
+        if self is BEDROCK:
+            headers["x-amzn-ErrorType"] = name
+        return Raw(status=raw.status, body=self.fail(raw.status, raw.body["error"]["message"], name), headers=headers)
 
 
 def find_wire(path: str) -> tuple[Wire, str] | None:
@@ -89,16 +79,15 @@ def pack_lines(body: Body) -> str | None:
     half = len(text) // 2
     pieces = [{"model": body["model"], "message": {"role": "assistant", "content": part}, "done": False}
               for part in (text[:half], text[half:])]  # fmt: skip
-    return "".join(f"{orjson.dumps(piece).decode()}\n" for piece in [*pieces, {**body, "message": _say("")}])
+    return "".join(
+        f"{orjson.dumps(piece).decode()}\n"
+        for piece in [*pieces, {**body, "message": {"role": "assistant", "content": ""}}]
+    )
 
 
 def _text(completion: Body) -> str:
     message = completion["choices"][0]["message"]
     return message.get("content") or message.get("refusal") or ""
-
-
-def _say(text: str) -> Body:
-    return {"role": "assistant", "content": text}
 
 
 def _join(content: Any) -> str:  # noqa: ANN401  # a text, or blocks of it
@@ -107,15 +96,14 @@ def _join(content: Any) -> str:  # noqa: ANN401  # a text, or blocks of it
 
 def _ask(body: Body, model: str, system: Any, messages: list[Body], schema: Body | None) -> Body:  # noqa: ANN401
     """An OpenAI request; `theirs` keeps what came."""
-    named = (
-        {"type": "json_schema", "json_schema": {"name": schema.get("title", "reply"), "schema": schema}}
-        if schema
-        else None
-    )
     chat = [{"role": "system", "content": _join(system)}] if system else []
     chat += [{"role": {"model": "assistant"}.get(item["role"], item["role"]),
               "content": _join(item.get("content", item.get("parts")))} for item in messages]  # fmt: skip
-    return {"model": model, "messages": chat, "theirs": body} | ({"response_format": named} if named else {})
+    asked = {"model": model, "messages": chat, "theirs": body}
+    if schema:
+        named = {"name": schema.get("title", "reply"), "schema": schema}
+        asked["response_format"] = {"type": "json_schema", "json_schema": named}
+    return asked
 
 
 def _read_anthropic(body: Body, _: str) -> Body:
@@ -123,12 +111,10 @@ def _read_anthropic(body: Body, _: str) -> Body:
     assert body["max_tokens"] > 0, "Anthropic requires the length of a reply"
     system = body.get("system")
     contents = [*([system] if system else []), *(message["content"] for message in body["messages"])]
-    marks = [place for place, content in enumerate(contents, 1) if _is_marked(content)]
+    mark = {"cache_control": {"type": "ephemeral"}}.items()
+    marks = [place for place, content in enumerate(contents, 1)
+             if isinstance(content, list) and any(mark <= block.items() for block in content)]  # fmt: skip
     return _ask(body, body["model"], system, body["messages"], schema) | {"marked": marks[-1] if marks else 0}
-
-
-def _is_marked(content: Any) -> bool:  # noqa: ANN401  # a text, or blocks of it
-    return isinstance(content, list) and any(block.get("cache_control") == {"type": "ephemeral"} for block in content)
 
 
 def _write_anthropic(completion: Body, ending: str) -> Body:
@@ -171,8 +157,8 @@ def _read_ollama(body: Body, _: str) -> Body:
 def _write_ollama(completion: Body, ending: str) -> Body:
     usage = completion["usage"]
     return {
-        "model": completion["model"], "created_at": "2026-01-01T00:00:00Z", "message": _say(_text(completion)),
-        "done": True, "done_reason": ending,
+        "model": completion["model"], "created_at": "2026-01-01T00:00:00Z",
+        "message": {"role": "assistant", "content": _text(completion)}, "done": True, "done_reason": ending,
         "prompt_eval_count": usage["prompt_tokens"], "eval_count": usage["completion_tokens"],
     }  # fmt: skip
 
@@ -239,12 +225,9 @@ AZURE = Wire(
 MISTRAL = Wire(
     path="/mistral/v1/chat/completions",
     fail=lambda status, message, _: {
-        "object": "error",
-        "message": message,
-        "type": "invalid_request",
-        "code": str(status),
+        "object": "error", "message": message, "type": "invalid_request", "code": str(status),
     },
-)
+)  # fmt: skip
 OPENAI = Wire(path="/v1/chat/completions")
 WIRES = (OPENAI, ANTHROPIC, GEMINI, OLLAMA, BEDROCK, AZURE, MISTRAL)
 
@@ -257,19 +240,12 @@ Handle = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[N
 @contextlib.asynccontextmanager
 async def serving(handle: Handle, *, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Yields the port. `handle` gets the ordinal of the connection, from 1; it is closed when that returns."""
-    ordinal = 0
     accepted: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal ordinal
-        ordinal += 1
         accepted.append(writer)
-        try:
-            await handle(ordinal, reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client went away
-        finally:
-            writer.close()
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await handle(len(accepted), reader, writer)  # the client may go away meanwhile
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     try:

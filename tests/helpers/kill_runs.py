@@ -1,32 +1,27 @@
-"""Killing `evalhouse` at chosen moments and resuming it, with an endpoint that notes what it was asked and answered.
+"""An endpoint that notes what it was asked and answered, and what is on disk of that, for runs that are killed.
 
 A request is known by its texts; of embeddings, which are asked for many texts at once, each text counts by itself, as
-it does on record. What a life of the process left unsettled are the texts that were sent in it and of which no good
-reply is recorded after it: at the kill these were in flight, or answered and not yet read.
+it does on record.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import duckdb
 from aiohttp import web
-from cli_process import PATIENCE_S, Place, finish
 from endpoint import Asked, Endpoint, Options
 
 from evalhouse.tasks.judge.protocol import hash_canonical
 
 Texts = tuple[str, ...]
-Stage = Literal["starting", "asking", "ending"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,87 +75,6 @@ def noting_endpoint(**options: Any) -> Iterator[NotingEndpoint]:  # noqa: ANN401
         yield endpoint
     finally:
         endpoint.stop()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moment:
-    """The time of a kill: so many seconds after as many further requests have been answered, or all there are."""
-
-    stage: Stage
-    n_more: int
-    delay_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Life:
-    """One process from its start to its kill; `unsettled` were sent and have no reply on record.
-
-    `n_open` of them the endpoint had not answered; `late_s` is how long before the kill the oldest answer of the
-    others was sent.
-    """
-
-    stage: Stage
-    n_asked: int
-    n_recorded: int
-    unsettled: frozenset[Texts]
-    n_open: int
-    late_s: float
-
-
-@dataclass(kw_only=True)
-class Lane:
-    """A run in a separate folder that is killed and resumed until it is done."""
-
-    place: Place
-    endpoint: NotingEndpoint
-    arguments: Sequence[str]
-    n_requests: int
-    lives: list[Life] = field(default_factory=list)
-
-    def start(self) -> subprocess.Popen[str]:
-        """Begin the run, or resume it where it is stored already."""
-        path = self.place.folder / "evalhouse.duckdb"
-        begun = path.exists() and bool(read_rows(path, "select 1 from duckdb_tables() where table_name = 'runs'"))
-        if begun and read_rows(path, "select run_id from runs"):
-            return self.place.start("resume", "latest")
-        return self.place.start("run", *self.arguments)
-
-    def kill_at(self, moment: Moment) -> bool:
-        """Live until the moment; False when the process was done before."""
-        n_asked_before = len(self.endpoint.asked)
-        enough = min(self.n_requests, len(self.endpoint.settled) + moment.n_more)
-        process = self.start()
-        deadline = time.monotonic() + PATIENCE_S
-        while process.poll() is None and len(self.endpoint.settled) < enough:
-            assert time.monotonic() < deadline, f"{len(self.endpoint.settled)} of {enough} requests were answered"
-            time.sleep(0.005)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(moment.delay_s)
-        killed_at = time.monotonic()
-        process.send_signal(signal.SIGKILL)
-        ended = finish(process)
-        if ended.status != -signal.SIGKILL:
-            assert ended.status == 0, ended
-            return False
-        self.endpoint.settle()
-        self.lives.append(self._look_back(moment.stage, self.endpoint.asked[n_asked_before:], killed_at))
-        return True
-
-    def _look_back(self, stage: Stage, asked: Sequence[Noted], killed_at: float) -> Life:
-        recorded = read_recorded(self.place.folder / "evalhouse.duckdb")
-        unsettled = frozenset(noted.texts for noted in asked) - recorded.keys()
-        # Only the last answer to a text matters: one that was lost before is asked again in this life.
-        since = asked[0].at if asked else killed_at
-        sent_at = {noted.texts: noted.at for noted in self.endpoint.answered if since <= noted.at <= killed_at}
-        answered = [sent_at[texts] for texts in unsettled if texts in sent_at]
-        return Life(
-            stage=stage,
-            n_asked=len(asked),
-            n_recorded=len(recorded),
-            unsettled=unsettled,
-            n_open=len(unsettled) - len(answered),
-            late_s=max((killed_at - at for at in answered), default=0.0),
-        )
 
 
 def read_recorded(path: Path) -> Counter[Texts]:
