@@ -3,6 +3,7 @@
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -49,17 +50,6 @@ COUNTED = {
         "The invoice of 2026-11-21 lists 14 lamps at £18.50, 3 drivers at £26 and 120 pumps at £4.99: £933.80 "
         "in all, of which 20 % or £155.63 is tax.",
         56,
-    ),
-    "blocks": (
-        "<question 1a2b3c4d>\nHow long does the crossing take?\n</question 1a2b3c4d>\n<contexts 1a2b3c4d>\n"
-        "[C1] Crossing: 40 minutes.\n    In winter: 55 minutes.\n[C2] Tickets are sold on board.\n</contexts "
-        "1a2b3c4d>",
-        81,
-    ),
-    "Markdown": (
-        "# Returns\n\n- Within 30 days: full refund.\n- After that: *store credit* only.\n\n| item | fee |\n| "
-        "--- | --- |\n| lamp | none |\n| pump | 5 % |\n",
-        44,
     ),
     "Russian": (
         "Гарантия на лампу действует три года со дня покупки. Если зарегистрировать лампу в приложении в "
@@ -169,35 +159,32 @@ def write_prices(folder: Path, text: str) -> str:
     return str(own)
 
 
-def test_tokens_cost_what_the_table_says_a_million() -> None:
-    price = Price(input_usd=0.4, output_usd=1.6)
-    assert price.cost_usd(1_000_000, 500_000) == pytest.approx(0.4 + 0.8)
-    assert price.cost_usd(1000, None) == pytest.approx(0.0004)
-    assert price.cost_usd(None, None) is None
+M = 1_000_000
+PLAIN, FREE_CACHE = Price(input_usd=2.0, output_usd=8.0), Price(input_usd=2.0, output_usd=8.0, cached_usd=0.0)
+FILLED = Price(input_usd=2.0, output_usd=8.0, cached_usd=0.2, written_usd=2.5)
 
 
 @pytest.mark.parametrize(
-    ("cached_tokens", "cost_usd"), [(None, 2.0), (0, 2.0), (400_000, 1.4), (1_000_000, 0.5), (1_200_000, 0.5)]
-)
-def test_cached_tokens_are_part_of_the_prompt_and_cost_less(cached_tokens: int | None, cost_usd: float) -> None:
-    price = Price(input_usd=2.0, output_usd=8.0, cached_usd=0.5)
-    assert price.cost_usd(1_000_000, 0, cached_tokens) == pytest.approx(cost_usd)
-    assert price.cost_usd(1_000_000, 250_000, cached_tokens) == pytest.approx(cost_usd + 2.0)
-
-
-def test_cached_tokens_without_a_separate_price_cost_the_same() -> None:
-    price = Price(input_usd=2.0, output_usd=8.0)
-    assert price.cost_usd(1000, 10, 900) == price.cost_usd(1000, 10)
-    free = Price(input_usd=2.0, output_usd=8.0, cached_usd=0.0)
-    assert free.cost_usd(1000, 0, 1000) == 0
-
-
-def test_tokens_that_fill_the_cache_cost_more_and_count_once() -> None:
-    price = Price(input_usd=2.0, output_usd=8.0, cached_usd=0.2, written_usd=2.5)
-    assert price.cost_usd(1_000_000, 0, 300_000, 200_000) == pytest.approx(1.0 + 0.06 + 0.5)
-    assert price.cost_usd(1_000_000, 0, 900_000, 900_000) == pytest.approx(0.18 + 0.25)
-    assert price.at_rate(0.5).cost_usd(1_000_000, 0, 0, 1_000_000) == pytest.approx(1.25)
-    assert Price(input_usd=2.0, output_usd=8.0).cost_usd(1_000_000, 0, 0, 1_000_000) == pytest.approx(2.0)
+    ("price", "tokens", "cost_usd"),
+    [
+        (PLAIN, (M, M // 2), 6.0),
+        (PLAIN, (1000, None), 0.002),
+        (PLAIN, (None, None), None),
+        *((PRICE, (M, completion, cached), cost + completion * 8e-6)
+          for cached, cost in ((None, 2.0), (0, 2.0), (400_000, 1.4), (M, 0.5), (1_200_000, 0.5))
+          for completion in (0, 250_000)),
+        (PLAIN, (1000, 10, 900), 0.00208),  # without a separate price they cost the same
+        (FREE_CACHE, (1000, 0, 1000), 0.0),
+        (FILLED, (M, 0, 300_000, 200_000), 1.0 + 0.06 + 0.5),
+        (FILLED, (M, 0, 900_000, 900_000), 0.18 + 0.25),  # what fills the cache costs more, and counts once
+        (FILLED.at_rate(0.5), (M, 0, 0, M), 1.25),
+        (PLAIN, (M, 0, 0, M), 2.0),
+    ],
+)  # fmt: skip
+def test_tokens_cost_what_the_table_says_a_million(
+    price: Price, tokens: tuple[Any, ...], cost_usd: float | None
+) -> None:
+    assert price.cost_usd(*tokens) == (None if cost_usd is None else pytest.approx(cost_usd))
 
 
 @pytest.mark.parametrize(
@@ -263,39 +250,28 @@ def test_own_price_file_overrides_ours(tmp_path: Path) -> None:
     assert prices["gpt-4.1-mini"] == load_prices(None)["gpt-4.1-mini"]
 
 
-@pytest.mark.parametrize("text", ["- gpt", "gpt", "", "{}", "# nothing"])
-def test_a_file_of_another_shape_is_refused_with_the_right_one(tmp_path: Path, text: str) -> None:
-    own = write_prices(tmp_path, text)
-    with pytest.raises(FatalJudgeError, match=r"own\.yaml is not a price table; each line is `model: \[dollars"):
-        load_prices(own)
-
-
-def test_file_with_invalid_yaml_is_refused_with_the_line(tmp_path: Path) -> None:
-    own = write_prices(tmp_path, "gpt: [1, 2]\na: b: c\n")
-    with pytest.raises(FatalJudgeError, match=r"own\.yaml, line 2 is not valid YAML; each line of a price table is"):
-        load_prices(own)
+NUMBERS = [
+    "3", "[1]", "[1, 2, 3, 4, 5]", "[a, b]", "{input: 1}", "[1, -2]", "[.inf, 1]", "[.nan, 1]", "[true, 1]", "null",
+    "['1', '2']", "[1, null]",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "numbers",
-    ["3", "[1]", "[1, 2, 3, 4, 5]", "[a, b]", "{input: 1}", "[1, -2]", "[.inf, 1]", "[.nan, 1]", "[true, 1]", "null",
-     "['1', '2']", "[1, null]"],
+    ("content", "problem"),
+    [
+        *((text, r"own\.yaml is not a price table; each line is `model: \[dollars")
+          for text in (b"- gpt", b"gpt", b"", b"{}", b"# nothing")),
+        *((f"good: [1, 2]\nbad: {numbers}\n".encode(), r"own\.yaml, model 'bad': .* is not a price; each line is")
+          for numbers in NUMBERS),
+        (b"gpt: [1, 2]\na: b: c\n", r"own\.yaml, line 2 is not valid YAML; each line of a price table is"),
+        (b"gpt: [\xff, 2]", r"cannot read the price file .*own\.yaml: it is not UTF-8"),
+        (None, r"cannot read the price file .*own\.yaml"),
+    ],
 )  # fmt: skip
-def test_a_price_that_is_none_is_named_with_its_model(tmp_path: Path, numbers: str) -> None:
-    own = write_prices(tmp_path, f"good: [1, 2]\nbad: {numbers}\n")
-    with pytest.raises(FatalJudgeError, match=r"own\.yaml, model 'bad': .* is not a price; each line is") as refused:
-        load_prices(own)
+def test_an_invalid_price_file_is_refused_with_its_place(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    if content is not None:
+        (tmp_path / "own.yaml").write_bytes(content)
+    with pytest.raises(FatalJudgeError, match=problem) as refused:
+        load_prices(str(tmp_path / "own.yaml"))
     assert "good" not in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
-
-
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(FatalJudgeError, match=r"cannot read the price file missing\.yaml"):
-        load_prices("missing.yaml")
-
-
-def test_a_file_of_bytes_is_named(tmp_path: Path) -> None:
-    own = tmp_path / "own.yaml"
-    own.write_bytes(b"gpt: [\xff, 2]")
-    with pytest.raises(FatalJudgeError, match=r"cannot read the price file .*own\.yaml: it is not UTF-8"):
-        load_prices(str(own))

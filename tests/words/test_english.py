@@ -86,15 +86,14 @@ EXCEPTIONS = {
     "tests/words/test_chinese.py": r"where said is not null",  # a column of the table `grades`
     "prompts/rubric.py": r"\bsaid\b",  # the same
     # In tests the columns and fields `said` and `said_at`, and the columns `n_anew` and `n_asked_anew`.
-    "tests/asking/test_logprobs.py": r"\.said\b",
+    "tests/asking/test_logprobs.py": r'\.said\b|\["said"\]',
     "tests/comparing/test_corrected_scores.py": r'row\["said"\]',
     "tests/helpers/history_nights.py": r"\bsaid\b|stands as table|' tells\.'|says so|has to be told|is told"
     r"|how the water stands",  # and texts of samples
     "tests/models/test_served_models.py": r"\bsaid_at=",
     "tests/steps/test_grading.py": r'\["said"\]',
-    "tests/steps/test_logprobs_calls.py": r'\["said"\]',
     "tests/steps/test_rubrics.py": r"\.said\b",
-    "tests/steps/test_sql_results.py": r'\.said\b|\["said"\]',
+    "tests/steps/test_result_sets.py": r'\.said\b|\["said"\]',
     "tests/commands/test_cli_compare.py": r'"n_anew"',
     "tests/comparing/test_compare_tables.py": r'"n_anew"',
     "tests/runs/test_noise_runs.py": r'"n_anew"',
