@@ -14,7 +14,9 @@ from live_runs import (
     lay_out_run,
     make_settings,
     read_calls,
+    say_by_vote,
     say_good,
+    say_useful,
     say_verdicts,
 )
 
@@ -194,16 +196,6 @@ def make_inquiry(votes: int = 3, among: Sequence[str] = IDS) -> Inquiry:
         allowed=dict.fromkeys(among, LABELS),
         votes=votes,
     )  # fmt: skip
-
-
-def say_useful(useful: Collection[str], reason: str = "", ids: Collection[str] = IDS) -> str:
-    return say_verdicts(
-        *({"id": item, "label": "useful" if item in useful else "not_useful", "reason": reason} for item in ids)
-    )
-
-
-def say_by_vote(*text: Reply) -> Callable[[Question], Reply]:
-    return lambda question: text[question.vote - 1]
 
 
 async def ask(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -226,6 +226,16 @@ def read_calls(folder: Path) -> list[dict[str, Any]]:
 
 def say_verdicts(*verdicts: Mapping[str, object]) -> str:
     return orjson.dumps({"verdicts": [{"reason": "", **verdict} for verdict in verdicts]}).decode()
+
+
+def say_useful(useful: Collection[str], reason: str = "", ids: Collection[str] = ("C1", "C2", "C3")) -> str:
+    return say_verdicts(
+        *({"id": item, "label": "useful" if item in useful else "not_useful", "reason": reason} for item in ids)
+    )
+
+
+def say_by_vote(*written: str | Exception) -> Says:
+    return lambda question: written[question.vote - 1]
 
 
 def say_good(question: Question) -> str:

@@ -32,18 +32,6 @@ def settle(content: RubricContent, ratings: Mapping[str, float], **known: Any) -
     return {grade.criterion: grade for grade in make_rubric("manners", content).settle(written, **options)}
 
 
-def test_a_cap_lowers_what_is_above_it_and_leaves_the_rest() -> None:
-    rule = {"when": {"criterion": "truth", "at_most": 2}, "cap": {"tone": 4, "brevity": 4}}
-    content = read_section(criteria=dict.fromkeys(("truth", "tone", "brevity"), RATING), rules=[rule])
-    grades = settle(content, {"truth": 2, "tone": 9, "brevity": 3})
-    assert {name: grade.rating for name, grade in grades.items()} == {"truth": 2, "tone": 4, "brevity": 3}
-    assert grades["tone"].said == 9
-    assert grades["tone"].rule == "capped at 4: truth is 2, at most 2"
-    assert grades["brevity"].rule is None
-    assert settle(content, {"truth": 2, "tone": 4, "brevity": 3})["tone"].rule is None
-    assert settle(content, {"truth": 3, "tone": 9, "brevity": 3})["tone"].rating == 9
-
-
 def test_a_flag_that_is_false_can_be_a_condition_too() -> None:
     rule = {"when": {"criterion": "polite", "is": False}, "cap": {"tone": 5}}
     content = read_section(criteria={"polite": {"kind": "flag"}, "tone": RATING}, rules=[rule])
@@ -64,19 +52,6 @@ def test_rules_apply_in_their_order_each_to_what_the_ones_before_left() -> None:
 def test_a_rule_that_changes_nothing_is_not_noted() -> None:
     content = read_section(rules=[{"when": {"no_contexts": True}, "set": {"tone": 0}}])
     assert settle(content, {"tone": 0}, has_contexts=False)["tone"].rule is None
-
-
-def test_a_total_is_added_up_after_the_rules_and_never_taken_from_the_judge() -> None:
-    total = {"sum": ["tone", "truth"], "over": 20, "decimals": 1, "metric": "manners_final"}
-    rule = {"when": {"criterion": "truth", "at_most": 2}, "cap": {"tone": 4}}
-    content = read_section(criteria=dict.fromkeys(("tone", "truth"), RATING), rules=[rule], totals={"final": total})
-    grade = settle(content, {"tone": 9, "truth": 1}, judged_totals={"final": 0.9})["final"]
-    assert (grade.said, grade.rating, grade.scale_min, grade.scale_max) == (0.9, 0.3, 0, 1)  # 5 / 20 = 0.25
-    assert grade.rule == "recomputed: the judge gave 0.9"
-    assert grade.reason == "(4 + 1) / 20"
-    agreeing = settle(content, {"tone": 9, "truth": 9}, judged_totals={"final": 0.9})["final"]
-    assert (agreeing.said, agreeing.rating, agreeing.rule) == (0.9, 0.9, None)
-    assert settle(content, {"tone": 9, "truth": 9})["final"].said is None
 
 
 @pytest.mark.parametrize(

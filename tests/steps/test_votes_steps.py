@@ -7,7 +7,7 @@ Whole runs with votes are in `test_votes_runs`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from live_runs import (
     read_labels,
     read_ranks,
     read_useful,
+    say_by_vote,
+    say_useful,
     say_verdicts,
 )
 from rows import fill, open_rows, read
@@ -49,16 +51,6 @@ from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.pipeline.live_run import SampleWork
 
 Reply = str | Exception
-
-
-def say_by_vote(*written: Reply) -> Callable[[Question], Reply]:
-    return lambda question: written[question.vote - 1]
-
-
-def say_useful(useful: Collection[str], reason: str = "", ids: Collection[str] = ("C1", "C2", "C3")) -> str:
-    return say_verdicts(
-        *({"id": item, "label": "useful" if item in useful else "not_useful", "reason": reason} for item in ids)
-    )
 
 
 def say_labels(labels: Mapping[str, str], reason: str) -> str:
