@@ -18,7 +18,6 @@ from endpoint_replies import Kind, collect_content_words, compose_reply, share_w
 from port_handbook import (
     LANGUAGES,
     Attribute,
-    Claim,
     Demand,
     Entity,
     draw,
@@ -74,20 +73,21 @@ class Stated:
         return find_attribute(self.fact)
 
 
+def find_stated(contexts: Mapping[str, str]) -> Iterator[Stated]:
+    """All facts and steps that the contexts state, as often as they do."""
+    for context_id, text in contexts.items():
+        for claim in [*find_claims(text), *find_steps(text)]:
+            quotes = tuple(Quote(context_id=context_id, text=text[start:end]) for start, end in claim.spans)
+            yield Stated(fact=claim.fact, value=claim.value, quotes=quotes)
+
+
 def list_stated(contexts: Mapping[str, str], salt: str = "") -> list[Stated]:
     """All facts that the contexts state, each once, in an order that follows from the facts and the salt alone."""
     stated: dict[str, Stated] = {}
-    for context_id, text in contexts.items():
-        for claim in find_claims(text):
-            quotes = quote_claim(context_id, text, claim)
-            stated.setdefault(claim.fact, Stated(fact=claim.fact, value=claim.value, quotes=quotes))
+    for one in find_stated(contexts):
+        if not one.fact.endswith(".steps"):
+            stated.setdefault(one.fact, one)
     return sorted(stated.values(), key=lambda one: draw(f"{one.fact}{salt}", 2**32))
-
-
-def quote_claim(context_id: str, text: str, claim: Claim) -> tuple[Quote, ...]:
-    """The words in which a context states a fact."""
-    places = [claim.head, (claim.start, claim.end)]
-    return tuple(Quote(context_id=context_id, text=text[place[0] : place[1]]) for place in places if place)
 
 
 def write_questions(kind: str, count: int, contexts: Mapping[str, str]) -> list[Written]:
@@ -149,13 +149,12 @@ def _write_facts(contexts: Mapping[str, str], values: Sequence[str]) -> Iterator
 
 
 def _write_procedures(contexts: Mapping[str, str]) -> Iterator[Written]:
-    for context_id, text in contexts.items():
-        for steps in find_steps(text):
-            entity = find_entity(steps.fact)
+    for one in find_stated(contexts):
+        if one.fact.endswith(".steps"):
+            entity = one.entity
             question = load_handbook(entity.language).how.format(do=entity.type.do.format(e=entity.name))
-            quote = Quote(context_id=context_id, text=text[steps.start : steps.end])
-            truth = join_sentences(steps.lines)
-            yield Written(question=question, ground_truth=truth, facts=(steps.fact,), quotes=(quote,))
+            truth = join_sentences(one.value.split("\n"))
+            yield Written(question=question, ground_truth=truth, facts=(one.fact,), quotes=one.quotes)
 
 
 def _pair(contexts: Mapping[str, str], fits: Callable[[Stated, Stated], bool]) -> Iterator[tuple[Stated, Stated]]:
@@ -241,15 +240,6 @@ _GAP, _BREAK = " … ", " \n "
 _ALIKE = 0.8  # share of the words of a statement about another subject that a text needs to support it
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """A fact in a context, with its words there; the lines of steps are its value."""
-
-    context_id: str
-    value: str
-    quotes: tuple[Quote, ...]
-
-
 class PortAnswers:
     """A model that knows how to read. The same request gets the same questions again, as after a fault."""
 
@@ -282,9 +272,9 @@ class PortAnswers:
     def _answer(self, asked: Asked) -> dict[str, Any]:
         question, conversation = asked.blocks.get("question", ""), asked.blocks.get("conversation", "")
         demand = read_question(question, conversation)
-        found = look_up(demand, read_contexts(asked)) if demand else {}
+        found = look_up(demand, read_contexts(asked))
         if demand and all(found[fact] for fact in demand.facts):
-            used = {one.context_id: None for fact in demand.facts for one in found[fact]}
+            used = {one.quotes[0].context_id: None for fact in demand.facts for one in found[fact]}
             values = {fact: list(dict.fromkeys(one.value for one in found[fact])) for fact in demand.facts}
             answer = say_answer(demand, values)
             return {"reason": "They state it.", "basis": "contexts", "answer": answer, "used": list(used)}
@@ -312,17 +302,12 @@ def read_contexts(asked: Asked, block: str = "contexts") -> dict[str, str]:
     return {key: text.replace(_INDENT, "\n").replace(_GAP, _BREAK) for key, text in asked.items(block).items()}
 
 
-def look_up(demand: Demand, contexts: Mapping[str, str]) -> dict[str, list[Found]]:
+def look_up(demand: Demand | None, contexts: Mapping[str, str]) -> dict[str, list[Stated]]:
     """Return the places in the contexts of each fact that is asked for."""
-    found: dict[str, list[Found]] = {fact: [] for fact in demand.facts}
-    for context_id, text in contexts.items():
-        for claim in find_claims(text):
-            quotes = quote_claim(context_id, text, claim)
-            found.get(claim.fact, []).append(Found(context_id=context_id, value=claim.value, quotes=quotes))
-        for steps in find_steps(text):
-            whole = Quote(context_id=context_id, text=text[steps.start : steps.end])
-            value = "\n".join(steps.lines)
-            found.get(steps.fact, []).append(Found(context_id=context_id, value=value, quotes=(whole,)))
+    found: dict[str, list[Stated]] = {fact: [] for fact in demand.facts} if demand else {}
+    for one in find_stated(contexts):
+        if one.fact in found:
+            found[one.fact].append(one)
     return found
 
 
@@ -331,8 +316,8 @@ def _match(asked: Asked) -> dict[str, Any]:
     for key, text in asked.items("questions").items():
         *turns, question = text.replace(_INDENT, "\n").split("\n")
         demand = read_question(question.removeprefix("user: "), "\n".join(turns))
-        found = look_up(demand, read_contexts(asked)) if demand else {}
-        used = dict.fromkeys(one.context_id for ones in found.values() for one in ones)
+        found = look_up(demand, read_contexts(asked))
+        used = dict.fromkeys(one.quotes[0].context_id for ones in found.values() for one in ones)
         if used:
             answered.append({"reason": f"{len(used)} state a part of it.", "question": key, "contexts": list(used)})
     return {"answered": answered}
@@ -347,7 +332,7 @@ def _renew(asked: Asked) -> dict[str, Any]:
     # A follow-up names nothing by itself, but its ground truth does.
     conversation = "\n".join((asked.blocks.get("conversation", ""), truth))
     demand = read_question(asked.blocks["question"], conversation)
-    found = look_up(demand, read_contexts(asked)) if demand else {}
+    found = look_up(demand, read_contexts(asked))
     missing = not found or not all(found.values())
     if missing and truth.strip():
         return {"reason": "Nothing says it any more.", "verdict": "void", "ground_truth": "", "quotes": []}
@@ -402,8 +387,8 @@ def _supports(statement: str, texts: Sequence[str], demand: Demand | None) -> bo
         facts = demand.facts if demand and demand.compared else ()
         return len(facts) == 2 and set(facts) <= stated.keys() and compare_values(facts, stated) is winner
     if demand and any(fact.endswith(".steps") for fact in demand.facts):
-        texts = ["\n".join(steps.lines) for text in texts for steps in find_steps(text) if steps.fact in demand.facts]
-        return any(_squeeze(statement) in _squeeze(text) for text in texts)
+        listed = [steps.value for text in texts for steps in find_steps(text) if steps.fact in demand.facts]
+        return any(_squeeze(statement) in _squeeze(steps) for steps in listed)
     words = collect_content_words(statement)
     return any(share_words(words, collect_content_words(text)) >= _ALIKE for text in texts)
 
@@ -422,14 +407,10 @@ def _classify(asked: Asked) -> dict[str, Any]:
 
 def _implies(text: str, statement: str) -> bool:
     """Return whether a text has all that a statement has, and no other values of the same facts."""
-    stated: dict[str, set[str]] = {}
-    for claim in find_claims(text):
-        stated.setdefault(claim.fact, set()).add(claim.value)
-    own: dict[str, set[str]] = {}
-    for claim in find_claims(statement):
-        own.setdefault(claim.fact, set()).add(claim.value)
+    stated, own = ({(claim.fact, claim.value) for claim in find_claims(one)} for one in (text, statement))
     if own:
-        return all(stated.get(fact) == values for fact, values in own.items())
+        facts = {fact for fact, _ in own}
+        return {one for one in stated if one[0] in facts} == own
     if winner := read_winner(statement):
         return read_winner(text) is winner
     words = collect_content_words(statement)

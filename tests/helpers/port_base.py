@@ -159,24 +159,19 @@ class Edit:
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """A section of a document states a fact; `text` is its sentence, or the row where a table states it."""
+    """A document states a fact; `text` is its sentence, or the row where a table states it."""
 
     fact: str
     value: str
     document: str
-    section: str
     text: str
 
 
-def write_base(folder: Path, *, version: Literal[1, 2]) -> list[Path]:
-    """Write all documents of a version into a folder, which need not exist; nothing that lies there is removed."""
-    written = []
+def write_base(folder: Path, *, version: Literal[1, 2]) -> None:
+    """Write all documents of a version into a folder, which need not exist; no file in it is removed."""
     for path, text in render_base(version=version).items():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
-        written.append(target)
-    return written
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
 
 
 def render_base(*, version: Literal[1, 2]) -> dict[str, str]:
@@ -209,9 +204,7 @@ def _pack_first() -> bytes:
 def find_statements(base: Mapping[str, Document]) -> list[Statement]:
     """Return the statements of all documents, in order."""
     return [
-        Statement(
-            fact=sentence.fact, value=sentence.value, document=path, section=section.heading, text=part.quote(position)
-        )
+        Statement(fact=sentence.fact, value=sentence.value, document=path, text=part.quote(position))
         for path, document in base.items()
         for section in document.sections
         for part in section.parts
@@ -228,10 +221,8 @@ def _build_page(book: Handbook, entity: Entity) -> Document:
 def _build_document(
     book: Handbook, path: str, title: str, sections: Mapping[str, Sequence[Any]], entity: Entity | None = None
 ) -> Document:
-    built = [
-        Section(heading=heading, parts=[_build_part(book, entry, entity) for entry in entries])
-        for heading, entries in sections.items()
-    ]
+    parts = {heading: [_build_part(book, entry, entity) for entry in entries] for heading, entries in sections.items()}
+    built = [Section(heading=heading, parts=listed) for heading, listed in parts.items()]
     return Document(path=path, language=book.language, title=title, sections=built)
 
 
@@ -331,16 +322,12 @@ def _apply(base: Base, edit: Edit) -> None:
 
 
 def _read_edit(data: dict[str, Any]) -> Edit:
-    kind: EditKind = data["kind"]
     facts = data.pop("facts", None)
     if facts is None:  # the edit touches all that the document states
-        document = (
-            _build_page(load_handbook(find_entity(data["entity"]).language), find_entity(data["entity"]))
-            if "entity" in data
-            else build_base(())[data["document"]]
-        )
+        entity = find_entity(data["entity"]) if "entity" in data else None
+        document = _build_page(load_handbook(entity.language), entity) if entity else build_base(())[data["document"]]
         facts = dict.fromkeys(sentence.fact for sentence in document.list_sentences() if sentence.fact)
-    return Edit(**{"outcome": _OUTCOMES[kind], **data, "facts": tuple(facts)})
+    return Edit(**{"outcome": _OUTCOMES[data["kind"]], **data, "facts": tuple(facts)})
 
 
 EDITS: tuple[Edit, ...] = tuple(map(_read_edit, read_yaml("edits.yaml")))

@@ -7,7 +7,7 @@ worded in documents and questions, English and Chinese. Texts are in `port/*.yam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -30,29 +30,12 @@ _STEP = re.compile(r"\s*\d{1,2}\.[ \t]+([^\n]+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A text states a fact: `text[start:end]` are its words, a whole row where a table states it; `head` is then where
-    the table's header is."""
+    """A text states a fact at `spans`, from and to: in a sentence, in a row of a table and its header, or in the steps
+    of an entity (`alder.steps`) with the sentence before them, a step a line of the value."""
 
     fact: str
     value: str
-    start: int
-    end: int
-    head: tuple[int, int] | None = None
-
-    def move(self, by: int) -> Claim:
-        """Return the claim for a text in which it begins so much later."""
-        head = self.head and (self.head[0] + by, self.head[1] + by)
-        return replace(self, start=self.start + by, end=self.end + by, head=head)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Steps:
-    """A text lists the steps of an entity; `text[start:end]` are the words from the lead sentence to the last step."""
-
-    fact: str
-    lines: tuple[str, ...]
-    start: int
-    end: int
+    spans: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +47,7 @@ class Demand:
     compared: bool = False
 
 
-def name_all(entities: Iterator[Entity] | list[Entity]) -> str:
+def _match_names(entities: Iterable[Entity]) -> str:
     """A pattern for any of their names, the longest first."""
     return "|".join(sorted((_escape(entity.name) for entity in entities), key=len, reverse=True))
 
@@ -76,15 +59,15 @@ def _escape(text: str) -> str:
 
 @cache
 def _names() -> tuple[re.Pattern[str], dict[str, Entity]]:
-    entities = list(list_entities())
-    return re.compile(name_all(entities)), {entity.name: entity for entity in entities}
+    entities = [entity for book in map(load_handbook, LANGUAGES) for entity in book.entities.values()]
+    return re.compile(_match_names(entities)), {entity.name: entity for entity in entities}
 
 
 @cache
 def _list_patterns(type_name: str, language: Language) -> list[tuple[Attribute, re.Pattern[str]]]:
     """Return patterns for the facts of a type, `{e}` being any of its names."""
     own = load_handbook(language).types[type_name]
-    names = f"(?P<e>{name_all(_list_of_type(own))})"
+    names = f"(?P<e>{_match_names(_list_of_type(own))})"
     return [
         (attribute, re.compile(_escape(wording).replace(r"\{e\}", names).replace(r"\{v\}", value)))
         for attribute in own.attributes.values()
@@ -102,7 +85,9 @@ def find_claims(text: str) -> list[Claim]:
     claims, start = [], 0
     for boundary in [*_BOUNDARY.finditer(text), None]:
         end = boundary.start() if boundary else len(text)
-        claims += [claim.move(start) for claim in _read_sentence(text[start:end])]
+        for claim in _read_sentence(text[start:end]):
+            spans = tuple((start + first, start + last) for first, last in claim.spans)
+            claims.append(replace(claim, spans=spans))
         start = boundary.end() if boundary else end
     return claims
 
@@ -118,8 +103,7 @@ def _read_sentence(sentence: str) -> tuple[Claim, ...]:
         Claim(
             fact=f"{entities[' '.join(match['e'].split())].key}.{attribute.name}",
             value=" ".join(match["v"].split()),
-            start=match.start(),
-            end=match.end(),
+            spans=(match.span(),),
         )
         for own in types.values()
         for attribute, wording in _list_patterns(own.name, own.language)
@@ -131,8 +115,7 @@ def _read_rows(table: str) -> Iterator[Claim]:
     """Yield the claims of rows whose first cell is an entity, under a header of attributes."""
     _, entities = _names()
     header: list[str] = []
-    head: tuple[int, int] | None = None
-    start = 0
+    head, start = (0, 0), 0
     for line in table.split("\n"):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         place = (start + len(line) - len(line.lstrip()), start + len(line.rstrip()))
@@ -145,15 +128,15 @@ def _read_rows(table: str) -> Iterator[Claim]:
             for label, value in zip(header, cells, strict=False):
                 if labels.get(label):
                     fact = f"{entity.key}.{labels[label]}"
-                    yield Claim(fact=fact, value=value, start=place[0], end=place[1], head=head)
+                    yield Claim(fact=fact, value=value, spans=(head, place))
         start += len(line) + 1
 
 
-def find_steps(text: str) -> list[Steps]:
+def find_steps(text: str) -> list[Claim]:
     """The numbered steps behind the lead sentences of a text."""
     found = []
     for entity in _names()[1].values():
-        lead = name_steps(entity)
+        lead = _fill_do(load_handbook(entity.language).steps, entity.type, entity.name)
         position = text.find(lead) if lead else -1
         if position < 0:
             continue
@@ -163,16 +146,12 @@ def find_steps(text: str) -> list[Steps]:
             lines.append(match[1].strip())
             end = match.end(1)
         if lines:
-            found.append(Steps(fact=f"{entity.key}.steps", lines=tuple(lines), start=position, end=end))
+            found.append(Claim(fact=f"{entity.key}.steps", value="\n".join(lines), spans=((position, end),)))
     return found
 
 
-def name_steps(entity: Entity) -> str:
-    """The sentence before an entity's steps; nothing where its type has none."""
-    return _fill_do(load_handbook(entity.language).steps, entity.type, entity.name)
-
-
 def _fill_do(template: str, own: Type, name: str) -> str:
+    """The sentence before the steps, or the question for them; nothing where the type has none."""
     return template.format(do=own.do.format(e=name)) if own.do else ""
 
 
@@ -182,8 +161,8 @@ def _list_questions(language: Language) -> list[tuple[Type, str, bool, re.Patter
     book = load_handbook(language)
     found = []
     for own in book.types.values():
-        names = f"(?P<e>{name_all(_list_of_type(own))}|{_escape(own.pronoun)})"
-        pair = [f"(?P<{side}>{name_all(_list_of_type(own))})" for side in "ab"]
+        names = f"(?P<e>{_match_names(_list_of_type(own))}|{_escape(own.pronoun)})"
+        pair = [f"(?P<{side}>{_match_names(_list_of_type(own))})" for side in "ab"]
         for attribute in own.attributes.values():
             for wording in attribute.ask:
                 found.append((own, attribute.name, False, _compile(wording, {"e": names})))
@@ -218,7 +197,7 @@ def read_question(question: str, conversation: str = "") -> Demand | None:
     facts: dict[str, None] = {}
     for match, own, attribute, compared in matches:
         by_name = {entity.name.lower(): entity for entity in _list_of_type(own)}
-        mentioned = ["", *re.findall(name_all(_list_of_type(own)), conversation)]
+        mentioned = ["", *re.findall(_match_names(_list_of_type(own)), conversation)]
         for name in (match["a"], match["b"]) if compared else (match["e"],):
             named = (" ".join(one.lower().split()) for one in (name, mentioned[-1]))
             entity = next((by_name[one] for one in named if one in by_name), None)
@@ -354,9 +333,3 @@ def find_entity(key: str) -> Entity:
 def find_attribute(fact: str) -> Attribute:
     """The attribute of a fact's id."""
     return find_entity(fact).type.attributes[fact.partition(".")[2]]
-
-
-def list_entities() -> Iterator[Entity]:
-    """All entities, the English ones first."""
-    for language in LANGUAGES:
-        yield from load_handbook(language).entities.values()
