@@ -5,63 +5,50 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from dataclasses import dataclass, field
-from html.parser import HTMLParser
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-VOID = ("meta", "input", "br", "wbr", "rect", "circle", "path")
+from lxml import etree, html
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Element:
     """A tag with its attributes, the text directly in it, and all text within it."""
 
-    tag: str
-    attributes: dict[str, str | None]
-    texts: list[str] = field(default_factory=list)
-    all_texts: list[str] = field(default_factory=list)
+    node: html.HtmlElement
+
+    @property
+    def tag(self) -> str:
+        return str(self.node.tag)
+
+    @property
+    def attributes(self) -> dict[str, str | None]:
+        return dict(self.node.attrib)
 
     @property
     def text(self) -> str:
-        return "".join(self.texts)
+        return "".join(self.node.xpath("text()"))
+
+    @property
+    def all_texts(self) -> list[str]:
+        return list(self.node.itertext())
 
 
-class ReportPage(HTMLParser):
+class ReportPage:
     """The elements of a report in their order."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
         self.source = path.read_text(encoding="utf-8")
-        self.elements: list[Element] = []
-        self._open: list[Element] = []
-        self.feed(self.source)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        element = Element(tag=tag, attributes=dict(attrs))
-        self.elements.append(element)
-        if tag not in VOID:
-            self._open.append(element)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append(Element(tag=tag, attributes=dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        while tag not in VOID and self._open and self._open.pop().tag != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self._open[-1].texts.append(data)
-        for element in self._open:
-            element.all_texts.append(data)
+        self._root = html.document_fromstring(self.source)
+        etree.strip_tags(self._root, "wbr")  # of HTML 5, which lxml reads as an element with content
+        self.elements = [Element(node) for node in self._root.iter("*")]
 
     def find(self, tag: str, **attributes: str) -> list[Element]:
         return [
             element
             for element in self.elements
-            if element.tag == tag and all(element.attributes.get(name) == value for name, value in attributes.items())
+            if element.tag == tag and attributes.items() <= element.attributes.items()
         ]
 
     def unpack(self, name: str) -> Any:  # noqa: ANN401  # any JSON of the block
@@ -90,17 +77,8 @@ class ReportPage(HTMLParser):
 
     def rows(self, section: str) -> list[list[str]]:
         """The bodies of the tables in a section, cell by cell: the text directly in a cell, else all text within it."""
-        start = next(
-            at for at, element in enumerate(self.elements) if element.attributes.get("aria-labelledby") == section
-        )
-        rows: list[list[str]] = []
-        is_body = False
-        for element in self.elements[start + 1 :]:
-            if element.tag == "section":
-                break
-            is_body = element.tag == "tbody" or (is_body and element.tag != "thead")
-            if element.tag == "tr" and is_body:
-                rows.append([])
-            elif element.tag in ("td", "th") and is_body:
-                rows[-1].append(element.text.strip() or " ".join(" ".join(element.all_texts).split()))
-        return rows
+        found, *_ = self._root.xpath("//*[@aria-labelledby=$section]", section=section)
+        return [
+            [cell.text.strip() or " ".join(" ".join(cell.all_texts).split()) for cell in map(Element, row)]
+            for row in found.xpath(".//tbody/tr")
+        ]
