@@ -1,4 +1,5 @@
-"""Chat models over real HTTP: what is sent, what comes back, and what becomes of everything that can go wrong."""
+"""Chat models over real HTTP: what is sent, what comes back, what becomes of everything that can go wrong; and that the
+short way to an endpoint sends and reads what LangChain's longer way would have sent and read."""
 
 import asyncio
 import base64
@@ -20,6 +21,7 @@ from provider_calls import make_question
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeFailed, Question
+from evalhouse.tasks.models import chat as chat_model
 from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
 from evalhouse.tasks.models.providers import strip_credentials
 from evalhouse.warehouse.messages import redact
@@ -145,10 +147,10 @@ async def test_a_request_that_hangs_is_given_up_and_sent_again(endpoint: Endpoin
 
 @pytest.mark.usefixtures("quick_backoff")
 async def test_retry_after_is_honoured(endpoint: Endpoint, tmp_path: Path) -> None:
-    endpoint.configure(script={"extract": [Inject(fault="rate_limit")]}, retry_after=0.5)
+    endpoint.configure(script={"extract": [Inject(fault="rate_limit")]}, retry_after=0.3)
     started = time.monotonic()
     await ask(tmp_path, make_question())
-    assert 0.5 <= time.monotonic() - started < 3.0
+    assert 0.3 <= time.monotonic() - started < 3.0
 
 
 def make_classify(**changes: Any) -> Question:  # noqa: ANN401  # fields of Question
@@ -327,3 +329,127 @@ def test_the_shorter_way_to_the_wire_is_what_langchain_calls() -> None:
     """A newer client that has other parts must be noticed here, and not in a night's run."""
     client = openai.AsyncOpenAI(api_key="k", base_url="http://x/v1")
     assert {"default_headers", "auth_headers", "base_url"} <= set(dir(client))
+
+
+def make_judge(**settings: Any) -> ChatModelJudge:  # noqa: ANN401  # fields of RunSettings
+    return make_openai_judge("openai:judge", "judge", make_settings(**settings))
+
+
+async def reply_once(judge: ChatModelJudge, question: Question) -> Any:  # noqa: ANN401  # a reply or an error
+    try:
+        return await judge.reply(judge.prepare(question))
+    finally:
+        await judge.close()
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.4, "max_tokens": 300}, {"reasoning_effort": "low"}])
+async def test_both_ways_send_and_read_the_same(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    short = await reply_once(make_judge(**settings), make_question())
+    # As with LangSmith's traces enabled, but without a server for them.
+    monkeypatch.setattr(chat_model, "tracing_is_enabled", lambda: True)
+    long = await reply_once(make_judge(**settings), make_question())
+    one, other = endpoint.stats.bodies
+    assert one == {name: value for name, value in other.items() if name != "stream"}
+    assert short.cached_tokens == 0
+    assert long.cached_tokens > 0  # the instructions came a second time
+    assert (short.text, short.model, short.prompt_tokens) == (long.text, long.model, long.prompt_tokens)
+
+
+@pytest.mark.parametrize(("usage", "cached"), [
+    ({"prompt_tokens": 9, "completion_tokens": 2}, None),
+    ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 6}}, 6),
+    ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_cache_hit_tokens": 5}, 5),
+    (None, None),
+])  # fmt: skip
+async def test_cached_tokens_are_read_under_either_name_and_kept(
+    endpoint: Endpoint, tmp_path: Path, usage: dict[str, Any] | None, cached: int | None
+) -> None:
+    content = orjson.dumps({"statements": ["It is red."]}).decode()
+    body = {"choices": [{"message": {"content": content}, "finish_reason": "stop"}], "model": "judge", "usage": usage}
+    endpoint.configure(script={"extract": [Raw(body=body)]})
+    async with lay_out_run(tmp_path) as live_run:
+        await live_run.asker.ask(make_question(), read_statements)
+    (call,) = read_calls(tmp_path)
+    assert call["cached_tokens"] == cached
+    assert call["prompt_tokens"] == (9 if usage else None)
+
+
+@pytest.mark.parametrize(
+    ("sent", "count"),
+    [
+        ("7.0", 7), ("2147483647", 2**31 - 1), ("2147483648", None), (str(10**30), None), ("1e300", None),
+        ("-5", None), ("1.5", None), ('"12"', None), ("true", None),
+    ],
+)  # fmt: skip
+async def test_count_that_no_column_holds_is_missing_and_warehouse_stays_usable(
+    endpoint: Endpoint, tmp_path: Path, sent: str, count: int | None
+) -> None:
+    usage = '{"prompt_tokens": %s, "completion_tokens": %s, "prompt_tokens_details": {"cached_tokens": %s}}'
+    content = orjson.dumps(orjson.dumps({"statements": ["It is red."]}).decode()).decode()
+    body = f'{{"choices": [{{"message": {{"content": {content}}}}}], "usage": {usage % (sent, sent, sent)}}}'
+    headers = {"Content-Type": "application/json"}
+    endpoint.configure(script={"extract": [Raw(body=body, headers=headers)]})
+    async with lay_out_run(tmp_path) as live_run:
+        await live_run.asker.ask(make_question(), read_statements)
+    (call,) = read_calls(tmp_path)
+    assert (call["prompt_tokens"], call["completion_tokens"], call["cached_tokens"]) == (count, count, count)
+
+
+async def test_a_content_in_parts_is_one_text(endpoint: Endpoint) -> None:
+    parts = [{"type": "text", "text": '{"statements": '}, {"type": "text", "text": '["It is red."]}'}, "odd"]
+    body = {"choices": [{"message": {"content": parts}, "finish_reason": "stop"}]}
+    endpoint.configure(script={"extract": [Raw(body=body)]})
+    reply = await reply_once(make_judge(), make_question())
+    assert reply.text == '{"statements": ["It is red."]}'
+    assert reply.prompt_tokens is None
+
+
+def describe_heat(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: body[name] for name in ("temperature", "seed") if name in body}
+
+
+@pytest.mark.parametrize(
+    ("temperature", "heated"), [(0.0, {"temperature": 0.7}), (0.3, {"temperature": 0.3}), (None, {})]
+)
+async def test_votes_differ_by_seed_and_are_asked_with_some_heat(
+    endpoint: Endpoint, temperature: float | None, heated: dict[str, Any]
+) -> None:
+    judge = make_judge(temperature=temperature)
+    for vote in (0, 1, 2):
+        await judge.reply(judge.prepare(make_question(vote=vote)))
+    keys = {judge.prepare(make_question(vote=vote)).request_hash for vote in (0, 1, 2)}
+    await judge.close()
+    assert [describe_heat(body) for body in endpoint.stats.bodies] == [
+        {} if temperature is None else {"temperature": temperature}, {**heated, "seed": 1}, {**heated, "seed": 2},
+    ]  # fmt: skip
+    assert len(keys) == 3
+
+
+async def test_a_seed_that_is_not_taken_is_left_out_from_then_on(endpoint: Endpoint, tmp_path: Path) -> None:
+    error = {"error": {"message": "Unrecognized request argument supplied: seed", "param": None, "code": None}}
+
+    def refuse_seeds(asked: Any) -> Raw | None:  # noqa: ANN401  # endpoint_replies.Asked
+        return Raw(status=400, body=error) if "seed" in asked.body else None
+
+    endpoint.configure(script={"extract": refuse_seeds})
+    async with lay_out_run(tmp_path, make_settings(votes=3)) as live_run:
+        for vote in (1, 2):
+            await live_run.asker.ask(make_question(vote=vote), read_statements)
+    calls = read_calls(tmp_path)
+    assert [call["status"] for call in calls] == ["error", "ok", "ok"]
+    assert len({call["request_hash"] for call in calls}) == 2  # without its seed it is the same vote
+
+
+async def test_a_factorys_openai_model_votes_too(endpoint: Endpoint) -> None:
+    name = "judge_factories:make_openai"
+    judge = make_factory_judge(name, make_settings(judge=name))
+    await reply_once(judge, make_question(vote=2))
+    assert describe_heat(endpoint.stats.bodies[0]) == {"temperature": 0.7, "seed": 2}
+
+
+def test_a_factorys_model_that_can_only_repeat_itself_cannot_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_factories, "make_odd", judge_factories.ColdChatModel)
+    with pytest.raises(FatalJudgeError, match=r"temperature 0, whose votes would all be equal"):
+        make_factory_judge("judge_factories:make_odd", make_settings(votes=3))

@@ -6,7 +6,6 @@ The refusals are in the words of providers and servers, from their documentation
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from evalhouse.flows.results.run_facts import describe_dropped
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.datasets.thoughts import Spoken, split_reply
 from evalhouse.tasks.judge.protocol import FatalJudgeError, Judge, JudgeFailed, UnsupportedParameter
-from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
+from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge
 from evalhouse.warehouse.store import Warehouse
 
 GOOD_2 = ["It is red.", "Its number is 2."]
@@ -175,13 +174,6 @@ async def test_what_the_run_rests_on_stops_it_with_what_to_do(
     assert len(endpoint.stats.bodies) == 1
 
 
-async def test_votes_at_the_models_own_temperature_need_none(endpoint: Endpoint, tmp_path: Path) -> None:
-    async with lay_out_run(tmp_path, make_settings(votes=3)) as live_run:
-        for vote in (1, 2):
-            await live_run.asker.ask(make_question(vote=vote), read_statements)
-    assert [(body.get("temperature"), body["seed"]) for body in endpoint.stats.bodies] == [(None, 1), (None, 2)]
-
-
 async def test_what_was_not_sent_is_not_what_was_refused(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.configure(script={"extract": [refuse("the temperature must be set", "temperature")]})
     (error,) = await ask(tmp_path)
@@ -204,11 +196,6 @@ async def test_a_langchain_model_is_given_the_effort_that_it_has_a_field_for(mon
     name = make_thinking(monkeypatch, judge_factories.SayingChatModel)
     with pytest.raises(FatalJudgeError, match=r"SayingChatModel, which has no reasoning_effort"):
         make_factory_judge(name, make_settings(judge=name, reasoning_effort="low"))
-
-
-def test_openai_gets_the_effort_by_its_name_there(endpoint: Endpoint) -> None:
-    judge = make_openai_judge("openai:judge", "judge", make_settings(reasoning_effort="high"))
-    assert judge.prepare(make_question()).payload["reasoning_effort"] == "high"
 
 
 REPLY = orjson.dumps({"statements": GOOD}).decode()
@@ -239,14 +226,6 @@ QUOTING = '{"statements": ["The tag </think>\\n ends it.", "{<think>}"]}'
 def test_thoughts_are_parted_from_a_reply(content: str, text: str, thoughts: str | None) -> None:
     spoken = split_reply(content)
     assert spoken == Spoken(text=text, thoughts=thoughts)
-
-
-@pytest.mark.parametrize("pump", ["<think>", "</think>{", "</think>\n<think>", "[THINK]{"])
-def test_no_content_keeps_the_parting_busy(pump: str) -> None:
-    started = time.process_time()
-    spoken = split_reply(pump * (5_000_000 // len(pump)))
-    assert time.process_time() - started < 0.5
-    assert len(spoken.thoughts or "") <= 100_000
 
 
 def complete(message: dict[str, Any], finish: str = "stop") -> Raw:
