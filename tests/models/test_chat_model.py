@@ -64,6 +64,9 @@ async def test_request_and_reply_are_recorded_without_key_or_header(endpoint: En
     assert request["endpoint"] == endpoint.base_url
     assert orjson.loads(call["reply"]) == {"statements": ["It is red.", "Its number is 1."]}
     assert (call["judge"], call["model"], call["status"]) == ("openai:judge", "judge", "ok")
+    assert (call["step"], call["sample_id"], call["run_id"]) == ("extract_answer", "s1", "run-1")
+    assert (call["prompt"], call["prompt_hash"]) == ("extract", PROMPTS["extract"].prompt_hash)
+    assert (call["attempts"], call["error"]) == (1, None)
     assert call["prompt_tokens"] == endpoint.stats.prompt_tokens
     assert call["completion_tokens"] == endpoint.stats.completion_tokens
     assert KEY not in str(call)

@@ -5,7 +5,6 @@ three where the contexts stay as well, none for a dataset that has not changed; 
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +69,6 @@ async def test_a_change_costs_what_rests_on_it(
 ) -> None:
     await count_requests(endpoint, tmp_path, [make_sample()])
     assert await count_requests(endpoint, tmp_path, [make_sample(**changes)], run_id="run-2") == expected
-
-
-async def test_samples_that_say_the_same_are_paid_for_once(endpoint: Endpoint, tmp_path: Path) -> None:
-    twins = [replace(make_sample(), sample_id=f"s{number}", ordinal=number) for number in range(1, N + 1)]
-    asked = await count_requests(endpoint, tmp_path, twins)
-    assert {kind: count * N for kind, count in asked.items()} == SIX
 
 
 def test_the_command_takes_six_then_none_then_five(endpoint: Endpoint, tmp_path: Path, prefect_home: Path) -> None:

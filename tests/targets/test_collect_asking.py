@@ -110,21 +110,24 @@ async def collecting(
             collection.record.close()
 
 
+async def collect(live_run: LiveRun, collection: Collection, number: int = 0, size: int = SIZE) -> None:
+    await collection.collect(live_run.asker.stop_sign, number, size=size)
+
+
+def count_responses(live_run: LiveRun) -> dict[str, Any]:
+    return live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)
+
+
 async def collect_all(live_run: LiveRun, collection: Collection) -> None:
     for number in collection.numbers:
-        await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
+        await collect(live_run, collection, number)
     collection.record.flush()
 
 
 async def test_every_sample_is_asked_about_once_and_few_at_a_time(tmp_path: Path) -> None:
     target = ScriptedTarget()
     async with collecting(tmp_path, target, 10) as (live_run, collection):
-        await asyncio.gather(
-            *(
-                collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
-                for number in collection.numbers
-            )
-        )
+        await asyncio.gather(*(collect(live_run, collection, number) for number in collection.numbers))
         assert sorted(target.asked) == sorted(f"s{n}" for n in range(1, 11))
         assert target.most_in_flight == 2, "over all shards together"
         assert (collection.n_asked, collection.n_failed, collection.n_to_ask) == (10, 0, 10)
@@ -134,12 +137,12 @@ async def test_every_sample_is_asked_about_once_and_few_at_a_time(tmp_path: Path
 async def test_a_resumed_collection_asks_for_what_failed_or_never_came(tmp_path: Path) -> None:
     first = ScriptedTarget(lambda question: FAILED if question.sample_id == "s2" else answer())
     async with collecting(tmp_path, first, 6) as (live_run, collection):
-        await collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size)
+        await collect(live_run, collection)
     second = ScriptedTarget()
     async with collecting(tmp_path, second, 6, is_resumed=True) as (live_run, collection):
         await collect_all(live_run, collection)
         assert second.asked == ["s2", "s5", "s6"]
-        assert live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)["n_ok"] == 6
+        assert count_responses(live_run)["n_ok"] == 6
         assert collection.n_to_ask == 3
 
 
@@ -150,10 +153,10 @@ async def test_error_of_the_target_stops_the_run(tmp_path: Path) -> None:
     target = ScriptedTarget(refuse)
     async with collecting(tmp_path, target, 8, concurrency=1) as (live_run, collection):
         with pytest.raises(FatalJudgeError, match="BOT_TOKEN"):
-            await collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size)
+            await collect(live_run, collection)
         assert target.asked == ["s1"]
         with pytest.raises(FatalJudgeError, match="BOT_TOKEN"):
-            await collection.collect(live_run.asker.stop_sign, 1, size=live_run.settings.shard_size)
+            await collect(live_run, collection, 1)
         assert target.asked == ["s1"]
 
 
@@ -201,9 +204,9 @@ async def test_first_questions_that_all_fail_end_the_asking(
         target = make_target(TargetSettings(**place, attempts=1, concurrency=2, timeout_s=timeout_s))
         async with collecting(tmp_path, target, 40, first=FirstQuestions()) as (live_run, collection):
             with pytest.raises(FatalJudgeError, match=re.escape(problem)) as stopped:
-                await collection.collect(live_run.asker.stop_sign, 0, size=40)
+                await collect(live_run, collection, size=40)
             collection.record.flush()
-            counts = live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)
+            counts = count_responses(live_run)
     assert str(stopped.value).startswith(f"none of the first {n_asked} questions was answered, so the others were not")
     assert n_asked <= counts["n_failed"] <= n_asked + 1, "what was in flight may end as well"
 
@@ -249,14 +252,14 @@ async def test_a_resumed_run_asks_the_others_before_those_that_failed(tmp_path: 
 
     async with collecting(tmp_path, ScriptedTarget(say), 10, first=FirstQuestions()) as (live_run, collection):
         with pytest.raises(FatalJudgeError, match="none of the first 5 questions"):
-            await collection.collect(live_run.asker.stop_sign, 0, size=10)
+            await collect(live_run, collection, size=10)
     for has_answers in (False, True):
         second = ScriptedTarget(say)  # the second time one that has answered
         options = {"is_resumed": True, "first": FirstQuestions(), "has_answers": has_answers}
         async with collecting(tmp_path, second, 10, **options) as (live_run, collection):
-            await collection.collect(live_run.asker.stop_sign, 0, size=10)
+            await collect(live_run, collection, size=10)
             collection.record.flush()
-            assert live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)["n_ok"] == 4
+            assert count_responses(live_run)["n_ok"] == 4
         assert has_answers or second.asked[:4] == ["s7", "s8", "s9", "s10"]
     assert set(second.asked) == lost, "asked again, and nothing stopped, for the run has answers"
 
@@ -267,47 +270,36 @@ async def test_a_warehouse_that_takes_no_responses_stops_the_run(tmp_path: Path)
         collection.record.failure = WarehouseError("no space left")
         for number in (0, 1):
             with pytest.raises(FatalJudgeError, match="responses cannot be taken into the warehouse: no space left"):
-                await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
+                await collect(live_run, collection, number)
         assert target.asked == ["s1"], "and its response is on disk"
         collection.record.flush()
-        assert live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)["n_ok"] == 1
+        assert count_responses(live_run)["n_ok"] == 1
 
 
-async def test_what_is_in_flight_when_the_run_is_stopped_may_still_come(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answers", [True, False])
+async def test_what_is_in_flight_when_the_run_is_stopped_may_still_come_and_cannot_hold_up_the_end(
+    tmp_path: Path, answers: bool
+) -> None:
     target = ScriptedTarget()
     target.gate.clear()
     async with collecting(tmp_path, target, 4) as (live_run, collection):
-        asking = asyncio.create_task(collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size))
+        asking = asyncio.create_task(collect(live_run, collection))
         while target.in_flight < 2:
             await asyncio.sleep(0)
-        live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=30.0)
-        target.gate.set()
+        live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=30.0 if answers else 0.0)
+        if answers:
+            target.gate.set()
         with pytest.raises(RunCancelled):
             await asking
         collection.record.flush()
-        assert target.asked == ["s1", "s2"], "nothing more is asked"
-        assert live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)["n_ok"] == 2, (
-            "and what was paid for is kept"
-        )
-
-
-async def test_a_target_that_does_not_answer_cannot_hold_up_the_end(tmp_path: Path) -> None:
-    target = ScriptedTarget()
-    target.gate.clear()
-    async with collecting(tmp_path, target, 4) as (live_run, collection):
-        asking = asyncio.create_task(collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size))
-        while target.in_flight < 2:
-            await asyncio.sleep(0)
-        live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=0.0)
-        with pytest.raises(RunCancelled):
-            await asking
-        assert target.in_flight == 0
+        assert (target.asked, target.in_flight) == (["s1", "s2"], 0), "nothing more is asked"
+        assert count_responses(live_run)["n_ok"] == (2 if answers else 0), "what was paid for is kept"
 
 
 async def test_full_disk_is_reported(tmp_path: Path) -> None:
     async with collecting(tmp_path, ScriptedTarget(), 2, record=FullDisk) as (live_run, collection):
         with pytest.raises(FatalJudgeError, match=r"No space left on device.*evalhouse resume"):
-            await collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size)
+            await collect(live_run, collection)
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,6 @@ async def test_get_puts_the_question_into_the_address(bot: RagBot) -> None:
     assert bot.stats.questions == ["长城 & 全长=?"]
 
 
-async def test_without_contexts_in_the_response_there_are_none() -> None:
-    with serving(GOOD) as server:
-        response = await ask_once(url=server.url)
-    assert (response.answer, response.contexts, response.context_ids) == ("Yes.", None, None)
-
-
 async def test_what_is_sent_is_the_template_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOT_TOKEN", "tok-123456")
     hostile = 'He wrote: "}, {{sample_id}} \\ {"question": "mine'
@@ -101,9 +95,13 @@ async def test_paths_find_answer_contexts_and_ids_anywhere() -> None:
     assert (response.answer, response.contexts, response.context_ids) == ("Two parts.", ("one", "two"), ("7", "b"))
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 503])
-async def test_what_may_pass_is_asked_again(bot: RagBot, status: int) -> None:
-    bot.configure(fail_first=2, fail_status=status)
+@pytest.mark.parametrize(
+    "trouble",
+    [*({"fail_first": 2, "fail_status": status} for status in (408, 429, 500, 503)), {"hang_up_first": 2}],
+    ids=str,
+)
+async def test_what_may_pass_is_asked_again(bot: RagBot, trouble: dict[str, int]) -> None:
+    bot.configure(**trouble)
     response = await ask_once(url=bot.url)
     assert (response.answer, response.attempts) == (TALL_ANSWER, 3)
 
@@ -129,13 +127,13 @@ async def test_attempts_end(bot: RagBot) -> None:
 
 
 async def test_retry_after_is_waited_for(bot: RagBot) -> None:
-    bot.configure(limit_first=1, retry_after="0.4")
+    bot.configure(limit_first=1, retry_after="0.3")
     clock = time.monotonic()
     response = await ask_once(url=bot.url)
     assert (response.answer, response.attempts) == (TALL_ANSWER, 2)
-    assert time.monotonic() - clock >= 0.4
+    assert time.monotonic() - clock >= 0.3
     assert response.latency_ms is not None
-    assert response.latency_ms < (time.monotonic() - clock) * 1000 - 400  # of the attempt that succeeded alone
+    assert response.latency_ms < (time.monotonic() - clock) * 1000 - 300  # of the attempt that succeeded alone
 
 
 async def test_long_retry_after_is_not_waited_for(bot: RagBot) -> None:
@@ -160,12 +158,6 @@ async def test_the_timeout_is_over_the_whole_response() -> None:
     with serving(Canned(body=drops)) as server:
         response = await ask_once(url=server.url, stream="text", timeout_s=0.3, attempts=1)
     assert response.error == "no whole response within 0.3 s; raise timeout_s if it may take longer"
-
-
-async def test_connections_that_break_are_made_again(bot: RagBot) -> None:
-    bot.configure(hang_up_first=2)
-    response = await ask_once(url=bot.url)
-    assert (response.answer, response.attempts) == (TALL_ANSWER, 3)
 
 
 async def test_a_bot_that_dies_fails_its_questions_and_no_others(bot: RagBot, target: Target) -> None:
@@ -199,15 +191,6 @@ async def test_no_more_questions_start_in_a_minute_than_allowed(bot: RagBot) -> 
     await asyncio.gather(*(target.ask(pose()) for _ in range(9)))
     await target.close()
     assert time.monotonic() - clock >= 8 * 60 / 1200
-
-
-async def test_rate_limited_target_gets_fewer_requests_at_once(bot: RagBot) -> None:
-    bot.configure(limit_first=3, retry_after="0")
-    target = make_target(TargetSettings(url=bot.url, concurrency=8))
-    responses = await asyncio.gather(*(target.ask(pose()) for _ in range(20)))
-    await target.close()
-    assert all(response.error is None for response in responses)
-    assert bot.stats.n_requests == 23
 
 
 @pytest.mark.parametrize("status", [301, 308])
@@ -273,35 +256,36 @@ async def test_a_response_that_cannot_be_read_says_why(canned: Canned, problem: 
     assert (response.answer, response.attempts, len(server.requests)) == (None, 1, 1)
 
 
-async def test_an_empty_answer_is_an_answer() -> None:
-    with serving(answer_json({"answer": "", "contexts": []})) as server:
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [({"answer": "", "contexts": []}, ("", (), None)), ({"answer": "Yes."}, ("Yes.", None, None))],
+)
+async def test_empty_answers_and_contexts_differ_from_missing_ones(
+    body: dict[str, object], expected: tuple[object, ...]
+) -> None:
+    with serving(answer_json(body)) as server:
         response = await ask_once(url=server.url)
-    assert (response.answer, response.contexts, response.error) == ("", (), None)
+    assert response.error is None
+    assert (response.answer, response.contexts, response.context_ids) == expected
 
 
-async def test_a_long_body_is_quoted_short_and_on_one_line() -> None:
-    with serving(Canned(body=[b"one\ntwo\n" * 10_000])) as server:
-        response = await ask_once(url=server.url)
-    assert response.error is not None
-    assert "one two one two" in response.error
-    assert len(response.error) < 400
-    assert "\n" not in response.error
-
-
-async def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("pieces", "problem"),
+    [
+        ([b"one\ntwo\n" * 10_000], "one two one two"),
+        ([b"x" * 1024**2] * 8, "the response is larger than 2 MiB"),
+        ([b'{"answer": "Yes.", "contexts": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"], "not valid JSON"),
+    ],
+    ids=["long", "without end", "deep"],
+)
+async def test_a_body_of_any_size_and_depth_is_quoted_short_and_on_one_line(
+    monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], problem: str
+) -> None:
     monkeypatch.setattr("evalhouse.tasks.targets.over_http._MAX_BYTES", 2 * 1024**2)
-    with serving(Canned(body=[b"x" * 1024**2] * 8)) as server:
-        response = await ask_once(url=server.url)
-    assert response.error is not None
-    assert "the response is larger than 2 MiB" in response.error
-
-
-async def test_depth_without_end_is_a_failed_response() -> None:
-    deep = b'{"answer": "Yes.", "contexts": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    with serving(Canned(body=[deep]), answer_json({"a": {"b": {"c": "Yes."}}})) as server:
+    with serving(Canned(body=pieces), answer_json({"a": {"b": {"c": "Yes."}}})) as server:
         response = await ask_once(url=server.url, answer="$..answer")
-        assert response.error is not None
-        assert "not valid JSON" in response.error
+        assert problem in str(response.error)
+        assert (len(str(response.error)) < 400, "\n" in str(response.error)) == (True, False)
         assert (await ask_once(url=server.url, answer="$..c")).answer == "Yes."
 
 

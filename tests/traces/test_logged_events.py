@@ -178,43 +178,6 @@ def test_events_that_name_no_span_are_counted_in_files(tmp_path: Path) -> None:
         read_traces_of(write_lines(tmp_path / "alone.jsonl", [record]), "otel")
 
 
-def test_events_with_broken_ids_are_rejected_and_the_others_taken(tmp_path: Path) -> None:
-    pytest.importorskip("opentelemetry.proto")
-    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as wire  # noqa: PLC0415
-
-    with receiving(tmp_path / "w.duckdb") as house:
-        bad = {**make_log(1, "gen_ai.choice"), "traceId": "abc"}
-        partial = house.post(make_logs_request([bad, *_make_details()]), path=LOGS).json()["partialSuccess"]
-        assert (partial["rejectedLogRecords"], "a traceId of 32" in partial["errorMessage"]) == ("1", True)
-        request = wire.ExportLogsServiceRequest()
-        request.resource_logs.add().scope_logs.add().log_records.add(
-            trace_id=b"x", span_id=b"y" * 8, event_name="gen_ai.choice"
-        )
-        protobuf = {"content-type": "application/x-protobuf"}
-        response = house.post(request.SerializeToString(), headers=protobuf, path=LOGS)
-        answer = wire.ExportLogsServiceResponse.FromString(response.content).partial_success
-        assert (answer.rejected_log_records, "a traceId of 32" in answer.error_message) == (1, True)
-        for body, headers in ((b"\xff\xff", protobuf), (b'{"resourceLogs": [1]}', {})):
-            refused = house.post(body, headers=headers, path=LOGS)
-            assert (refused.status_code, b"not an ExportLogsServiceRequest" in refused.content) == (400, True)
-        assert house.post(make_logs_request([]), headers={"authorization": "Bearer no"}, path=LOGS).status_code == 401
-    assert _count(house) == 1
-
-
-def test_no_byte_of_what_is_redacted_reaches_the_disk(tmp_path: Path) -> None:
-    private = "ada.quill@mail.example.org"
-    logs = _make_messages(question=f"I am {private}: {json.dumps({'who': private})}")
-    for name, tables in (("kept", {}), ("waiting", {"sampling": {"share": 0.0, "wait_s": 3600}})):
-        (tmp_path / name).mkdir()
-        with receiving(tmp_path / name / "w.duckdb", redaction={"patterns": ["email"]}, **tables) as house:
-            assert house.post(make_logs_request(logs), path=LOGS).status_code == 200
-            on_disk = b"".join(path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file())
-            assert (b"[email]" in on_disk, private.encode() in on_disk) == (True, False)
-    stored = Warehouse(str(tmp_path / "kept" / "w.duckdb")).read_rows("from span_events")
-    assert "[email]" in str(stored)
-    assert private not in str(stored)
-
-
 def test_events_are_kept_and_dropped_with_their_trace(tmp_path: Path) -> None:
     with receiving(tmp_path / "w.duckdb", sampling={"share": 0.0, "wait_s": 0.4}) as house:
         for number in (1, 2, 3):

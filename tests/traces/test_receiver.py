@@ -16,7 +16,17 @@ import orjson
 import pytest
 from cli_process import Place
 from receiving import HEADERS, TOKEN, read_stored, receiving
-from trace_files import ANSWER, NOON_NS, QUESTION, make_bot_trace, make_request, make_span, number_trace
+from trace_files import (
+    ANSWER,
+    NOON_NS,
+    QUESTION,
+    make_bot_trace,
+    make_log,
+    make_logs_request,
+    make_request,
+    make_span,
+    number_trace,
+)
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import load_suite
@@ -87,39 +97,51 @@ INVALID: list[tuple[dict[str, str], bytes, int, str]] = [
     ({"content-encoding": "br"}, b"{}", 415, "allowed: gzip"),
     ({}, b"{", 400, "not an ExportTraceServiceRequest"),
     ({}, b'{"resourceSpans": [1]}', 400, "not an ExportTraceServiceRequest"),
+    ({"authorization": "Bearer no"}, b"{}", 401, "the token of this receiver"),
+    ({}, b'{"resourceLogs": [1]}', 400, "not an ExportLogsServiceRequest"),
 ]
 
 
 def test_invalid_request_is_refused_for_good(tmp_path: Path) -> None:
     with receiving(tmp_path / "w.duckdb") as house:
         for headers, body, status, why in INVALID:
-            response = house.post(body, headers=headers)
+            path = "/v1/logs" if b"Logs" in body or "no" in headers.get("authorization", "") else "/v1/traces"
+            response = house.post(body, headers=headers, path=path)
             assert (response.status_code, why in response.json()["message"]) == (status, True), (headers, body)
             assert "retry-after" not in response.headers
 
 
-def test_spans_without_ids_are_rejected_and_the_others_taken(tmp_path: Path) -> None:
+def test_spans_and_events_without_ids_are_rejected_and_the_others_taken(tmp_path: Path) -> None:
     pytest.importorskip("opentelemetry.proto")
+    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as of_logs  # noqa: PLC0415
     from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as wire  # noqa: PLC0415
 
-    bad = {**make_span(1, {}), "traceId": "abc"}
+    bad, protobuf = {**make_span(1, {}), "traceId": "abc"}, {"content-type": "application/x-protobuf"}
+    logs = [{**make_log(1, "gen_ai.choice"), "traceId": "abc"}, make_log(1, "gen_ai.choice")]
     with receiving(tmp_path / "w.duckdb") as house:
-        partial = house.post(make_request([bad, *make_bot_trace()])).json()["partialSuccess"]
-        assert partial["rejectedSpans"] == "1"
-        assert "a traceId of 32" in partial["errorMessage"]
-        request = wire.ExportTraceServiceRequest()
+        request, logged = wire.ExportTraceServiceRequest(), of_logs.ExportLogsServiceRequest()
         span = request.resource_spans.add().scope_spans.add().spans.add(trace_id=b"x", span_id=b"y" * 8)
-        protobuf = {"content-type": "application/x-protobuf"}
-        response = house.post(request.SerializeToString(), headers=protobuf)
-        answer = wire.ExportTraceServiceResponse.FromString(response.content).partial_success
-        assert (answer.rejected_spans, "a traceId of 32" in answer.error_message) == (1, True)
+        records = logged.resource_logs.add().scope_logs.add().log_records
+        records.add(trace_id=b"x", span_id=b"y" * 8, event_name="gen_ai.choice")
+        for path, body, packed, answer, rejected in (
+            ("/v1/traces", make_request([bad, *make_bot_trace()]), request, wire.ExportTraceServiceResponse, "Spans"),
+            ("/v1/logs", make_logs_request(logs), logged, of_logs.ExportLogsServiceResponse, "LogRecords"),
+        ):
+            partial = house.post(body, path=path).json()["partialSuccess"]
+            assert partial[f"rejected{rejected}"] == "1"
+            assert "a traceId of 32" in partial["errorMessage"]
+            response = house.post(packed.SerializeToString(), headers=protobuf, path=path)
+            found = answer.FromString(response.content).partial_success
+            n_rejected = found.rejected_spans if rejected == "Spans" else found.rejected_log_records
+            assert (n_rejected, "a traceId of 32" in found.error_message) == (1, True)
+            refused = house.post(b"\xff\xff", headers=protobuf, path=path)
+            assert (refused.status_code, b"in protobuf" in refused.content) == (400, True)
         span.trace_id = b"z" * 16
         span.attributes.add(key="input.value").value.string_value = QUESTION
         span.attributes.add(key="n").value.int_value = 7
         assert house.post(request.SerializeToString(), headers=protobuf).content == b""
-        refused = house.post(b"\xff\xff", headers=protobuf)
-        assert (refused.status_code, b"in protobuf" in refused.content) == (400, True)
     assert orjson.loads(house.read()[-1]["attributes"]) == {"input.value": QUESTION, "n": 7}
+    assert len(house.warehouse.read_rows("from span_events")) == 1
 
 
 ODD_VALUES: list[object] = [
@@ -243,10 +265,14 @@ def test_no_byte_of_what_is_redacted_reaches_the_disk(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         with receiving(tmp_path / folder / "w.duckdb", redaction=redaction, **tables) as house:
             assert house.post(make_request(spans)).status_code == 200
+            event = make_log(1, "gen_ai.user.message", body={"content": question}, trace=number_trace(1))
+            assert house.post(make_logs_request([event]), path="/v1/logs").status_code == 200
             assert _find_bytes(tmp_path / folder, b"[customer]"), folder
             assert [_find_bytes(tmp_path / folder, form) for form in forms] == [[]] * len(forms)
     assert [_find_bytes(tmp_path, form) for form in forms] == [[]] * len(forms)
-    assert len(Warehouse(str(tmp_path / "kept" / "w.duckdb")).read_rows("from spans")) == 6
+    kept = Warehouse(str(tmp_path / "kept" / "w.duckdb"))
+    assert (len(kept.read_rows("from spans")), len(kept.read_rows("from span_events"))) == (6, 1)
+    assert "[customer]" in str(kept.read_rows("from span_events"))
 
 
 def test_a_trace_is_kept_whole_for_one_of_its_spans(tmp_path: Path) -> None:

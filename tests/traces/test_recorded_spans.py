@@ -1,14 +1,19 @@
-"""The spans that real instrumentors wrote (tests/benchmarks/record_spans.py) become samples in every dialect."""
+"""The spans that real instrumentors wrote (tests/benchmarks/record_spans.py) become samples in every dialect; and
+what one of them sends into a real receiver, by OpenTelemetry's own exporter."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from receiving import TOKEN, read_stored, serving
 from trace_files import make_request, pack_all, read_traces_of, write_lines
 
 from evalhouse.tasks.datasets import otel
@@ -106,3 +111,22 @@ def test_guide_names_the_attributes_that_are_read() -> None:
     named = set(re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_.]+)`", table))
     assert named
     assert sorted(name for name in named if name not in read) == []
+
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "record_spans.py"
+NEEDED = ("langchain", "langfuse", "openinference", "opentelemetry")
+
+
+@pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=f"not all are installed: {', '.join(NEEDED)}")
+@pytest.mark.parametrize("bot", ["openinference_langchain", pytest.param("langfuse", marks=pytest.mark.slow)])
+def test_what_an_instrumentor_sends_becomes_samples(tmp_path: Path, bot: str) -> None:
+    warehouse = tmp_path / "w.duckdb"
+    with serving(warehouse) as house:
+        command = [sys.executable, SCRIPT, bot, f"http://127.0.0.1:{house.port}/v1/traces", TOKEN]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+    assert house.reports[0].endswith("0 not sampled"), done.stderr
+    samples, _ = read_stored(warehouse, None)
+    check_samples(
+        sorted(samples, key=lambda sample: "conversation_id" in sample.metadata), CASES["openinference_langchain"]
+    )
