@@ -26,6 +26,7 @@ from evalhouse.warehouse.queries import read_query
 ASK = ToolCall(name="ask_tide", arguments={"harbour": "Quillon", "day": 1})
 BOOK = ToolCall(name="book_berth", arguments={"length_m": 12.5})
 LIST = ToolCall(name="list_ships")
+RATINGS = ("names", "arguments", "order", "in_order", "any_order")
 
 
 def grade(expected: list[ToolCall], made: list[ToolCall]) -> dict[str, float]:
@@ -37,9 +38,10 @@ def explain(expected: list[ToolCall], made: list[ToolCall]) -> str:
     return reason
 
 
-def test_the_worked_examples_hold() -> None:
-    assert doctest.testmod(tool_calls).failed == 0
-    assert doctest.testmod(tool_calls).attempted > 0
+@pytest.mark.parametrize("module", [tool_calls, overlap])
+def test_the_worked_examples_hold(module: Any) -> None:  # noqa: ANN401
+    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(module).attempted > 0
 
 
 SHAPES: dict[str, Any] = {
@@ -65,62 +67,42 @@ def test_a_call_may_have_no_arguments(arguments: dict[str, Any]) -> None:
     assert read_tool_calls([{"name": "list_ships", **arguments}], strict=True) == [LIST]
 
 
-@pytest.mark.parametrize("calls", [[], [LIST], [ASK, BOOK, LIST], [ASK, ASK]])
-def test_calls_as_expected_score_one_in_all(calls: list[ToolCall]) -> None:
-    assert set(grade(calls, calls).values()) == {1.0}
-    assert explain(calls, calls) == "all calls as expected"
+def ask(**arguments: object) -> ToolCall:
+    return ToolCall(name="ask_tide", arguments=arguments)
 
 
-def test_a_missing_call_costs_as_much_as_an_extra_one() -> None:
-    missing, extra = grade([ASK, BOOK], [ASK]), grade([ASK], [ASK, BOOK])
-    assert missing["any_order"] == extra["any_order"] == missing["in_order"] == pytest.approx(2 / 3)
-    assert missing["names"] == extra["names"] == pytest.approx(2 / 3)
-    assert missing["arguments"] == missing["order"] == 1
-    assert explain([ASK, BOOK], [ASK]) == "missing book_berth"
-    assert explain([ASK], [ASK, BOOK]) == "extra book_berth"
+ALL_RIGHT, NONE_RIGHT = dict.fromkeys(RATINGS, 1.0), dict.fromkeys(("names", "any_order", "in_order"), 0.0)
+ONE_OF_TWO = {**dict.fromkeys(RATINGS, 2 / 3), "arguments": 1.0, "order": 1.0}
+OTHER_DAY = {"names": 1.0, "arguments": 2 / 3, "order": 1.0, "in_order": 2 / 3, "any_order": 2 / 3}
+DAYS = [ask(day=day) for day in (1, 2, 3)]
+# By case the calls that were expected and made, their ratings, and the reason.
+AGREEMENTS: dict[str, tuple[list[ToolCall], list[ToolCall], dict[str, float], str]] = {
+    **{f"{len(calls)} as expected": (calls, calls, ALL_RIGHT, "all calls as expected")
+       for calls in ([], [LIST], [ASK, ASK], [ASK, BOOK, LIST])},
+    "missing": ([ASK, BOOK], [ASK], ONE_OF_TWO, "missing book_berth"),
+    "extra": ([ASK], [ASK, BOOK], ONE_OF_TWO, "extra book_berth"),
+    "none made": ([ASK], [], NONE_RIGHT, "missing ask_tide"),
+    "none expected": ([], [ASK], NONE_RIGHT, "extra ask_tide"),
+    "another": ([ASK], [BOOK], NONE_RIGHT, "missing ask_tide"),
+    "another order": (
+        [ASK, BOOK, LIST], [BOOK, LIST, ASK], {"any_order": 1.0, "in_order": 2 / 3, "order": 2 / 3}, "",
+    ),
+    "another day": ([ASK], [ask(harbour="Quillon", day=2)], OTHER_DAY, "wrong arguments ask_tide: day"),
+    "an argument missing": ([ASK], [ask(harbour="Quillon")], {"arguments": 2 / 3}, "ask_tide: day"),
+    "an argument more": ([ASK], [ask(harbour="Quillon", day=1, year=2024)], {"arguments": 3 / 4}, "ask_tide: year"),
+    "no argument right": ([ASK], [ask(harbour="Orm", day=9)], {"arguments": 1 / 3}, "ask_tide: "),
+    "no arguments": ([ASK], [ask()], {"arguments": 1 / 3}, "ask_tide: "),
+    # Paired so that they agree best; in order the last two agree wholly, and nothing is left for the third.
+    "turned round": (DAYS, [DAYS[2], DAYS[0], DAYS[1]], {"any_order": 1.0, "in_order": 2 * 2 / 6}, ""),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("expected", "made"), [([ASK], []), ([], [ASK]), ([ASK], [BOOK]), ([BOOK, LIST], [ASK])])
-def test_nothing_in_common_is_zero(expected: list[ToolCall], made: list[ToolCall]) -> None:
+@pytest.mark.parametrize("case", AGREEMENTS)
+def test_ratings_are_shares_of_what_agrees(case: str) -> None:
+    expected, made, ratings, reason = AGREEMENTS[case]
     found = grade(expected, made)
-    assert (found["names"], found["any_order"], found["in_order"]) == (0, 0, 0)
-
-
-def test_the_wrong_order_costs_unless_order_is_free() -> None:
-    found = grade([ASK, BOOK, LIST], [BOOK, LIST, ASK])
-    assert found["any_order"] == 1
-    assert found["in_order"] == found["order"] == pytest.approx(2 / 3)
-
-
-def test_a_wrong_argument_costs_its_share_and_the_name_still_counts() -> None:
-    other_day = ToolCall(name="ask_tide", arguments={"harbour": "Quillon", "day": 2})
-    assert grade([ASK], [other_day]) == {
-        "names": 1, "arguments": pytest.approx(2 / 3), "order": 1, "in_order": pytest.approx(2 / 3),
-        "any_order": pytest.approx(2 / 3),
-    }  # fmt: skip
-    assert explain([ASK], [other_day]) == "wrong arguments ask_tide: day"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "agreement"),
-    [
-        ({"harbour": "Quillon"}, 2 / 3),  # one is missing
-        ({"harbour": "Quillon", "day": 1, "year": 2024}, 3 / 4),  # one was not expected
-        ({"harbour": "Orm", "day": 9}, 1 / 3),  # none is right
-        ({}, 1 / 3),
-    ],
-)
-def test_arguments_that_are_missing_or_not_expected_are_wrong(arguments: dict[str, Any], agreement: float) -> None:
-    made = ToolCall(name="ask_tide", arguments=arguments)
-    assert grade([ASK], [made])["arguments"] == pytest.approx(agreement)
-
-
-def test_calls_are_paired_so_that_they_agree_best() -> None:
-    days = [ToolCall(name="ask_tide", arguments={"day": day}) for day in (1, 2, 3)]
-    found = grade(days, [days[2], days[0], days[1]])
-    assert found["any_order"] == 1
-    # In order the last two agree wholly, and nothing is left for the third.
-    assert found["in_order"] == pytest.approx(2 * 2 / 6)
+    assert {name: found[name] for name in ratings} == pytest.approx(ratings)
+    assert reason in explain(expected, made)
 
 
 @pytest.mark.parametrize(
@@ -268,23 +250,6 @@ async def test_what_a_bot_made_never_stops_a_run(tmp_path: Path) -> None:
     assert score_work(work, "tool_call_accuracy") == (0, None)
 
 
-def test_the_worked_examples_of_overlap_hold() -> None:
-    assert doctest.testmod(overlap).failed == 0
-    assert doctest.testmod(overlap).attempted > 0
-
-
-def test_rouge_l_is_the_f1_of_the_longest_common_subsequence() -> None:
-    # Common in order: the, cat, on, the, mat (5 of 6 and of 7 words).
-    value = measure_overlap("the cat sat on the mat", "the big cat lay on the mat")["rouge_l"]
-    assert value == pytest.approx(2 * 5 / (6 + 7))
-
-
-def test_bleu_of_two_words_in_a_row() -> None:
-    # 1-grams 3 of 4, 2-grams 2 of 3, 3-grams 1 of 2; no 4-gram in common, smoothed to a half of one; equal lengths.
-    value = measure_overlap("a b c x", "a b c y")["bleu"]
-    assert value == pytest.approx((3 / 4 * 2 / 3 * 1 / 2 * (1 / 2) / 1) ** (1 / 4))
-
-
 @pytest.mark.parametrize(
     ("answer", "ground_truth", "exact", "f1"),
     [
@@ -317,7 +282,13 @@ def test_exact_match_and_token_f1_are_squads(answer: str, ground_truth: str, exa
     assert found["token_f1"] == pytest.approx(f1)
 
 
-def test_chinese_is_compared_by_characters() -> None:
+def test_sequences_of_words_or_chinese_characters_are_compared() -> None:
+    # Common in order: the, cat, on, the, mat (5 of 6 and of 7 words).
+    found = measure_overlap("the cat sat on the mat", "the big cat lay on the mat")
+    assert found["rouge_l"] == pytest.approx(2 * 5 / (6 + 7))
+    # 1-grams 3 of 4, 2-grams 2 of 3, 3-grams 1 of 2; no 4-gram in common, smoothed to a half of one; equal lengths.
+    found = measure_overlap("a b c x", "a b c y")
+    assert found["bleu"] == pytest.approx((3 / 4 * 2 / 3 * 1 / 2 * (1 / 2) / 1) ** (1 / 4))
     # 首 都 北 京 in common of 6 and of 5 characters; as one word without a gap there would be nothing in common.
     found = measure_overlap("首都是北京市。", "首都：北京!")
     assert found["rouge_l"] == pytest.approx(2 * 4 / (6 + 4))

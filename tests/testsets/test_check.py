@@ -26,6 +26,11 @@ TICKET = "A day ticket for the sauna costs 18 euros."
 DAY_TICKET = {"question": "What does a day ticket cost?", "ground_truth": TICKET}
 
 
+def write_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
 @pytest.fixture
 def check(ask: Ask, tmp_path: Path) -> Check:
     """`testset check` of these rows against documents, as status and JSON."""
@@ -36,8 +41,7 @@ def check(ask: Ask, tmp_path: Path) -> Check:
     def run(
         *rows: Mapping[str, object], docs: bool = True, options: tuple[str, ...] = ()
     ) -> tuple[int, dict[str, Any]]:
-        path = tmp_path / "own.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        path = write_rows(tmp_path / "own.jsonl", rows)
         url = f"duckdb:///{tmp_path / 'own.duckdb'}"
         against = [str(tmp_path / "docs")] if docs else []
         done = ask("testset", "check", str(path), *against, "--warehouse", url, "--json", *options)
@@ -190,19 +194,14 @@ def test_model_finds_exactly_the_facts_an_update_changed(
     first = {path: document.write() for path, document in FIRST.items()}
     edited = [edit.document for edit in EDITS if edit.kind == "number_changed"]
     rows = [
-        {
-            "id": f"{document} {place}",
-            "question": written.question,
-            "ground_truth": written.ground_truth,
-            "reference_context_ids": [document],
-        }
+        {"id": f"{document} {place}", "question": written.question, "ground_truth": written.ground_truth,
+         "reference_context_ids": [document]}
         for document in dict.fromkeys(edited)
         for place, written in enumerate(write_questions("number", 50, {"C1": first[document]}))
-    ]
+    ]  # fmt: skip
     expected = {(row["id"], name) for row in rows if (name := _expect(row)) is not None}
     assert {finding for _, finding in expected} == {"contradicted", "ambiguous"}
-    path = tmp_path / "q.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_rows(tmp_path / "q.jsonl", rows)
     with port_endpoint() as (endpoint, _):
         monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
@@ -226,13 +225,13 @@ def test_questions_without_usable_reply_are_listed_and_asked_again(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "docs").mkdir()
-    text, path = FIRST["en/cranes/crane-conrad.md"].write(), tmp_path / "q.jsonl"
+    text = FIRST["en/cranes/crane-conrad.md"].write()
     (tmp_path / "docs" / "crane.md").write_text(text, encoding="utf-8")
     written = write_questions("number", 6, {"C1": text})
     rows = [
         {"id": f"q{n}", "question": one.question, "ground_truth": one.ground_truth} for n, one in enumerate(written)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_rows(tmp_path / "q.jsonl", rows)
     options = ("--judge", "openai:port", "--embeddings", "hashing", "--warehouse", str(tmp_path / "own.duckdb"))
     command = ("testset", "check", str(path), str(tmp_path / "docs"), *options, "--json", "--attempts", "1")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")

@@ -41,6 +41,10 @@ KINDS = {"fact": 1.0}
 
 
 def write_docs(folder: Path, docs: Docs) -> Path:
+    """Write documents into a folder, or passages into a table."""
+    if folder.suffix == ".jsonl":
+        folder.write_text("\n".join(json.dumps({"id": name, "text": docs[name]}) for name in docs), encoding="utf-8")
+        return folder
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
         path.unlink()
@@ -99,6 +103,11 @@ class Kit:
         """Refresh without new questions; what it says as JSON."""
         document: dict[str, Any] = self.refresh(docs, "--no-new", "--json", *options).document
         return document
+
+    def refer_to(self, *references: str) -> None:
+        """Have the set's only question refer to these."""
+        test_set = load_set(self.path)
+        write_set(self.path, replace(test_set, questions=(replace(self.question, reference_context_ids=references),)))
 
     @property
     def question(self) -> SetQuestion:
@@ -241,43 +250,17 @@ def test_of_a_question_that_rests_on_two_passages_each_is_replaced_by_itself(kit
 def test_further_references_that_are_gone_are_named_and_left_out(kit: Kit) -> None:
     docs = {"ferry.md": FERRY, "lisk.md": LISK}
     kit.write(docs | {"old.md": f"# Old\n\n{TICKET}\n"}, (CLOZE, TICKET))
-    test_set = load_set(kit.path)
-    referring = replace(test_set.questions[0], reference_context_ids=("ferry.md", "old.md"))
-    write_set(kit.path, replace(test_set, questions=(referring,)))
+    kit.refer_to("ferry.md", "old.md")
     refreshed = kit.refresh(docs, "--no-new")
     assert "No longer there, and taken out of the references: old.md" in refreshed.stdout
     assert kit.question.reference_context_ids == ("ferry.md",)
 
 
-def write_table_set(kit: Kit, rows: Docs, references: tuple[str, ...]) -> None:
-    """A set with one question, about the first passage of a table."""
-    write_table(kit, rows)
-    passages = [passage for document in load_documents(kit.docs) for passage in document.passages]
-    (first, *_) = rows
-    span = Span(document_id=first, passage_id=first, text=TICKET, start=0)
-    question = SetQuestion(id="q-1", question=CLOZE, ground_truth=TICKET, reference_context_ids=references, kind="fact",
-                           language="en", spans=(span,))  # fmt: skip
-    asked = {"n": 1, "n_passages": len(rows), "kinds": KINDS, "seed": 0, "references": "passages"}
-    hashes = {passage.passage_id: passage.passage_hash for passage in passages}
-    manifest = Manifest(
-        source="docs",
-        passages=hashes,
-        asked=asked,
-        judge="lexical",
-    )
-    write_set(kit.path, TestSet(questions=(question,), manifest=manifest))
-
-
-def write_table(kit: Kit, rows: Docs) -> None:
-    kit.docs = kit.path.with_name("passages.jsonl")
-    lines = [json.dumps({"id": name, "text": text}) for name, text in rows.items()]
-    kit.docs.write_text("\n".join(lines), encoding="utf-8")
-
-
 def test_passage_that_changed_its_content_stops_being_a_reference(kit: Kit) -> None:
-    write_table_set(kit, {"a1": TICKET, "a2": f"{TICKET} {DOGS}", "a3": LISK}, ("a1", "a2"))
-    write_table(kit, {"a1": TICKET, "a2": DOGS, "a3": LISK})
-    refreshed = kit.refresh_to(None)
+    kit.docs = kit.path.with_name("passages.jsonl")
+    kit.write({"a1": TICKET, "a2": f"{TICKET} {DOGS}", "a3": LISK}, (CLOZE, TICKET), by_document=False)
+    kit.refer_to("a1", "a2")
+    refreshed = kit.refresh_to({"a1": TICKET, "a2": DOGS, "a3": LISK})
     assert (refreshed["changes"]["repointed"], refreshed["n_asked_about"]) == (1, 1)
     assert kit.question.reference_context_ids == ("a1",)
 
