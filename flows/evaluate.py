@@ -200,7 +200,7 @@ def evaluate(
     from evalhouse.flows.preparing.request import resolve_settings, split_list
     from evalhouse.flows.results.progress import ProgressLine
     from evalhouse.flows.run.call_process import RunnerGone, run_apart
-    from evalhouse.tasks.datasets.records import write_samples
+    from evalhouse.tasks.datasets.read import write_samples
     from evalhouse.tasks.datasets.values import DatasetError
     from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.engine.locks import Scratch

@@ -441,7 +441,7 @@ def make_live_run(
     embedding_model = None
     compares = "similarity" in list_calls(plan.steps)
     if compares and settings.embeddings != "hashing":
-        from evalhouse.tasks.models.openai_api import make_embedding_model  # noqa: PLC0415  # imports OpenAI's client
+        from evalhouse.tasks.models.openai_api import make_embedding_model  # noqa: PLC0415  # `hashing` needs none
 
         embedding_model = make_embedding_model(settings.embeddings)
 

@@ -199,15 +199,16 @@ def make_judge(settings: RunSettings) -> Judge:
 
         classifier = parse_classifier(settings.judge)
         return LocalJudge(settings.judge, classifier, PairModel(classifier))
-    from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge  # noqa: PLC0415  # takes a second
     from evalhouse.tasks.models.providers import find_provider  # noqa: PLC0415
 
     kind, _, model = settings.judge.partition(":")
     if kind == "openai":
-        return make_openai_judge(settings.judge, model, settings)
-    if provider := find_provider(settings.judge):
-        from evalhouse.tasks.models.provider_judges import make_provider_judge  # noqa: PLC0415
+        from evalhouse.tasks.models.chat import make_openai_judge  # noqa: PLC0415
 
+        return make_openai_judge(settings.judge, model, settings)
+    from evalhouse.tasks.models.provider_judges import make_factory_judge, make_provider_judge  # noqa: PLC0415
+
+    if provider := find_provider(settings.judge):
         return make_provider_judge(settings.judge, provider, model, settings)
     return make_factory_judge(settings.judge, settings)
 
@@ -233,7 +234,7 @@ async def check_reachable(settings: RunSettings) -> str:
     if kind != "openai":
         await make_judge(settings).close()
         return "its factory returns a chat model; the model was not asked"
-    from evalhouse.tasks.models.chat import list_models  # noqa: PLC0415
+    from evalhouse.tasks.models.openai_batches import list_models  # noqa: PLC0415
 
     models = await list_models(settings)
     if model not in models:

@@ -2,23 +2,24 @@
 
 LangChain turns every message into its own classes, hooks and dictionaries, the OpenAI client converts those once more,
 sends them through httpx and builds a pydantic model of the reply: 2.5 ms of CPU a call, of which aiohttp alone needs
-0.3. Our requests are plain texts already and retries belong to the run, so that these are posted unchanged. The
-headers come from the OpenAI client.
+0.3. Our requests are plain texts already and retries belong to the run, so that these are posted unchanged. Neither
+package is imported here, which takes almost a second of CPU in each process that asks a judge.
 """
 
 import codecs
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import urlencode
 
 import aiohttp
-import openai
 import orjson
 from yarl import URL
 
 from evalhouse.tasks.asking.embeddings import pack_embedding
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
+from evalhouse.tasks.datasets.thoughts import find_thoughts, join_parts, split_reply
 from evalhouse.tasks.judge.protocol import (
     FatalJudgeError,
     ModelReply,
@@ -30,11 +31,18 @@ from evalhouse.tasks.judge.protocol import (
     hash_canonical,
     parse_count,
 )
+from evalhouse.tasks.measures.expected_ratings import pack_logprobs
 from evalhouse.tasks.models.dialect import MAX_ERROR_BYTES, StatusError, parse_error, parse_error_body, translate_error
-from evalhouse.tasks.models.providers import call_factory, find_access
+from evalhouse.tasks.models.providers import Access, call_factory, find_access
+from evalhouse.warehouse.messages import shorten
 
 # A long reply with its log-probabilities has about six megabytes.
 _MAX_BYTES = 32 * 1024**2
+# The endings of a reply without a verdict, and the messages for them.
+_REFUSALS = {
+    "refusal": "the model refused to reply",
+    "content_filter": "the endpoint's content filter stopped the reply",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +67,22 @@ class Endpoint:
     session: HttpSession
 
 
-def open_endpoint(client: openai.AsyncOpenAI, path: str) -> Endpoint:
-    """Return the endpoint under a path of `client`'s address."""
-    headers = {**client.auth_headers, **client.default_headers}
-    query = urlencode(client.default_query)  # such as Azure's version
-    url = URL(f"{str(client.base_url).rstrip('/')}{path}{query and f'?{query}'}", encoded=True)
-    return Endpoint(
-        url=url,
-        headers={name: value for name, value in headers.items() if isinstance(value, str)},
-        session=HttpSession(certificates=make_ssl_context() if url.scheme == "https" else True),
-    )
+def open_endpoint(access: Access, path: str) -> Endpoint:
+    """Return the endpoint under a path of an address, with the headers that OpenAI's own client would send."""
+    headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "evalhouse"}
+    if "api-key" not in access.headers:
+        headers["Authorization"] = f"Bearer {access.key.get_secret_value()}"
+    organization = os.environ.get("OPENAI_ORG_ID") or os.environ.get("OPENAI_ORGANIZATION")
+    named = {"OpenAI-Organization": organization, "OpenAI-Project": os.environ.get("OPENAI_PROJECT_ID")}
+    headers |= {name: value for name, value in named.items() if value}
+    for line in os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines():
+        name, separator, value = line.partition(":")
+        if separator:
+            headers[name.strip()] = value.strip()
+    query = urlencode(access.query or {})  # such as Azure's version
+    url = URL(f"{access.endpoint.rstrip('/')}{path}{query and f'?{query}'}", encoded=True)
+    session = HttpSession(certificates=make_ssl_context() if url.scheme == "https" else True)
+    return Endpoint(url=url, headers={**headers, **access.headers}, session=session)
 
 
 async def read_answer(answer: aiohttp.ClientResponse, items: str = "choices") -> Completion:
@@ -103,6 +117,69 @@ def parse_answer(status: int, content: bytes, headers: Mapping[str, str], items:
     if first is None:
         raise ValueError(f'the endpoint sent what is not a completion (it has no "{items}"): {shown!r}')
     return Completion(body=completion, first=first, headers=headers)
+
+
+class CompletionsChannel:
+    """Asks an endpoint for chat completions; the `Channel` of a ChatModelJudge."""
+
+    takes_seed = takes_logprobs = True
+    min_cached: int | None = None
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    async def reply(self, payload: Mapping[str, object]) -> ModelReply:
+        """Post the request and return the reply; raises what `read_answer` and `parse_completion` raise."""
+        url, headers = self._endpoint.url, self._endpoint.headers
+        answer = await self._endpoint.session.send("POST", url, content=write_body(payload), headers=headers)
+        return parse_completion(await read_answer(answer), sent=payload)
+
+    def explain(self, error: Exception) -> Exception:
+        """Return the error, which has the endpoint's answer."""
+        return error
+
+
+def write_body(payload: Mapping[str, object]) -> bytes:
+    """Return the body of a request: all that is recorded of it but the address."""
+    return orjson.dumps({name: value for name, value in payload.items() if name != "endpoint"})
+
+
+def parse_completion(completion: Completion, *, sent: Mapping[str, object]) -> ModelReply:
+    """Return the text and counts of a completion. Cached tokens of a prompt have two names among providers."""
+
+    def open_member(members: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        value = members.get(name)
+        return value if isinstance(value, dict) else {}
+
+    body, choice = completion.body, completion.first
+    message, usage = open_member(choice, "message"), open_member(body, "usage")
+    details, model = open_member(usage, "prompt_tokens_details"), body.get("model")
+    spoken = split_reply(join_parts(message.get("content")), find_thoughts(message))
+    reply = ModelReply(
+        text=spoken.text,
+        thoughts=spoken.thoughts,
+        model=model if isinstance(model, str) else None,
+        prompt_tokens=parse_count(usage.get("prompt_tokens")),
+        completion_tokens=parse_count(usage.get("completion_tokens")),
+        cached_tokens=parse_count(details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
+        logprobs=pack_logprobs(choice.get("logprobs"), spoken.text) if "logprobs" in sent else None,
+    )
+    return check_ending(reply, choice.get("finish_reason"), message)
+
+
+def check_ending(reply: ModelReply, finish: object, message: Mapping[str, Any], *, ended_with: str = "") -> ModelReply:
+    """Return the reply, or raise that it was refused, filtered or broken off, with the tokens that it cost."""
+    if refusal := message.get("refusal"):
+        raise RefusedRequest(f"the model refused: {shorten(str(refusal))}", reply=replace(reply, text=str(refusal)))
+    if isinstance(finish, str) and finish in _REFUSALS:
+        raise RefusedRequest(f"{_REFUSALS[finish]}{ended_with and f' ({ended_with})'}", reply=reply)
+    if finish == "error":
+        raise UnusableReply("the endpoint broke the reply off with an error", reply=reply)
+    is_cut = finish == "length"
+    if reply.thoughts and not reply.text.strip() and not is_cut:
+        # Thoughts hold drafts of a reply at best, so nothing is read from them.
+        raise UnusableReply("the reply was empty: the model wrote everything in its thoughts", reply=reply)
+    return replace(reply, is_cut=is_cut)
 
 
 # --- embeddings
@@ -175,10 +252,7 @@ def make_embedding_model(name: str) -> EmbeddingModel:
 
         return EmbeddingModel(name=name, model=name, endpoint=name, embed=embed_documents)
     access = find_access(embeds=True)
-    client = openai.AsyncOpenAI(
-        api_key=access.key.get_secret_value(), base_url=access.endpoint, default_headers=access.headers
-    )
-    endpoint = open_endpoint(client, "/embeddings")
+    endpoint = open_endpoint(access, "/embeddings")
 
     async def embed(texts: Sequence[str]) -> ModelReply:
         # The encoding that OpenAI's own client asks for: a quarter of the size.

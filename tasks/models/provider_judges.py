@@ -26,6 +26,7 @@ import orjson
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableBinding, RunnableSequence
+from langchain_openai.chat_models.base import BaseChatOpenAI
 from pydantic import SecretStr
 
 from evalhouse.tasks.asking.batches import BatchLimits, BatchLine, BatchState, describe_lost
@@ -35,16 +36,25 @@ from evalhouse.tasks.judge.protocol import (
     JudgeError,
     ModelReply,
     ModelRequest,
+    hash_canonical,
 )
 from evalhouse.tasks.models.chat import (
+    VOTING,
     ChatModelJudge,
     choose_parameters,
-    find_model_window,
     make_compatible_judge,
     make_dialect,
 )
-from evalhouse.tasks.models.dialect import ErrorBody, StatusError, parse_error, parse_error_body
-from evalhouse.tasks.models.providers import Access, Provider, check_address, load_table, strip_credentials
+from evalhouse.tasks.models.dialect import FORMS, ErrorBody, StatusError, parse_error, parse_error_body
+from evalhouse.tasks.models.langchain_channel import LangChainChannel
+from evalhouse.tasks.models.providers import (
+    Access,
+    Provider,
+    call_factory,
+    check_address,
+    load_table,
+    strip_credentials,
+)
 from evalhouse.tasks.settings.environment import find_proxy
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import name_setting, note_secret, redact, shorten
@@ -66,17 +76,17 @@ _MAX_SCHEMAS = 64
 _MORE_TOKENS = 1.5
 
 
-class ProviderChannel:
-    """Asks one chat model of a provider; the `Channel` of a ChatModelJudge."""
+class ProviderChannel(LangChainChannel):
+    """Asks one chat model of a provider."""
 
     def __init__(
         self, provider: Provider, chat: BaseChatModel, invoke: Invoke | None = None, *, min_cached: int | None = None
     ) -> None:
         """Make a channel; the provider caches marked beginnings from `min_cached` tokens on, None for no marks."""
+        super().__init__(chat)
         self.min_cached = min_cached
         self.takes_seed = "seed" in provider.options
         self._provider = provider
-        self._chat = chat
         self._invoke: Invoke = invoke or (lambda messages, options: chat.ainvoke(messages, **options))
         self._schemas: dict[bytes, Mapping[str, Any]] = {}
         self._beginnings: set[int] = set()
@@ -184,6 +194,45 @@ def find_answer(error: BaseException) -> StatusError | None:
 # --- making a judge
 
 
+def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
+    """Return `module:factory`, the LangChain chat model that the factory returns; raises FatalJudgeError."""
+    chat = call_factory(name)
+    if not isinstance(chat, BaseChatModel):
+        raise FatalJudgeError(
+            f"{name} returned a {type(chat).__name__}; a judge's factory returns a LangChain chat model"
+        )
+    temperature, is_chat_openai = getattr(chat, "temperature", None), isinstance(chat, BaseChatOpenAI)
+    if settings.votes > 1 and temperature == 0 and not is_chat_openai:
+        raise FatalJudgeError(f"{name} returned a model of temperature 0, whose votes would all be equal; raise it")
+    if settings.reasoning_effort is not None and "reasoning_effort" not in type(chat).model_fields:
+        raise FatalJudgeError(
+            f"{name} returned a {type(chat).__name__}, which has no reasoning_effort; set what it has in the factory, "
+            f"and leave {name_setting('reasoning_effort')} out"
+        )
+    voting = VOTING if temperature == 0 and is_chat_openai else {}
+    takes_schemas = is_chat_openai and not getattr(chat, "use_responses_api", None)
+    model = str(getattr(chat, "model_name", None) or getattr(chat, "model", None) or type(chat).__name__)
+    # The factory's choices (temperature, address, …) are part of the key, for they may change a reply. LangChain's
+    # identifying parameters hold no secrets. A value that is not plain counts by its type: an object's text would have
+    # its address in it, and no recorded reply would ever be found again.
+    address = getattr(getattr(chat, "root_async_client", None), "base_url", None)
+    chosen = orjson.dumps(
+        [type(chat).__qualname__, str(address), dict(chat._identifying_params)],
+        default=lambda value: type(value).__qualname__,
+        option=orjson.OPT_NON_STR_KEYS,
+    )
+    return ChatModelJudge(
+        name=name,
+        channel=LangChainChannel(chat),
+        endpoint=name,
+        model=model,
+        parameters={} if settings.reasoning_effort is None else {"reasoning_effort": settings.reasoning_effort},
+        dialect=make_dialect(settings.votes, voting, FORMS[1:] if takes_schemas else FORMS[-1:]),
+        voting=voting,
+        keyed=hash_canonical(orjson.loads(chosen)),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Made:
     """A chat model with its address, and the call that closes its connections."""
@@ -236,18 +285,17 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
     parameters, voting = choose_parameters(settings)
     judge = ChatModelJudge(
         name=name,
-        chat=made.chat,
+        channel=ProviderChannel(
+            provider, made.chat, batches.invoke if batches else made.invoke, min_cached=provider.find_min_cached(model)
+        ),
         endpoint=strip_credentials(made.address) if "://" in made.address else made.address,
         model=model,
         parameters=parameters,
         dialect=make_dialect(settings.votes, voting, forms if made.structured else ["words"], max_tokens="max_tokens"),
         voting=voting,
-        channel=ProviderChannel(
-            provider, made.chat, batches.invoke if batches else made.invoke, min_cached=provider.find_min_cached(model)
-        ),
         variables=provider.variables,
         close=made.close,
-        window=find_model_window(made.chat),
+        window=(made.chat.profile or {}).get("max_input_tokens") or None,
     )
     if batches is not None:
         batches.judge, judge.batches = judge, batches

@@ -22,7 +22,8 @@ from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, Question, hash_canonical
 from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable, pack_logprobs
 from evalhouse.tasks.models import chat as chat_model
-from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge
+from evalhouse.tasks.models.chat import make_openai_judge
+from evalhouse.tasks.models.provider_judges import make_factory_judge
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 
 
@@ -298,7 +299,7 @@ async def ask(endpoint: Endpoint, judge: Any) -> ModelReply:  # noqa: ANN401  # 
 
 async def test_both_ways_send_the_option_and_read_the_same(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     short = await ask(endpoint, make_openai_judge("openai:judge", "judge", make_settings()))
-    monkeypatch.setattr(chat_model, "tracing_is_enabled", lambda: True)
+    monkeypatch.setattr(chat_model, "is_traced", lambda: True)
     long = await ask(endpoint, make_openai_judge("openai:judge", "judge", make_settings()))
     one, other = endpoint.stats.bodies
     assert one == {name: value for name, value in other.items() if name != "stream"}

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from dataset_files import read_all
 
-from evalhouse.tasks.datasets.records import write_samples
+from evalhouse.tasks.datasets.read import write_samples
 from evalhouse.tasks.datasets.values import DatasetError
 
 MILL = {"question": "What turns the mill?", "answer": "Wind.", "contexts": ["Wind turns it."]}

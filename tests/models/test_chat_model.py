@@ -3,6 +3,8 @@ short way to an endpoint sends and reads what LangChain's longer way would have 
 
 import asyncio
 import base64
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,15 +17,19 @@ import orjson
 import pytest
 from endpoint import Endpoint, Inject, Raw, running_endpoint
 from endpoint_replies import Fault
+from langchain_openai import ChatOpenAI
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
 from provider_calls import make_question
+from pydantic import SecretStr
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeFailed, Question
 from evalhouse.tasks.models import chat as chat_model
-from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
-from evalhouse.tasks.models.providers import strip_credentials
+from evalhouse.tasks.models.chat import ChatModelJudge, find_openai_window, make_openai_judge
+from evalhouse.tasks.models.openai_api import open_endpoint
+from evalhouse.tasks.models.provider_judges import make_factory_judge
+from evalhouse.tasks.models.providers import Access, strip_credentials
 from evalhouse.warehouse.messages import redact
 
 KEY = "sk-test-0123456789"
@@ -328,12 +334,6 @@ def test_a_factory_in_the_working_directory_is_found(tmp_path: Path, monkeypatch
     assert make_factory_judge("my_judge_here:make", make_settings()).model == "FakeListChatModel"
 
 
-def test_the_shorter_way_to_the_wire_is_what_langchain_calls() -> None:
-    """A newer client that has other parts must be noticed here, and not in a night's run."""
-    client = openai.AsyncOpenAI(api_key="k", base_url="http://x/v1")
-    assert {"default_headers", "auth_headers", "base_url"} <= set(dir(client))
-
-
 def make_judge(**settings: Any) -> ChatModelJudge:  # noqa: ANN401  # fields of RunSettings
     return make_openai_judge("openai:judge", "judge", make_settings(**settings))
 
@@ -351,7 +351,7 @@ async def test_both_ways_send_and_read_the_same(
 ) -> None:
     short = await reply_once(make_judge(**settings), make_question())
     # As with LangSmith's traces enabled, but without a server for them.
-    monkeypatch.setattr(chat_model, "tracing_is_enabled", lambda: True)
+    monkeypatch.setattr(chat_model, "is_traced", lambda: True)
     long = await reply_once(make_judge(**settings), make_question())
     one, other = endpoint.stats.bodies
     assert one == {name: value for name, value in other.items() if name != "stream"}
@@ -456,3 +456,47 @@ def test_a_factorys_model_that_can_only_repeat_itself_cannot_vote(monkeypatch: p
     monkeypatch.setattr(judge_factories, "make_odd", judge_factories.ColdChatModel)
     with pytest.raises(FatalJudgeError, match=r"temperature 0, whose votes would all be equal"):
         make_factory_judge("judge_factories:make_odd", make_settings(votes=3))
+
+
+@pytest.mark.parametrize(("variables", "own"), [
+    ({}, {}),
+    ({"OPENAI_ORG_ID": "org-1", "OPENAI_PROJECT_ID": "proj_2"}, {}),
+    ({"OPENAI_CUSTOM_HEADERS": "X-Team: search\nX-Tier : two:three\nnothing"}, {}),
+    ({}, {"Authorization": "Basic eDp5"}),
+])  # fmt: skip
+def test_headers_are_those_of_openais_client(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], own: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    access = Access(endpoint="http://x/v1", key=SecretStr("k"), headers=own, query={"api-version": "1"})
+    endpoint = open_endpoint(access, "/embeddings")
+    client = openai.AsyncOpenAI(api_key="k", base_url="http://x/v1", default_headers=own)
+    theirs = {**client.auth_headers, **client.default_headers}
+    about_it = [name for name in theirs if name.startswith(("X-Stainless", "User-Agent"))]
+    assert {**endpoint.headers, "User-Agent": ""} == {
+        name: value for name, value in theirs.items() if isinstance(value, str) and name not in about_it
+    } | {"User-Agent": ""}
+    assert str(endpoint.url) == "http://x/v1/embeddings?api-version=1"
+
+
+@pytest.mark.parametrize("model", ["gpt-4.1-mini", "gpt-4", "o3", "a-model-of-tomorrow"])
+def test_context_window_is_that_of_langchains_profile(model: str) -> None:
+    profile = ChatOpenAI(model=model, api_key=SecretStr("k")).profile or {}
+    assert find_openai_window(model) == profile.get("max_input_tokens")
+    assert (find_openai_window(model) is None) == (model == "a-model-of-tomorrow")
+
+
+def test_a_model_of_openai_is_made_without_langchain() -> None:
+    """Its import takes each process almost a second of CPU, and the calls go past it."""
+    script = (
+        "import sys\n"
+        "from evalhouse.tasks.models.make import make_judge\n"
+        "from evalhouse.tasks.models.openai_api import make_embedding_model\n"
+        "from evalhouse.tasks.settings.run import RunSettings\n"
+        "make_judge(RunSettings(dataset='d', judge='openai:gpt-4.1')), make_embedding_model('openai:e')\n"
+        "print({'openai', 'langsmith', 'langchain_core', 'langchain_openai'} & set(sys.modules))"
+    )
+    variables = {"OPENAI_API_KEY": "sk-1", "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=variables, check=False)
+    assert (ended.stdout, ended.stderr) == ("set()\n", "")

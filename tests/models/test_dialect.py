@@ -22,7 +22,8 @@ from evalhouse.flows.results.run_facts import describe_dropped
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.datasets.thoughts import Spoken, split_reply
 from evalhouse.tasks.judge.protocol import FatalJudgeError, Judge, JudgeFailed, UnsupportedParameter
-from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge
+from evalhouse.tasks.models.chat import ChatModelJudge
+from evalhouse.tasks.models.provider_judges import make_factory_judge
 from evalhouse.warehouse.store import Warehouse
 
 GOOD_2 = ["It is red.", "Its number is 2."]
