@@ -57,7 +57,7 @@ def expect(*tokens: Token, rubric: str = "accuracy", packed: str | None = "") ->
         # A ten of two tokens takes its share of the one by what follows it, and a one may have become a ten.
         ((*RATED, {"1": 0.9, "9": 0.1}, {"0": 0.8, "}": 0.2}, "}}"), 0.72 * 10 + 0.18 * 1 + 0.1 * 9, "100.0%"),
         ((*RATED, {"1": 0.9, "2": 0.1}, {"}}": 0.75, "0": 0.25}), 0.9 * 0.75 * 1 + 0.9 * 0.25 * 10 + 0.1 * 2, "100.0%"),
-        # A ten of one token leaves the one as it is.
+        # A ten of one token does not change the one.
         ((*RATED, {"9": 0.5, "10": 0.25, "1": 0.25}, "}}"), 7.25, "100.0%"),
     ],
 )  # fmt: skip

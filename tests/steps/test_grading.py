@@ -212,9 +212,9 @@ async def test_relevance_is_the_sum_over_thirty_and_not_what_the_judge_makes_of_
     final = read_row(work, "final")
     assert (final["said"], final["rule"]) == (0.95, "recomputed: the judge gave 0.95")
     assert (final["reason"], final["scale_min"], final["scale_max"]) == ("(9 + 8 + 7) / 30", 0, 1)
-    for number, (totals, said) in enumerate((({"final": 0.8}, 0.8), ({}, None)), start=1):
+    for number, (totals, judged) in enumerate((({"final": 0.8}, 0.8), ({}, None)), start=1):
         _, work = await grade_with(tmp_path / str(number), "relevance", judge_relevance(totals))
-        assert (read_row(work, "final")["said"], read_row(work, "final")["rule"]) == (said, None)
+        assert (read_row(work, "final")["said"], read_row(work, "final")["rule"]) == (judged, None)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -1,5 +1,5 @@
-"""Responses of an application on record: stored at once, moved in batches, one row a sample; those that are valid for a
-question, and the questions that have to be asked again; and each sample against the evaluation before.
+"""Responses of an application on record: stored at once, moved in batches, one row a sample, valid for a question or
+not; the questions that have to be asked again; and each sample against the evaluation before.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ EXCEPTIONS = {
     "tests/formulas/test_views_causes.py": r'"nowhere"|; said in T',
     "tests/formulas/test_views_causes_random.py": r'"nowhere"',
     "tests/formulas/test_views_earlier_support.py": r'"nowhere"',
-    "tests/targets/test_collect_changes.py": r'"asked anew"',
+    "tests/targets/test_collect_record.py": r'"asked anew"',
     "tests/formulas/test_lineage_grades.py": r', said |\["said"\]',
     "tests/ui/test_pair.py": r"no context says so",
     "tests/ui/test_analyst.py": r"no context says so",
