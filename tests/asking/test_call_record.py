@@ -274,7 +274,7 @@ async def test_no_question_waits_longer_for_another_process_than_a_reply_may_tak
     tmp_path: Path, warehouse: Warehouse, ends: bool
 ) -> None:
     judge = ScriptedJudge(say_good)
-    async with lay_out_run(tmp_path, make_settings(timeout_s=1.0), judge=judge) as live_run:
+    async with lay_out_run(tmp_path, make_settings(timeout_s=0.6), judge=judge) as live_run:
         holder = CallRecord(warehouse, "run-2")
         claim, hashes = live_run.asker.record.claim, list[str]()
 

@@ -94,6 +94,29 @@ def test_supporting_contexts_are_counted_one_by_one(
     assert [vote.agrees for vote in elected.votes] == agrees
 
 
+@pytest.mark.parametrize(
+    ("cast", "labels", "verdict", "is_tie"),
+    [
+        (cast_labels("TP", "FP"), ("TP", "FP"), "FP", True),
+        (cast_labels("FN", "TP"), ("TP", "FN"), "FN", True),
+        (cast_labels("TP", "FP", "TP", "FP"), ("TP", "FP"), "FP", True),
+        (cast_labels("TP", "FP", "TP", "TP"), ("TP", "FP"), "TP", False),
+        (cast_contexts({1}, ()), (), (), True),
+        (cast_contexts({1}, {1}, (), ()), (), (), True),
+        (cast_contexts({1}, {1}, {1}, ()), (), ("C1",), False),
+    ],
+)
+def test_a_tie_counts_as_the_stricter_verdict_and_is_named(
+    cast: Sequence[Vote], labels: tuple[str, ...], verdict: object, is_tie: bool
+) -> None:
+    elected = elect(cast, asked=len(cast), labels=labels)
+    assert elected is not None
+    assert (elected.verdict.label or elected.verdict.contexts) == verdict
+    assert elected.verdict.reason.startswith("by a tie, in which the stricter verdict counts") == is_tie
+    # One that did not vote could have settled it.
+    assert elect(cast[:1], asked=2, labels=labels) is None
+
+
 FOR_EACH = "by a majority for each context"
 FOR_NONE = "by a majority that it is supported, and by none for a context"
 

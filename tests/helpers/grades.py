@@ -12,6 +12,7 @@ from rows import fill, open_rows, score
 
 from evalhouse.prompts import Prompt, Rubric
 from evalhouse.tasks.grade import grade_sample, read_grades
+from evalhouse.tasks.measure import measure_sample
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 from evalhouse.warehouse.rows.samples import StoredSample
 
@@ -57,6 +58,19 @@ async def grade_with(
         work = make_work(sample or make_sample())
         await grade_sample(live_run, work)
     return judge, work
+
+
+async def measure(folder: Path, sample: StoredSample, *metrics: str) -> SampleWork:
+    """Measure one sample for these metrics; a judge that is asked anything fails the test."""
+
+    def refuse(_: object) -> str:
+        raise AssertionError("nothing is asked")
+
+    async with lay_out_run(folder, judge=ScriptedJudge(refuse), metrics=metrics) as live_run:
+        work = make_work(sample)
+        await measure_sample(live_run, work)
+        assert live_run.asker.counts.requests == 0
+    return work
 
 
 def read_ratings(work: SampleWork) -> dict[str, float]:

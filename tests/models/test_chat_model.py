@@ -80,7 +80,7 @@ async def test_request_and_reply_are_recorded_without_key_or_header(endpoint: En
 
 
 async def test_one_client_serves_all_calls_with_as_many_in_flight_as_allowed(tmp_path: Path) -> None:
-    with running_endpoint(latency=0.25) as endpoint:
+    with running_endpoint(latency=0.15) as endpoint:
         point_to(endpoint.base_url)
         await ask(tmp_path, *(make_question(number) for number in range(60)), concurrency=30)
         assert endpoint.stats.max_in_flight == 30

@@ -11,17 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
 import polars as pl
 import pytest
 from cli_house import write_dataset
 from cli_process import Place
-from grades import score_work
+from grades import flag, grade_with, measure, score_work
 from hypothesis import example, given
 from hypothesis import strategies as st
-from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, read_outcomes
+from live_runs import ScriptedJudge, lay_out_run, make_sample, read_outcomes
 
-from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.measure import describe_deaths, find_mark, measure_sample
 from evalhouse.tasks.measures import structured_answers as result_sets
@@ -34,7 +32,7 @@ from evalhouse.tasks.measures.structured_answers import (
     read_rows,
     run_on_tables,
 )
-from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
+from evalhouse.tasks.pipeline.live_run import make_work
 from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.store import Warehouse
@@ -403,7 +401,7 @@ async def test_a_bots_query_that_is_stopped_leaves_the_sample_unscored(
     monkeypatch.setattr(
         "evalhouse.tasks.measures.structured_answers.run_on_tables", partial(run_on_tables, timeout_s=0.3)
     )
-    work = await measure(tmp_path, make_pair(ALL, made))
+    work = await measure(tmp_path, make_pair(ALL, made), "result_set_match")
     (outcome,) = work.rows["outcomes"]
     assert (outcome["step"], outcome["reason"]) == ("result_sets", "measure_failed")
     assert str(outcome["detail"]).startswith(message)
@@ -429,18 +427,8 @@ def test_an_error_of_the_dataset_stops_the_run_and_is_not_the_bots(sample: Store
         compare_results(sample)
 
 
-async def measure(folder: Path, sample: StoredSample) -> SampleWork:
-    def refuse(_: object) -> str:
-        raise AssertionError("nothing is asked")
-
-    async with lay_out_run(folder, judge=ScriptedJudge(refuse), metrics=["result_set_match"]) as live_run:
-        work = make_work(sample)
-        await measure_sample(live_run, work)
-    return work
-
-
 async def test_a_score_is_the_f1_of_cells_in_any_order_unless_order_is_asked_for(tmp_path: Path) -> None:
-    work = await measure(tmp_path, make_pair(ALL, TURNED))
+    work = await measure(tmp_path, make_pair(ALL, TURNED), "result_set_match")
     assert read_outcomes(work) == {"result_sets": None}
     assert score_work(work, "result_set_match") == (1, None)
     assert score_work(work, "result_set_match", ordered=1)[0] == pytest.approx(1 / 3)
@@ -473,7 +461,7 @@ async def test_a_sample_is_marked_while_it_is_measured(tmp_path: Path, monkeypat
         return "no_answer"
 
     monkeypatch.setattr("evalhouse.tasks.measures.structured_answers.compare_results", look)
-    await measure(tmp_path, make_pair())
+    await measure(tmp_path, make_pair(), "result_set_match")
     assert seen == [b'"s1"\n']
 
 
@@ -503,18 +491,10 @@ async def test_anything_else_proves_nothing(sample: StoredSample) -> None:
     assert await prove_by_running(sample) is None
 
 
-async def grade(folder: Path, sample: StoredSample) -> tuple[ScriptedJudge, SampleWork]:
-    reply = {"sql_equivalence": {"reason": "Both list all ships.", "verdict": True}}
-    judge = ScriptedJudge(lambda _: orjson.dumps(reply).decode())
-    async with lay_out_run(folder, judge=judge, metrics=["faithfulness"]) as live_run:
-        live_run.rubrics = (PROMPTS["sql_equivalence"],)
-        work = make_work(sample)
-        await grade_sample(live_run, work)
-    return judge, work
-
-
 async def test_what_is_settled_by_running_costs_no_request(tmp_path: Path) -> None:
-    judge, work = await grade(tmp_path, make_pair(ALL, SOME))
+    judge, work = await grade_with(
+        tmp_path, "sql_equivalence", flag(True, "sql_equivalence"), sample=make_pair(ALL, SOME)
+    )
     assert judge.asked == []
     (row,) = work.rows["grades"]
     assert (row["rating"], row["said"], row["call_id"], row["rule"]) == (0, None, None, "settled by running both")
@@ -523,7 +503,7 @@ async def test_what_is_settled_by_running_costs_no_request(tmp_path: Path) -> No
 
 async def test_what_is_not_settled_is_asked_with_schema_and_both_queries(tmp_path: Path) -> None:
     sample = make_pair(ALL, TURNED, tables=SHIPS, schema="ship (id int, name text)")
-    judge, work = await grade(tmp_path, sample)
+    judge, work = await grade_with(tmp_path, "sql_equivalence", flag(True, "sql_equivalence"), sample=sample)
     (question,) = judge.asked
     assert question.data == {
         "question": sample.question, "schema": "ship (id int, name text)", "expected_sql": ALL, "sql": TURNED,

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grades import score_work
+from grades import measure, score_work
 from hypothesis import given
 from hypothesis import strategies as st
-from live_runs import ScriptedJudge, lay_out_run, make_sample, read_outcomes
+from live_runs import make_sample, read_outcomes
 from rows import fill, open_rows
 
 from evalhouse.tasks.judge.protocol import FatalJudgeError
-from evalhouse.tasks.measure import measure_sample
 from evalhouse.tasks.measures import overlap
 from evalhouse.tasks.measures import structured_answers as tool_calls
 from evalhouse.tasks.measures.overlap import KINDS, measure_overlap
 from evalhouse.tasks.measures.structured_answers import ToolCall, ToolCallError, grade_tool_calls, read_tool_calls
-from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
+from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.queries import read_query
 
 ASK = ToolCall(name="ask_tide", arguments={"harbour": "Quillon", "day": 1})
@@ -191,20 +190,15 @@ def test_anything_a_bot_sends_has_a_score(value: Any) -> None:  # noqa: ANN401
     assert 0 <= grade([ASK], read_tool_calls(value, strict=False))["any_order"] <= 1
 
 
-async def measure(folder: Path, *metrics: str, **metadata: object) -> SampleWork:
-    def refuse(_: object) -> str:
-        raise AssertionError("nothing is asked")
-
-    judge = ScriptedJudge(refuse)
-    async with lay_out_run(folder, judge=judge, metrics=metrics or ["tool_call_accuracy"]) as live_run:
-        work = make_work(make_sample(metadata_json=json.dumps(metadata)))
-        await measure_sample(live_run, work)
-    return work
+async def measure_calls(folder: Path, **metadata: object) -> SampleWork:
+    return await measure(folder, make_sample(metadata_json=json.dumps(metadata)), "tool_call_accuracy")
 
 
 async def test_a_samples_calls_are_scored_in_order_or_in_any(tmp_path: Path) -> None:
     expected = [SHAPES["Anthropic"], {"name": "list_ships"}]
-    work = await measure(tmp_path, expected_tool_calls=expected, tool_calls=[{"name": "list_ships"}, SHAPES["OpenAI"]])
+    work = await measure_calls(
+        tmp_path, expected_tool_calls=expected, tool_calls=[{"name": "list_ships"}, SHAPES["OpenAI"]]
+    )
     assert read_outcomes(work) == {"tool_calls": None}
     assert score_work(work, "tool_call_accuracy") == (0.5, None)
     assert score_work(work, "tool_call_accuracy", any_order=1) == (1, None)
@@ -220,7 +214,7 @@ async def test_a_samples_calls_are_scored_in_order_or_in_any(tmp_path: Path) -> 
     ({"expected_tool_calls": [], "turn": 1}, 1),
 ])  # fmt: skip
 async def test_no_call_differs_from_no_record(tmp_path: Path, metadata: dict[str, Any], expected: float | str) -> None:
-    work = await measure(tmp_path, **metadata)
+    work = await measure_calls(tmp_path, **metadata)
     assert score_work(work, "tool_call_accuracy") == (
         (None, expected) if isinstance(expected, str) else (expected, None)
     )
@@ -242,11 +236,11 @@ def test_a_dataset_has_a_column_that_any_row_has() -> None:
 async def test_malformed_expectations_stop_the_run_with_one_message_that_names_the_sample(tmp_path: Path) -> None:
     message = "sample s1, column expected_tool_calls: an expected tool call is .*; it must be "
     with pytest.raises(FatalJudgeError, match=message):
-        await measure(tmp_path, expected_tool_calls=[{"tool": "ask_tide"}], tool_calls=[])
+        await measure_calls(tmp_path, expected_tool_calls=[{"tool": "ask_tide"}], tool_calls=[])
 
 
 async def test_what_a_bot_made_never_stops_a_run(tmp_path: Path) -> None:
-    work = await measure(tmp_path, expected_tool_calls=[SHAPES["OpenAI"]], tool_calls="I would call ask_tide.")
+    work = await measure_calls(tmp_path, expected_tool_calls=[SHAPES["OpenAI"]], tool_calls="I would call ask_tide.")
     assert score_work(work, "tool_call_accuracy") == (0, None)
 
 
@@ -303,16 +297,8 @@ def test_any_two_texts_have_shares_and_equal_ones_agree(one: str, other: str) ->
         assert measure_overlap(one, one)["squad_exact_match"] == 1
 
 
-async def measure_texts(folder: Path, **changes: Any) -> SampleWork:  # noqa: ANN401
-    async with lay_out_run(folder, judge=ScriptedJudge(lambda _: "nothing is asked"), metrics=["bleu"]) as live_run:
-        work = make_work(make_sample(**changes))
-        await measure_sample(live_run, work)
-        assert live_run.asker.counts.requests == 0
-    return work
-
-
 async def test_a_sample_has_all_of_them_on_record(tmp_path: Path) -> None:
-    work = await measure_texts(tmp_path, answer="in Paris today", ground_truth="in Paris")
+    work = await measure(tmp_path, make_sample(answer="in Paris today", ground_truth="in Paris"), "bleu")
     expected = measure_overlap("in Paris today", "in Paris")
     assert {row["kind"]: row["value"] for row in work.rows["similarities"]} == expected
     for kind in KINDS:
@@ -325,5 +311,5 @@ async def test_a_sample_has_all_of_them_on_record(tmp_path: Path) -> None:
     ({"answer": None, "ground_truth": None}, "no_answer"),
 ])  # fmt: skip
 async def test_one_text_alone_has_no_score(tmp_path: Path, changes: dict[str, str | None], reason: str) -> None:
-    work = await measure_texts(tmp_path, **changes)
+    work = await measure(tmp_path, make_sample(**changes), "bleu")
     assert score_work(work, "rouge_l") == (None, reason)

@@ -38,7 +38,6 @@ from rows import fill, open_rows, read
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_plan
 from evalhouse.flows.preparing.request import resolve_settings
-from evalhouse.tasks.asking.verdicts import Verdict, Vote, elect
 from evalhouse.tasks.comparing.agreement import list_outsiders, measure_step
 from evalhouse.tasks.judge.protocol import (
     FatalJudgeError,
@@ -278,40 +277,6 @@ def test_a_jury_judges_the_steps_that_vote(text: str, call: str, judge: str) -> 
     stored = str(parse_judges(text))
     assert (stored, find_judge(stored, call)) == (text, judge)
     assert set(list_judges(stored)) <= {"openai:a", "anthropic:b", "lexical", "m:make", "openai:c"}
-
-
-def cast(*given: str | frozenset[str]) -> list[Vote]:
-    verdicts = [
-        Verdict(reason=f"reason {n}", label=one) if isinstance(one, str) else Verdict(reason="", contexts=tuple(one))
-        for n, one in enumerate(given, 1)
-    ]
-    return [Vote(number=n, verdict=verdict, call_id=f"call {n}") for n, verdict in enumerate(verdicts, 1)]
-
-
-C1, NONE = frozenset({"C1"}), frozenset[str]()
-
-
-@pytest.mark.parametrize(
-    ("given", "labels", "verdict", "is_tie"),
-    [
-        (("TP", "FP"), ("TP", "FP"), "FP", True),
-        (("FN", "TP"), ("TP", "FN"), "FN", True),
-        (("TP", "FP", "TP", "FP"), ("TP", "FP"), "FP", True),
-        (("TP", "FP", "TP", "TP"), ("TP", "FP"), "TP", False),
-        ((C1, NONE), (), (), True),
-        ((C1, C1, NONE, NONE), (), (), True),
-        ((C1, C1, C1, NONE), (), ("C1",), False),
-    ],
-)
-def test_a_tie_counts_as_the_stricter_verdict_and_is_named(
-    given: tuple[Any, ...], labels: tuple[str, ...], verdict: object, is_tie: bool
-) -> None:
-    elected = elect(cast(*given), asked=len(given), labels=labels)
-    assert elected is not None
-    assert (elected.verdict.label or elected.verdict.contexts) == verdict
-    assert elected.verdict.reason.startswith("by a tie, in which the stricter verdict counts") == is_tie
-    # One that did not vote could have settled it.
-    assert elect(cast(*given[:1]), asked=2, labels=labels) is None
 
 
 def draw_votes(errors: list[float], n_samples: int, seed: int) -> tuple[list[str], np.ndarray[Any, Any]]:

@@ -18,10 +18,11 @@ import pytest
 from cli_process import Place
 from receiving import TOKEN, serving
 from trace_files import TRACE, make_bot_trace, make_request, number_trace, write_lines
+from warehouse_runs import make_run
 from webhook import Webhook, serve_webhook
 
 from evalhouse.flows.publish import read_published, send_scores
-from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.rows.runs import find_run, insert_run
 from evalhouse.warehouse.store import Warehouse
 
 PROJECT = "9d1c7a52-0f1e-4b6e-8f0e-2d5f1f0c7a11"
@@ -49,11 +50,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Place
     run |= {"session_id": PROJECT, "end_time": "2026-03-14T12:00:01", "inputs": {"question": "When?"}}
     made = {"answer": INVENTED, "context": [{"page_content": "The ferry leaves at noon."}]}
     write_lines(folder / "runs.jsonl", [{**run, "outputs": made}])
-    write_lines(folder / "plain.jsonl", [{"question": "When?", "answer": "At noon.", "contexts": ["At noon."]}])
-    for name, form in (("spans", ["otel"]), ("runs", ["langsmith"]), ("plain", [])):
-        options = ["--format", *form] if form else []
-        done = place.call("run", f"{name}.jsonl", *options, "--judge", "lexical", "--label", name)
+    for name, form in (("spans", "otel"), ("runs", "langsmith")):
+        done = place.call("run", f"{name}.jsonl", "--format", form, "--judge", "lexical", "--label", name)
         assert done.status == 0, done.stderr
+    insert_run(Warehouse(str(folder / "evalhouse.duckdb")), make_run("p", label="plain", dataset="plain.jsonl"))
     return place
 
 
