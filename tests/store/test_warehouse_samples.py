@@ -6,10 +6,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from kept_open import let_go
 from warehouse_processes import count_rows, make_warehouse, run_script
 from warehouse_runs import make_run
 
+from evalhouse.warehouse.engine import connection
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows import samples
 from evalhouse.warehouse.rows.runs import find_run, insert_run
 from evalhouse.warehouse.rows.samples import (
     FAILURE_REASONS,
@@ -320,3 +323,31 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 def test_samples_of_half_a_megabyte_take_bounded_memory(tmp_path: Path) -> None:
     ended = run_script(_LONG, make_warehouse(tmp_path).location.path)
     assert int(ended.output) < 900, ended
+
+
+@pytest.mark.parametrize(
+    ("n_letters", "n_groups"),
+    [
+        pytest.param([900, 900], [3, 6], id="long-texts-stay-as-they-are-committed"),
+        pytest.param([1, 1], [1, 1], id="short-ones-are-merged"),
+        pytest.param([900, 1], [3, 4], id="short-ones-do-not-merge-the-long-ones-before"),
+    ],
+)
+def test_row_groups_of_long_texts_are_kept_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_letters: list[int], n_groups: list[int]
+) -> None:
+    """DuckDB reads up to 2,048 samples of a row group to give one of them."""
+    monkeypatch.setattr(samples, "PART_BYTES", 2_000)
+    monkeypatch.setattr(samples, "_COMMIT_BYTES", 4_000)
+    monkeypatch.setattr(samples, "VECTOR_ROWS", 20)
+    monkeypatch.setattr(connection, "_MERGED_BYTES", 100_000)
+    warehouse = make_warehouse(tmp_path)
+    let_go()  # row groups are merged when the file is closed
+    counts = []
+    for number, letters in enumerate(n_letters):
+        rows = [make_row(f"{number}.{row}", contexts=["x" * letters]) for row in range(12)]
+        load_rows(warehouse, f"r{number}", *rows)
+        insert_run(warehouse, make_run(f"later {number}"))
+        groups = "select count(distinct row_group_id) from pragma_storage_info('samples')"
+        counts.append(warehouse.read(groups).item())
+    assert counts == n_groups

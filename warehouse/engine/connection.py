@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import duckdb
 import polars as pl
@@ -34,6 +34,7 @@ from evalhouse.warehouse.errors import (
 )
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.messages import name_setting
+from evalhouse.warehouse.queries import read_query
 
 # Without these DuckDB reaches for the network when it is shown, say, an SQLite file.
 _Config = dict[str, str | bool | int | float | list[str]]
@@ -50,6 +51,10 @@ _FOR_WRITING: _Config = {
     "threads": 1,
     "memory_limit": "384MB",
 }
+VECTOR_ROWS: Final = 2_048
+"""DuckDB decompresses so many rows of a row group to read one of them: a gigabyte where a row has half a megabyte. So
+the row groups of long texts stay as they are committed. Merging them also takes time in the square of their bytes."""
+_MERGED_BYTES: Final = 32_000_000  # in smaller files any row groups may be merged
 _RETRY_S = 0.05
 # A kept reader delays writers by no more than this and its current query.
 _KEPT_S = 1.0
@@ -226,6 +231,8 @@ def _open_writer(location: Location, patience_s: float) -> Iterator[duckdb.DuckD
             if not _is_file(location):
                 _make_file(location)
             with closing(_connect(location, read_only=False, deadline=deadline)) as connection:
+                if location.path.stat().st_size > _MERGED_BYTES and _are_groups_apart(connection):
+                    keep_groups_apart(connection)
                 yield connection
         finally:
             lock.release()
@@ -253,6 +260,19 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
         kept.close()
     with _thread_lock(location, deadline), closing(_connect_reader(location, deadline)) as connection:
         yield connection
+
+
+def keep_groups_apart(connection: duckdb.DuckDBPyConnection) -> None:
+    """Let the checkpoints of a connection to a file merge no row groups."""
+    connection.execute("set max_vacuum_tasks = 0")
+
+
+def _are_groups_apart(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Return whether row groups of samples were kept apart; False for a file that has no samples."""
+    try:
+        return connection.execute(read_query("samples/are_apart")).fetchall() == [(True,)]
+    except duckdb.CatalogException:
+        return False
 
 
 def explain_failure(location: Location, error: duckdb.Error) -> WarehouseError:

@@ -11,6 +11,7 @@ again. The table `noise` follows the scores: whenever parent or noise run are sc
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -20,7 +21,14 @@ import duckdb
 import orjson
 import polars as pl
 
-from evalhouse.warehouse.engine.connection import explain_failure, lending, needing_room, to_frame
+from evalhouse.warehouse.engine.connection import (
+    VECTOR_ROWS,
+    explain_failure,
+    keep_groups_apart,
+    lending,
+    needing_room,
+    to_frame,
+)
 from evalhouse.warehouse.engine.locks import Scratch, remove_abandoned
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
 from evalhouse.warehouse.messages import hide_secrets
@@ -209,7 +217,7 @@ def take_in_samples(
     nothing when the run has its samples already, so that a repeated load is harmless.
     """
     last = _insert_ahead(warehouse, run_id, staging)
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+    with _writing(warehouse, run_id, staging) as connection:
         if beside is not None:
             write_batch(connection, beside)
         loaded = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
@@ -248,7 +256,7 @@ def fetch_earlier_scores(
 def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluster: str | None = None) -> None:
     """Replace the rows that a run has under the same ids by staged ones, in one transaction."""
     last = _insert_ahead(warehouse, run_id, staging)
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+    with _writing(warehouse, run_id, staging) as connection:
         connection.execute(
             "delete from run_samples where run_id = $run_id and ordinal in (select ordinal from read_parquet($parts))",
             {"run_id": run_id, "parts": staging.parts},
@@ -256,11 +264,20 @@ def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluste
         _insert_staged(connection, run_id, staging, last, cluster)
 
 
+@contextmanager
+def _writing(warehouse: Warehouse, run_id: str, staging: Staging) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open one transaction that inserts samples; those with long texts become a row group of their own."""
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+        if warehouse.location.lake is None and staging.bytes_of_row * VECTOR_ROWS > _COMMIT_BYTES:
+            keep_groups_apart(connection)
+        yield connection
+
+
 def _insert_ahead(warehouse: Warehouse, run_id: str, staging: Staging) -> list[str]:
     """Insert the texts of all parts that do not fit into one transaction together; return the parts of the last one."""
     *ahead, last = staging.group_parts() or [[]]
     for parts in ahead:
-        with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+        with _writing(warehouse, run_id, staging) as connection:
             _insert_texts(connection, staging, parts)
             connection.execute("drop table staged_ids")
     return last
