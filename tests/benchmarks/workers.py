@@ -31,10 +31,11 @@ sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 import psycopg  # noqa: E402
 from browser import open_browser  # noqa: E402
+from cli_house import make_rows, write_dataset  # noqa: E402
 from cli_process import finish  # noqa: E402
 from history_nights import METRICS, Size, write_nights  # noqa: E402
 from kill_runs import noting_endpoint  # noqa: E402
-from pool_house import POOL, PoolHouse, open_pool_house, write_samples  # noqa: E402
+from pool_house import POOL, PoolHouse, open_pool_house  # noqa: E402
 from postgres_server import PostgresServer, start_postgres  # noqa: E402
 from prefect_holder import close_session, open_session  # noqa: E402
 
@@ -139,8 +140,7 @@ def _count_started(house: PoolHouse) -> int:
 
 def run_once(house: PoolHouse, number: int, n_samples: int, *options: str) -> Pace:
     """One run over texts that were never asked before."""
-    path = house.folder / f"items-{number}.jsonl"
-    write_samples(path, n_samples, first=number * 10_000)
+    path = write_dataset(house.folder, make_rows(n_samples, first=number * 10_000), f"items-{number}.jsonl")
     house.endpoint.reset()
     cpu_s, began = _count_cpu(house), time.monotonic()
     arguments = ("run", path.name, "--judge", "openai:judge", "--pool", POOL, "--metrics", _METRICS)
@@ -163,10 +163,10 @@ def take_pictures(postgres: PostgresServer, n_samples: int) -> None:
     """Put pictures of two runs in Prefect into the guide: of one process, and of two workers, one of them killed."""
     options = ("--judge", "openai:judge", "--metrics", _METRICS)
     with open_house(postgres, "pictures", 0.3, has_pages=True) as house:
-        write_samples(house.folder / "handbook.jsonl", n_samples)
+        write_dataset(house.folder, make_rows(n_samples), "handbook.jsonl")
         finish(house.place.start("run", "handbook.jsonl", *options), timeout_s=1200)
         start_workers(house, 2)
-        write_samples(house.folder / "handbook.jsonl", n_samples, first=n_samples)
+        write_dataset(house.folder, make_rows(n_samples, first=n_samples + 1), "handbook.jsonl")
         process = house.place.start("run", "handbook.jsonl", *options, "--pool", POOL)
         house.wait_until(lambda: len(house.endpoint.settled) > n_samples * _CALLS * 1.5, process)
         next(worker for worker in house.workers if worker.is_busy()).kill()

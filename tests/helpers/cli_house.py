@@ -119,18 +119,19 @@ def _build_house(folder: Path, prefect_home: Path) -> House:
     return House(place=place, first=first, second=second)
 
 
-def make_rows(number: int) -> list[dict[str, Any]]:
-    """Samples about ships and berths, no two alike."""
+def make_rows(number: int, *, first: int = 1) -> list[dict[str, Any]]:
+    """Samples about ships and berths, no two of which share a text."""
     return [
         {
             "id": f"berth-{place}",
             "question": f"Which ship lies at berth {place}?",
             "answer": f"Ship number {place * 7} lies at berth {place}. It came on day {place}.",
             "ground_truth": f"Ship number {place * 7} lies at berth {place}.",
-            "contexts": [f"The list says that ship number {place * 7} lies at berth {place}.", "Ropes are sold here."],
+            "contexts": [f"The list says that ship number {place * 7} lies at berth {place}.",
+                         f"Ropes are sold at berth {place}."],
         }
-        for place in range(1, number + 1)
-    ]
+        for place in range(first, first + number)
+    ]  # fmt: skip
 
 
 def store_all(path: Path | str) -> None:

@@ -5,7 +5,6 @@ found in /proc."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -25,7 +24,6 @@ from evalhouse.warehouse.store import Warehouse
 
 POOL = "judges"
 TIMEOUT_S = 600.0
-SUBJECTS = ("The pump", "The lamp", "The planter", "The depot", "The warranty", "The filter", "The tariff")
 
 
 @dataclass(kw_only=True)
@@ -175,19 +173,3 @@ def open_pool_house(
         finally:
             for worker in house.workers:
                 worker.stop()
-
-
-def write_samples(path: Path, n_samples: int, *, first: int = 0) -> None:
-    """Samples of which no two share a text, so that every request is asked for one of them alone."""
-    with path.open("w", encoding="utf-8") as file:
-        for number in range(first, first + n_samples):
-            subject = f"{SUBJECTS[number % len(SUBJECTS)]} of item {number}"
-            facts = [f"{subject} costs {number + 100} euros.", f"{subject} lasts {number + 7} months."]
-            row = {
-                "id": f"s{number}",
-                "question": f"What is known about item {number}?",
-                "answer": f"{facts[0]} {subject} is blue.",
-                "ground_truth": " ".join(facts),
-                "contexts": [f"On item {number}: {facts[0]}", f"Also known of item {number}: {facts[1]}"],
-            }
-            file.write(f"{json.dumps(row)}\n")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import boto3
 import pytest
+from cli_house import make_rows, write_dataset
 from kill_runs import noting_endpoint
 from moto.server import ThreadedMotoServer
-from pool_house import POOL, TIMEOUT_S, open_pool_house, write_samples
+from pool_house import POOL, TIMEOUT_S, open_pool_house
 from postgres_server import PostgresServer
 
 pytestmark = [
@@ -51,7 +52,7 @@ def test_workers_that_share_a_bucket_and_a_prefect_server(
     bucket: dict[str, str], postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
-    write_samples(tmp_path / "items.jsonl", N_SAMPLES)
+    write_dataset(tmp_path, make_rows(N_SAMPLES), "items.jsonl")
     options = {"latency": 0.2, "max_in_flight": IN_FLIGHT}
     with noting_endpoint(**options) as endpoint:
         url = f"ducklake:{postgres.make_database('lake')}?data=s3://lake/evalhouse"

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from cli_house import make_rows, write_dataset
 from cli_process import Finished, finish
 from kill_runs import NotingEndpoint, noting_endpoint
-from pool_house import POOL, TIMEOUT_S, PoolHouse, Worker, open_pool_house, write_samples
+from pool_house import POOL, TIMEOUT_S, PoolHouse, Worker, open_pool_house
 from postgres_server import PostgresServer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc")
@@ -61,7 +62,7 @@ def pool_run(
     size: Size = request.param
     folder = tmp_path_factory.mktemp("pool")
     url = f"ducklake:{postgres.make_database(f'lake{size.n_samples}')}?data={folder / 'files'}"
-    write_samples(folder / "items.jsonl", size.n_samples)
+    write_dataset(folder, make_rows(size.n_samples), "items.jsonl")
     options = {"latency": 0.2, "max_in_flight": IN_FLIGHT}
     with pytest.MonkeyPatch.context() as patch, noting_endpoint(**options) as endpoint:
         patch.setenv("EVALHOUSE_STATE_DIR", str(folder / "state"))

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli_house import make_rows, write_dataset
 from cli_process import finish
 from kill_runs import NotingEndpoint, noting_endpoint
-from pool_house import POOL, TIMEOUT_S, PoolHouse, open_pool_house, write_samples
+from pool_house import POOL, TIMEOUT_S, PoolHouse, open_pool_house
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,8 +54,7 @@ def _name_lake(folder: Path, name: str) -> str:
 
 def _arguments(house: PoolHouse, *, first: int) -> tuple[str, ...]:
     """A run over two parts whose texts no other test has."""
-    path = house.folder / f"items-{first}.jsonl"
-    write_samples(path, N_SAMPLES, first=first)
+    path = write_dataset(house.folder, make_rows(N_SAMPLES, first=first), f"items-{first}.jsonl")
     return ("run", path.name, "--judge", "openai:judge", "--part-size", "20", "--json")
 
 

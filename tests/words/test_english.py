@@ -64,7 +64,6 @@ EXCEPTIONS = {
     "flows/trials/endpoint.py": r"said_at",
     "flows/ui/assets/cookbook.sql": r"\bsaid\b",
     "flows/ui/assets/document.html": r"is none",
-    "flows/ui/assets/pair_sample.html": r"is none",
     "flows/ui/assets/sql_result.html": r"is none",
     "tasks/grade.py": r"said=None",
     "tasks/models/serving.py": r"said_at",
@@ -92,7 +91,6 @@ EXCEPTIONS = {
     r"|how the water stands",  # and texts of samples
     "tests/models/test_served_models.py": r"\bsaid_at=",
     "tests/steps/test_grading.py": r'\["said"\]',
-    "tests/steps/test_rubrics.py": r"\.said\b",
     "tests/steps/test_result_sets.py": r'\.said\b|\["said"\]',
     "tests/commands/test_cli_compare.py": r'"n_anew"',
     "tests/comparing/test_compare_tables.py": r'"n_anew"',
@@ -100,12 +98,10 @@ EXCEPTIONS = {
     "tests/targets/test_collect.py": r"asked anew|n_asked_anew|lighthouse stands",  # and a text of a document
     # The rule `nowhere`, the value `asked anew`, and product texts that tests quote.
     "tests/formulas/test_views_causes.py": r'"nowhere"|; said in T',
-    "tests/formulas/test_views_causes_random.py": r'"nowhere"',
     "tests/formulas/test_views_earlier_support.py": r'"nowhere"',
     "tests/targets/test_collect_record.py": r'"asked anew"',
     "tests/formulas/test_lineage_grades.py": r', said |\["said"\]',
     "tests/ui/test_pair.py": r"no context says so",
-    "tests/ui/test_analyst.py": r"no context says so",
     # Texts of samples and of judges, and a user of the system.
     "tests/asking/test_usage.py": r"says the same in other",
     "tests/formulas/test_cookbook.py": r'"Nobody knows\."|row\["said"\]',
