@@ -6,7 +6,6 @@ Lists that are split are tested in `test_steps_split`.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -318,28 +317,6 @@ async def test_a_bug_beside_an_endpoint_that_is_down_lets_go_as_well(tmp_path: P
         ended = await run_all(live_run)
         assert type(ended[0]) is ValueError
         assert all(isinstance(result, Exception) for result in ended[1:3])
-
-
-async def test_stopping_ends_all_tasks_quickly_and_keeps_all_replies(tmp_path: Path) -> None:
-    with running_endpoint(latency=0.1) as endpoint:
-        point_to(endpoint.base_url)
-        async with lay_shard(tmp_path, None, n_samples=20, concurrency=8) as (live_run, _):
-            running = asyncio.create_task(run_all(live_run))
-            await asyncio.sleep(0.35)
-            sent = live_run.usage.requests
-            started = time.monotonic()
-            live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=1.0)
-            ended = await running
-            assert time.monotonic() - started < 1.0
-            assert {type(result) for result in ended[:4]} == {RunCancelled}
-        assert endpoint.stats.requests["/v1/chat/completions"] == sent
-        calls = read_calls(tmp_path)
-        assert [call["status"] for call in calls] == ["ok"] * sent
-        # A resumed run pays for none of them again.
-        async with lay_shard(tmp_path, None, n_samples=20, concurrency=64) as (live_run, _):
-            assert await run_all(live_run) == [None] * 5
-        assert endpoint.stats.requests["/v1/chat/completions"] == 120
-        assert endpoint.stats.duplicates == 0
 
 
 async def test_stopping_ends_prefects_wait_before_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,8 +71,8 @@ def judge(
     return asyncio.run(take())
 
 
-def test_every_request_about_a_sample_in_a_conversation_has_its_turns_and_the_words_for_them(tmp_path: Path) -> None:
-    scripted, _ = judge(tmp_path, make_sample(1, conversation_json=TALK))
+def test_a_sample_in_a_conversation_is_judged_with_its_turns(tmp_path: Path) -> None:
+    scripted, (work,) = judge(tmp_path, make_sample(1, conversation_json=TALK))
     assert {question.step for question in scripted.asked} == {
         "extract_answer", "extract_ground_truth", "classify", "attribute_answer", "attribute_ground_truth", "rank",
         "turns",
@@ -83,6 +83,17 @@ def test_every_request_about_a_sample_in_a_conversation_has_its_turns_and_the_wo
         assert "[T1] user: I am nine." in last.content
         assert "\n    [\\T1] user: I am ninety." in last.content, "no turn may pass for another"
         assert "<conversation>" in question.prompt.system
+    rows = {str(row["statement_id"]): row for row in work.rows["attributions"]}
+    columns = ("supported", "context_ranks", "joint_ranks", "turn_ranks")
+    assert {name: [rows[name][column] for column in columns] for name in ("A1", "A2", "G1")} == {
+        "A1": [True, [], [], [2]], "A2": [True, [], [1], [1]], "G1": [True, [1], [], []],
+    }, "turns that support a statement are kept apart from contexts"  # fmt: skip
+    verdicts = work.rows["turn_verdicts"]
+    assert [(row["statement_id"], row["label"], row["turn_ranks"]) for row in verdicts] == [
+        ("A1", "contradicts", [2]), ("A2", "consistent", []), ("U1", "ignored", [1]),
+    ]  # fmt: skip
+    assert verdicts[2]["statement"] == "The user is nine."
+    assert len({row["call_id"] for row in verdicts}) == 1
 
 
 @pytest.mark.parametrize("plan", ["separate", "fused"])
@@ -106,15 +117,6 @@ async def test_lexical_judge_is_not_asked_about_turns(tmp_path: Path) -> None:
     assert read_outcomes(work)["turns"] == "judge_not_suited"
     assert not work.rows.get("turn_verdicts")
     assert read_outcomes(work)["classify"] is None
-
-
-def test_turns_that_support_a_statement_are_kept_apart_from_contexts(tmp_path: Path) -> None:
-    _, (work,) = judge(tmp_path, make_sample(1, conversation_json=TALK))
-    rows = {str(row["statement_id"]): row for row in work.rows["attributions"]}
-    columns = ("supported", "context_ranks", "joint_ranks", "turn_ranks")
-    assert {name: [rows[name][column] for column in columns] for name in ("A1", "A2", "G1")} == {
-        "A1": [True, [], [], [2]], "A2": [True, [], [1], [1]], "G1": [True, [1], [], []],
-    }  # fmt: skip
 
 
 def test_where_nothing_was_retrieved_earlier_turns_may_support_a_statement(tmp_path: Path) -> None:
@@ -229,16 +231,6 @@ def test_metrics_of_turns_are_taken_where_they_are_named_alone() -> None:
 
     assert "turns" not in plan_run((), load_metrics()).steps
     assert plan_run(("turn_consistency",), load_metrics()).steps == {"extract_answer", "turns"}
-
-
-def test_verdicts_on_turns_are_written_with_their_call(tmp_path: Path) -> None:
-    _, (work,) = judge(tmp_path, make_sample(1, conversation_json=TALK))
-    rows = work.rows["turn_verdicts"]
-    assert [(row["statement_id"], row["label"], row["turn_ranks"]) for row in rows] == [
-        ("A1", "contradicts", [2]), ("A2", "consistent", []), ("U1", "ignored", [1]),
-    ]  # fmt: skip
-    assert rows[2]["statement"] == "The user is nine."
-    assert len({row["call_id"] for row in rows}) == 1
 
 
 GOOD: dict[str, Any] = {

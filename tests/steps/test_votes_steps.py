@@ -24,7 +24,6 @@ from live_runs import (
     judge_with,
     make_sample,
     make_settings,
-    read_calls,
     read_ids,
     read_labels,
     read_ranks,
@@ -95,16 +94,6 @@ async def test_steps_take_the_majority_and_keep_each_vote(tmp_path: Path) -> Non
     reasons = {str(row["statement_id"]): row["reason"] for row in work.rows["attributions"]}
     assert (reasons["A1"], reasons["G1"]) == ("three", "one")
     assert [question.vote for question in judge.asked if question.step.startswith("extract")] == [0, 0]
-
-
-async def test_verdicts_and_votes_name_calls_that_are_on_record(tmp_path: Path) -> None:
-    judge, work = await judge_with(tmp_path, {}, votes=3)
-    calls = {call["call_id"]: call["step"] for call in read_calls(tmp_path)}
-    assert len(calls) == len(judge.asked) == 2 + 3 * 4
-    assert all(calls[row["call_id"]].startswith(str(row["step"])) for row in work.rows["votes"])
-    voted = {row["call_id"] for row in work.rows["votes"]}
-    for table in ("classifications", "attributions", "context_verdicts"):
-        assert {row["call_id"] for row in work.rows[table]} <= voted
 
 
 async def judge_in_parts(

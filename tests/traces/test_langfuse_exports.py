@@ -220,26 +220,38 @@ def test_a_service_without_a_name_has_none(tmp_path: Path) -> None:
     assert "service" not in _read(tmp_path, {**make_langfuse_trace(), "metadata": metadata}).metadata
 
 
+def _make_documents() -> list[Row]:
+    documents: list[Row] = _make_rows()[1]["output"]
+    return documents
+
+
+def _number_texts(make: Callable[[int, str], Row]) -> list[Row]:
+    return [make(place, text) for place, text in enumerate(TEXTS, 1)]
+
+
 @pytest.mark.parametrize(
-    "output",
+    ("changes", "are_documents"),
     [
-        [{"id": None, "page_content": text, "metadata": {"id": f"d{place}"}} for place, text in enumerate(TEXTS, 1)],
-        [
-            {"node": {"id_": f"d{place}", "text": text, "metadata": {}, "class_name": "TextNode"}, "score": 0.5}
-            for place, text in enumerate(TEXTS, 1)
-        ],
-        [
-            {"node": {"id_": f"d{place}", "text_resource": {"text": text, "path": None}}, "score": 0.5}
-            for place, text in enumerate(TEXTS, 1)
-        ],
+        # Before Langfuse had a type for retrievers they were SPANs: of LangChain, and two of LlamaIndex.
+        ({"type": "SPAN", "output": json.dumps(_number_texts(
+            lambda place, text: {"id": None, "page_content": text, "metadata": {"id": f"d{place}"}}))}, True),
+        ({"type": "SPAN", "output": json.dumps(_number_texts(
+            lambda place, text: {"node": {"id_": f"d{place}", "text": text, "metadata": {}}, "score": 0.5}))}, True),
+        ({"type": "SPAN", "output": json.dumps(_number_texts(
+            lambda place, text: {"node": {"id_": f"d{place}", "text_resource": {"text": text}}, "score": 0.5}))}, True),
+        ({"output": {"documents": _make_documents(), "took_ms": 3}}, True),
+        ({"output": {"results": _make_documents(), "took_ms": 3}}, True),
+        ({"type": "SPAN", "output": [{"role": "tool", "content": "Not a document.", "metadata": {}}]}, False),
+        ({"type": "SPAN", "output": [{"title": "A page", "href": "https://example.org", "metadata": {}}]}, False),
     ],
-    ids=["langchain", "llamaindex", "llamaindex-resource"],
-)
-def test_a_step_that_gave_out_documents_retrieved_them(tmp_path: Path, output: list[Row]) -> None:
-    """Before Langfuse had a type for retrievers they were SPANs."""
+)  # fmt: skip
+def test_documents_are_those_that_a_step_gave_out(tmp_path: Path, changes: Row, are_documents: bool) -> None:
     outer, retriever, model = _make_rows()
-    rows = [outer, {**retriever, "type": "SPAN", "output": json.dumps(output)}, model]
-    check_bot(_read(tmp_path, *rows), ids=["d1", "d2"])
+    sample = _read(tmp_path, outer, {**retriever, **changes}, model)
+    if are_documents:
+        check_bot(sample, ids=["d1", "d2"])
+    else:
+        assert sample.contexts is None
 
 
 def test_what_a_reranker_left_are_the_contexts(tmp_path: Path) -> None:
@@ -248,25 +260,6 @@ def test_what_a_reranker_left_are_the_contexts(tmp_path: Path) -> None:
     times = {"startTime": NOON.format(1), "endTime": NOON.format(2)}
     reranker = {**retriever, **times, "id": "o3", "type": "SPAN", "name": "cohere-rerank", "output": left}
     assert _read(tmp_path, outer, retriever, reranker, model).contexts == TEXTS[1:]
-
-
-@pytest.mark.parametrize(
-    "output",
-    [
-        [{"role": "tool", "content": "Not a document.", "metadata": {}}],
-        [{"title": "A page", "href": "https://example.org", "metadata": {}}],
-    ],
-)
-def test_messages_and_pages_are_not_documents(tmp_path: Path, output: list[Row]) -> None:
-    outer, retriever, model = _make_rows()
-    assert _read(tmp_path, outer, {**retriever, "type": "SPAN", "output": output}, model).contexts is None
-
-
-@pytest.mark.parametrize("name", ["documents", "results"])
-def test_a_retriever_may_give_its_documents_out_by_a_name(tmp_path: Path, name: str) -> None:
-    outer, retriever, model = _make_rows()
-    rows = [outer, {**retriever, "output": {name: retriever["output"], "took_ms": 3}}, model]
-    check_bot(_read(tmp_path, *rows), ids=["d1", "d2"])
 
 
 def test_a_tool_is_called_by_its_name_and_not_by_that_of_the_observation(tmp_path: Path) -> None:
