@@ -19,7 +19,7 @@ from endpoint import Endpoint, Inject, Raw, running_endpoint
 from endpoint_replies import Fault
 from langchain_openai import ChatOpenAI
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
-from provider_calls import make_question
+from provider_calls import ask, make_question
 from pydantic import SecretStr
 
 from evalhouse.prompts import Item
@@ -34,14 +34,6 @@ from evalhouse.warehouse.messages import redact
 
 KEY = "sk-test-0123456789"
 CHAT = "/v1/chat/completions"
-
-
-async def ask(folder: Path, *questions: Question, **settings: Any) -> list[Any]:  # noqa: ANN401
-    """Ask all at once; a value or an error for each."""
-    async with lay_out_run(folder, make_settings(**settings)) as live_run:
-        asked = (live_run.asker.ask(question, read_statements) for question in questions)
-        results = await asyncio.gather(*asked, return_exceptions=True)
-    return [result if isinstance(result, BaseException) else result.value for result in results]
 
 
 async def test_the_wire_shape(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -82,7 +74,9 @@ async def test_request_and_reply_are_recorded_without_key_or_header(endpoint: En
 async def test_one_client_serves_all_calls_with_as_many_in_flight_as_allowed(tmp_path: Path) -> None:
     with running_endpoint(latency=0.15) as endpoint:
         point_to(endpoint.base_url)
-        await ask(tmp_path, *(make_question(number) for number in range(60)), concurrency=30)
+        async with lay_out_run(tmp_path, make_settings(concurrency=30)) as live_run:
+            asked = (live_run.asker.ask(make_question(number), read_statements) for number in range(60))
+            await asyncio.gather(*asked)
         assert endpoint.stats.max_in_flight == 30
         assert endpoint.stats.requests[CHAT] == 60
 
