@@ -30,7 +30,7 @@ class Nights:
     def change(self, sql: str) -> None:
         with duckdb.connect(self.path) as connection:
             connection.execute(sql)
-            derive_all(connection)
+            derive_all(connection, ["scores", "costs"])
 
     def set_status(self, status: str) -> None:
         with duckdb.connect(self.path) as connection:

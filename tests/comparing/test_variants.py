@@ -79,7 +79,7 @@ def add_run(
                 f"select $run_id, 's' || n, $metric, {scores.get(metric, SCORE)}, '1', $better from {numbers}",
                 {"run_id": name, "metric": metric, "better": better},
             )
-        derive(connection, [name])
+        derive(connection, [name], ["scores"])
     return find_run(store, name)
 
 

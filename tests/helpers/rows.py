@@ -24,7 +24,7 @@ import evalhouse.warehouse
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, resolve_parameters, view_scripts
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS
-from evalhouse.warehouse.store import Warehouse, derive
+from evalhouse.warehouse.store import RESTS_ON, Part, Warehouse, derive
 
 Row = Mapping[str, object]
 Labels = Sequence[str]
@@ -35,9 +35,12 @@ class Together(tuple[int, ...]):
     """The ranks of contexts that support a statement only together, in a Support."""
 
 
-_READS_DERIVED = re.compile(
-    r"\b(?:run_scores|run_causes|run_costs|sample_causes|score_history|score_chain|corrected_scores)\b"
-)
+_DERIVED: Mapping[Part, re.Pattern[str]] = {
+    "scores": re.compile(r"\b(?:run_scores|score_history|score_chain|corrected_scores)\b"),
+    "causes": re.compile(r"\b(?:run_causes|sample_causes)\b"),
+    "costs": re.compile(r"\brun_costs\b"),
+}
+"""The views that read each derived part."""
 # So many rows are read faster as text than as a frame.
 _FEW = 6
 _TO_COME = "a run whose row is yet to come"
@@ -206,9 +209,9 @@ class RowsToCome:
         return warehouse
 
 
-def derive_all(con: duckdb.DuckDBPyConnection) -> None:
-    """Compute means, causes and costs of all runs, as the runs themselves do when they end."""
-    derive(con, [run_id for (run_id,) in con.execute("select run_id from runs").fetchall()])
+def derive_all(con: duckdb.DuckDBPyConnection, parts: Collection[Part] = tuple(RESTS_ON)) -> None:
+    """Compute means, causes and costs of all runs, as the runs themselves do when they end. The causes take longest."""
+    derive(con, [run_id for (run_id,) in con.execute("select run_id from runs").fetchall()], parts)
 
 
 def add_samples(con: duckdb.DuckDBPyConnection, *samples: Sample, run_id: str = "r") -> None:
@@ -310,8 +313,8 @@ def reason_of(metric: str, sample: Sample, **settings: float) -> str:
 
 def read(con: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, object]]:
     """Rows of a query as dictionaries, after what it reads has been derived."""
-    if _READS_DERIVED.search(sql):
-        derive_all(con)
+    if parts := [part for part, views in _DERIVED.items() if views.search(sql)]:
+        derive_all(con, parts)
     return con.sql(sql).pl().to_dicts()
 
 

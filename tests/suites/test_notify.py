@@ -85,7 +85,7 @@ def add_night(store: Warehouse, run_id: str, minute: int, scores: dict[str, list
             "values (?, ?, ?, ?, ?, ?)",
             rows,
         )
-        derive_all(connection)
+        derive_all(connection, ["scores"])
 
 
 def make_ended(**columns: object) -> RunRow:

@@ -48,7 +48,7 @@ def add_night(store: Warehouse, run_id: str, minute: int, value: str = "0.9", **
             f"select '{run_id}', 's' || n, metric, {value}, '1' from {numbers}, unnest($metrics) as of (metric)",
             {"metrics": list(METRICS)},
         )
-        derive(connection, [run_id])
+        derive(connection, [run_id], ["scores"])
     return find_run(store, run_id)
 
 
