@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from endpoint import Inject, Raw, Window, running_endpoint
+from endpoint import Endpoint, Inject, Raw, Window
 from hypothesis import given
 from hypothesis import strategies as st
-from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_outcomes
-from provider_calls import KEY, ask, make_question
+from live_runs import judge_samples, lay_out_run, make_sample, make_settings, read_outcomes
+from provider_calls import ask, make_question
 from virtual_time import in_virtual_time, read_clock, run_virtually
 
 from evalhouse.flows.results.progress import describe_progress
@@ -499,23 +499,23 @@ def test_a_time_to_wait_is_written_for_people(seconds: float, text: str) -> None
     assert write_span(seconds) == text
 
 
-async def test_wait_is_reported_while_it_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with running_endpoint(script={"extract": lambda _: Inject(fault="rate_limit")}, retry_after=600) as endpoint:
-        point_to(endpoint.base_url, KEY)
-        async with lay_out_run(tmp_path, make_settings()) as live_run:
-            live_run.progress.n_samples = 1
-            with caplog.at_level(logging.WARNING, logger="evalhouse.tasks.asking.limits"):
-                asked = [
-                    asyncio.create_task(live_run.asker.ask(make_question(number), read_statements))
-                    for number in range(4)
-                ]
-                deadline = time.monotonic() + 10
-                while "waiting" not in describe_progress(live_run) and time.monotonic() < deadline:
-                    await asyncio.sleep(0.05)
-            shown = describe_progress(live_run)
-            for one in asked:
-                one.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+async def test_wait_is_reported_while_it_lasts(
+    endpoint: Endpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint.configure(script={"extract": lambda _: Inject(fault="rate_limit")}, retry_after=600)
+    async with lay_out_run(tmp_path, make_settings()) as live_run:
+        live_run.progress.n_samples = 1
+        with caplog.at_level(logging.WARNING, logger="evalhouse.tasks.asking.limits"):
+            asked = [
+                asyncio.create_task(live_run.asker.ask(make_question(number), read_statements)) for number in range(4)
+            ]
+            deadline = time.monotonic() + 10
+            while "waiting" not in describe_progress(live_run) and time.monotonic() < deadline:
+                await asyncio.sleep(0.05)
+        shown = describe_progress(live_run)
+        for one in asked:
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
     assert "0/1 samples\nwaiting 1" in shown or "0/1 samples\nwaiting 9:5" in shown
     assert "openai:judge asks to wait (status 429: Rate limit reached" in shown
     assert 1 <= len(caplog.records) <= 2  # once to a log, not once a question
@@ -530,18 +530,19 @@ REFUSALS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.usefixtures("quick_backoff")
 @pytest.mark.parametrize("refusal", REFUSALS)
-async def test_samples_are_given_up_with_the_reason_when_the_wait_is_too_long(tmp_path: Path, refusal: str) -> None:
+async def test_samples_are_given_up_with_the_reason_when_the_wait_is_too_long(
+    endpoint: Endpoint, tmp_path: Path, refusal: str
+) -> None:
     def refuse(_: object) -> Raw:
         return Raw(body={"error": {"message": "slow down"}}, **REFUSALS[refusal])
 
     script = dict.fromkeys(("extract", "rank", "classify", "attribute"), refuse)
-    with running_endpoint(script=script) as endpoint:
-        point_to(endpoint.base_url, KEY)
-        started = time.monotonic()
-        async with lay_out_run(tmp_path, make_settings(max_wait_s=1.0, concurrency=4)) as live_run:
-            works = await judge_samples(live_run, [make_sample(number) for number in range(20)])
-        assert time.monotonic() - started < 15
-        n_requests = endpoint.stats.statuses[429]
+    endpoint.configure(script=script)
+    started = time.monotonic()
+    async with lay_out_run(tmp_path, make_settings(max_wait_s=1.0, concurrency=4)) as live_run:
+        works = await judge_samples(live_run, [make_sample(number) for number in range(20)])
+    assert time.monotonic() - started < 15
+    n_requests = endpoint.stats.statuses[429]
     for work in works:
         assert read_outcomes(work)["extract_answer"] == "judge_failed"
         assert read_outcomes(work)["rank"] == "judge_failed"
@@ -550,23 +551,21 @@ async def test_samples_are_given_up_with_the_reason_when_the_wait_is_too_long(tm
     assert n_requests < 80
 
 
-async def test_a_question_that_alone_is_refused_is_given_up_alone(tmp_path: Path) -> None:
-    with running_endpoint(script={"extract": [Inject(fault="rate_limit")]}, retry_after=3.0) as endpoint:
-        point_to(endpoint.base_url, KEY)
-        (error,) = await ask(tmp_path, max_wait_s=2.0)
-        assert isinstance(error, JudgeFailed)
-        assert "asks to wait (status 429" in str(error)
+async def test_a_question_that_alone_is_refused_is_given_up_alone(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(script={"extract": [Inject(fault="rate_limit")]}, retry_after=3.0)
+    (error,) = await ask(tmp_path, max_wait_s=2.0)
+    assert isinstance(error, JudgeFailed)
+    assert "asks to wait (status 429" in str(error)
 
 
 @pytest.mark.parametrize(("window", "retry_after"), [("fixed", None), ("bucket", 1.0)])
 async def test_run_finds_limit_of_requests_with_few_refusals(
-    tmp_path: Path, window: Window, retry_after: float | None
+    endpoint: Endpoint, tmp_path: Path, window: Window, retry_after: float | None
 ) -> None:
     limits = {"rpm": 40, "rpm_window_s": 0.6, "window": window}
-    with running_endpoint(latency=0.02, retry_after=retry_after, **limits) as endpoint:
-        point_to(endpoint.base_url)
-        async with lay_out_run(tmp_path, make_settings(concurrency=16)) as live_run:
-            asked = (live_run.asker.ask(make_question(number), read_statements) for number in range(96))
-            await asyncio.gather(*asked)
-        assert endpoint.stats.statuses[200] == 96
-        assert endpoint.stats.statuses[429] <= 24
+    endpoint.configure(latency=0.02, retry_after=retry_after, **limits)
+    async with lay_out_run(tmp_path, make_settings(concurrency=16)) as live_run:
+        asked = (live_run.asker.ask(make_question(number), read_statements) for number in range(96))
+        await asyncio.gather(*asked)
+    assert endpoint.stats.statuses[200] == 96
+    assert endpoint.stats.statuses[429] <= 24

@@ -122,16 +122,13 @@ def draw_items(draw: st.DrawFn) -> list[Item]:
 
 
 @given(items=draw_items(), most=st.integers(1, 400))
-def test_splitting_loses_moves_and_cuts_nothing(items: list[Item], most: int) -> None:
+def test_splitting_loses_nothing_and_a_group_ends_only_where_the_next_item_has_no_room(
+    items: list[Item], most: int
+) -> None:
     groups = split_by_tokens(items, most)
     assert [item for group in groups for item in group] == items
     assert all(groups)
     assert all(estimate_items(group) <= most for group in groups if len(group) > 1)
-
-
-@given(items=draw_items(), most=st.integers(1, 400))
-def test_a_group_ends_only_where_the_next_item_has_no_room(items: list[Item], most: int) -> None:
-    groups = split_by_tokens(items, most)
     for group, following in pairwise(groups):
         assert estimate_items([*group, following[0]]) > most
 

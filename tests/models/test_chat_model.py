@@ -16,7 +16,6 @@ import openai
 import orjson
 import pytest
 from endpoint import Endpoint, Inject, Raw, running_endpoint
-from endpoint_replies import Fault
 from langchain_openai import ChatOpenAI
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
 from provider_calls import ask, make_question
@@ -71,14 +70,15 @@ async def test_request_and_reply_are_recorded_without_key_or_header(endpoint: En
     assert "authorization" not in str(call).lower()
 
 
-async def test_one_client_serves_all_calls_with_as_many_in_flight_as_allowed(tmp_path: Path) -> None:
-    with running_endpoint(latency=0.15) as endpoint:
-        point_to(endpoint.base_url)
-        async with lay_out_run(tmp_path, make_settings(concurrency=30)) as live_run:
-            asked = (live_run.asker.ask(make_question(number), read_statements) for number in range(60))
-            await asyncio.gather(*asked)
-        assert endpoint.stats.max_in_flight == 30
-        assert endpoint.stats.requests[CHAT] == 60
+async def test_one_client_serves_all_calls_with_as_many_in_flight_as_allowed(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    endpoint.configure(latency=0.15)
+    async with lay_out_run(tmp_path, make_settings(concurrency=30)) as live_run:
+        asked = (live_run.asker.ask(make_question(number), read_statements) for number in range(60))
+        await asyncio.gather(*asked)
+    assert endpoint.stats.max_in_flight == 30
+    assert endpoint.stats.requests[CHAT] == 60
 
 
 @pytest.mark.parametrize(("changes", "same"), [
@@ -119,24 +119,6 @@ async def test_what_is_asked_for_again_is_named_behind_the_data(endpoint: Endpoi
     messages: Any = request.payload["messages"]
     assert messages[-1]["content"].endswith(">\n\nGive verdicts for these ids only: A2, G1. Please.")
     await judge.close()
-
-
-BAD_BODIES = ("truncated", "empty", "length")
-PASSING = ("rate_limit", "server_error", "unavailable", "reset")
-
-
-@pytest.mark.usefixtures("quick_backoff")
-@pytest.mark.parametrize("fault", BAD_BODIES + PASSING)
-async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path, fault: Fault) -> None:
-    endpoint.configure(script={"extract": [Inject(fault=fault)]}, retry_after=0.02)
-    assert await ask(tmp_path, make_question()) == [["It is red.", "Its number is 1."]]
-    first, second = read_calls(tmp_path)
-    assert (first["status"], second["status"]) == ("error", "ok")
-    assert (first["attempts"], second["attempts"]) == (1, 2)
-    assert first["error"]
-    assert (first["reply"] is not None) is (fault in BAD_BODIES)
-    notes = ["could not be used" in body["messages"][-1]["content"] for body in endpoint.stats.bodies]
-    assert notes == [False, fault in BAD_BODIES]
 
 
 @pytest.mark.usefixtures("quick_backoff")
@@ -229,13 +211,12 @@ async def test_what_is_asked_a_third_time_is_not_asked_in_the_same_words_and_at_
     assert len(set(sent[2:])) == 3
 
 
-async def test_a_text_reply_and_a_schema_reply_are_the_same_question(tmp_path: Path) -> None:
-    with running_endpoint(no_json_schema=True) as endpoint:
-        point_to(endpoint.base_url)
-        await ask(tmp_path, make_question())
-        endpoint.configure(no_json_schema=False)
-        await ask(tmp_path, make_question())
-        assert endpoint.stats.statuses[200] == 1
+async def test_a_text_reply_and_a_schema_reply_are_the_same_question(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(no_json_schema=True)
+    await ask(tmp_path, make_question())
+    endpoint.configure(no_json_schema=False)
+    await ask(tmp_path, make_question())
+    assert endpoint.stats.statuses[200] == 1
 
 
 async def test_login_in_the_address_replaces_the_key_and_is_not_stored(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import judge_factories
 import orjson
 import pytest
-from endpoint import Asked, Endpoint, Raw, running_endpoint
+from endpoint import Asked, Endpoint, Raw
 from langchain_core.messages import AIMessage
-from live_runs import lay_out_run, make_settings, point_to, read_calls
-from provider_calls import GOOD, KEY, ask, make_question
+from live_runs import lay_out_run, make_settings, read_calls
+from provider_calls import GOOD, ask, make_question
 
 from evalhouse.flows.results.run_facts import describe_dropped
 from evalhouse.tasks.asking.verdicts import read_statements
@@ -125,15 +125,14 @@ async def test_a_stubborn_endpoint_is_asked_for_words_alone(endpoint: Endpoint, 
     assert last["messages"][0]["content"] == f"{system['content']}\n\n{first['content']}"
 
 
-async def test_requests_in_flight_learn_of_a_refusal_together(tmp_path: Path) -> None:
-    with running_endpoint(no_temperature=True, latency=0.01) as endpoint:
-        point_to(endpoint.base_url, KEY)
-        async with lay_out_run(tmp_path, make_settings(concurrency=4, attempts=1, temperature=0.3)) as live_run:
-            asked = (live_run.asker.ask(make_question(number), read_statements) for number in range(40))
-            assert len(await asyncio.gather(*asked)) == 40
-            assert [item.option for item in read_dropped(live_run.asker.judge)] == ["temperature"]
-        assert endpoint.stats.statuses[200] == 40
-        assert endpoint.stats.statuses[400] <= 4
+async def test_requests_in_flight_learn_of_a_refusal_together(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(no_temperature=True, latency=0.01)
+    async with lay_out_run(tmp_path, make_settings(concurrency=4, attempts=1, temperature=0.3)) as live_run:
+        asked = (live_run.asker.ask(make_question(number), read_statements) for number in range(40))
+        assert len(await asyncio.gather(*asked)) == 40
+        assert [item.option for item in read_dropped(live_run.asker.judge)] == ["temperature"]
+    assert endpoint.stats.statuses[200] == 40
+    assert endpoint.stats.statuses[400] <= 4
 
 
 @pytest.mark.parametrize(("most", "sent"), [(20, [20, 20]), (5, [20, 5, 5]), (0, [20, 5, None, None])])  # fmt: skip
@@ -244,10 +243,11 @@ def complete(message: dict[str, Any], finish: str = "stop") -> Raw:
         {"content": [{"type": "thinking", "thinking": [{"text": DRAFT}]}, {"type": "text", "text": REPLY}]},  # Mistral
     ],
 )
-async def test_thoughts_are_recorded_apart_and_paid_for(tmp_path: Path, message: dict[str, Any]) -> None:
-    with running_endpoint(script={"extract": [complete(message)]}) as endpoint:
-        point_to(endpoint.base_url, KEY)
-        assert await ask(tmp_path) == [GOOD]
+async def test_thoughts_are_recorded_apart_and_paid_for(
+    endpoint: Endpoint, tmp_path: Path, message: dict[str, Any]
+) -> None:
+    endpoint.configure(script={"extract": [complete(message)]})
+    assert await ask(tmp_path) == [GOOD]
     (call,) = read_calls(tmp_path)
     assert (call["reply"], call["thoughts"], call["completion_tokens"]) == (REPLY, DRAFT, 700)
 
@@ -259,11 +259,10 @@ async def test_thoughts_are_recorded_apart_and_paid_for(tmp_path: Path, message:
     ({"content": "", "reasoning_content": DRAFT}, "length", "cut off at the model's output limit"),
 ])  # fmt: skip
 async def test_nothing_is_read_from_thoughts_alone(
-    tmp_path: Path, message: dict[str, Any], finish: str, expected: str
+    endpoint: Endpoint, tmp_path: Path, message: dict[str, Any], finish: str, expected: str
 ) -> None:
-    with running_endpoint(script={"extract": [complete(message, finish)]}) as endpoint:
-        point_to(endpoint.base_url, KEY)
-        assert await ask(tmp_path) == [GOOD]
+    endpoint.configure(script={"extract": [complete(message, finish)]})
+    assert await ask(tmp_path) == [GOOD]
     first, second = read_calls(tmp_path)
     assert expected in first["error"]
     assert (first["reply"], first["thoughts"], first["completion_tokens"]) == ("", DRAFT, 700)

@@ -267,16 +267,16 @@ async def compare_pairs(
         return await asyncio.gather(*asked, return_exceptions=True)
 
 
-async def test_three_hundred_samples_take_three_requests_and_each_text_is_found_again(tmp_path: Path) -> None:
-    with running_endpoint(keep_bodies=True) as endpoint:
-        point_to(endpoint.base_url)
-        values = await compare_pairs(tmp_path)
-        assert endpoint.stats.requests[EMBEDDINGS] == 3
-        calls, prompt_tokens = read_calls(tmp_path), endpoint.stats.prompt_tokens
-        # In other company, and one of them for the first time.
-        again = await compare_pairs(tmp_path, pairs=[*reversed(PAIRS[:40]), ("answer 7", "another truth")])
-        assert again[:-1] == list(reversed(values[:40]))
-        assert [body["input"] for body in endpoint.stats.bodies[3:]] == [["another truth"]]
+async def test_three_hundred_samples_take_three_requests_and_each_text_is_found_again(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    values = await compare_pairs(tmp_path)
+    assert endpoint.stats.requests[EMBEDDINGS] == 3
+    calls, prompt_tokens = read_calls(tmp_path), endpoint.stats.prompt_tokens
+    # In other company, and one of them for the first time.
+    again = await compare_pairs(tmp_path, pairs=[*reversed(PAIRS[:40]), ("answer 7", "another truth")])
+    assert again[:-1] == list(reversed(values[:40]))
+    assert [body["input"] for body in endpoint.stats.bodies[3:]] == [["another truth"]]
     sent = [call for call in calls if call["request"] is not None]
     parts = [call for call in calls if call["request"] is None]
     assert (len(sent), len(parts)) == (3, 600)

@@ -160,8 +160,14 @@ def test_settings_behind_the_name_are_laid_over_what_is_known() -> None:
     ("local:factcg?backend=jax", "torch or onnx"),
     ("local:factcg?form={document}", "a text with {document} and {claim}"),
     ("nearby:factcg:x", "local:MODEL"),
+    ("minichek+openai:x", "known: minicheck"),
+    ("minicheck+lexical", "name a chat model behind it"),
+    ("minicheck+local:factcg", "name a chat model behind it"),
+    ("minicheck+minicheck+openai:x", "name a chat model behind it"),
+    ("granite-guardian+module:make", "takes an openai:MODEL"),
+    ("minicheck+", "unknown judge"),
 ])  # fmt: skip
-def test_invalid_classifier_name_is_refused_before_loading(name: str, expected: str) -> None:
+def test_invalid_name_of_a_classifier_or_form_is_refused_before_loading(name: str, expected: str) -> None:
     with pytest.raises(FatalJudgeError) as error:
         check_judge_name(name)
     assert expected in str(error.value)
@@ -266,20 +272,6 @@ def test_a_text_that_names_a_place_is_not_filled_in_again() -> None:
     assert form is not None
     expected = form.fill({"document": "Here is {claim}.", "claim": "{document}"})[-1].content
     assert expected == "Document: Here is {claim}.\nClaim: {document}"
-
-
-@pytest.mark.parametrize(("name", "expected"), [
-    ("minichek+openai:x", "known: minicheck"),
-    ("minicheck+lexical", "name a chat model behind it"),
-    ("minicheck+local:factcg", "name a chat model behind it"),
-    ("minicheck+minicheck+openai:x", "name a chat model behind it"),
-    ("granite-guardian+module:make", "takes an openai:MODEL"),
-    ("minicheck+", "unknown judge"),
-])  # fmt: skip
-def test_form_before_an_unsuitable_judge_is_refused(name: str, expected: str) -> None:
-    with pytest.raises(FatalJudgeError) as error:
-        check_judge_name(name)
-    assert expected in str(error.value)
 
 
 def test_unanswerable_step_of_a_form_is_reported_before_asking(

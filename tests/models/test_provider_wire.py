@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 import pytest
-from endpoint import Asked, Endpoint, Raw, running_endpoint
+from endpoint import Asked, Canned, Endpoint, Inject, Raw
 from endpoint_wires import Handle, read_request, serving, write_answer, write_completion
 from live_runs import lay_out_run, make_settings, point_to, read_calls
 from provider_calls import GOOD, KEY, ask, make_question
@@ -235,12 +235,11 @@ def test_as_many_statements_as_a_long_text_has_are_read() -> None:
     assert read_statements(orjson.dumps({"statements": statements}).decode()) == statements
 
 
-async def test_reply_of_megabytes_fails_its_sample_and_its_beginning_is_recorded(tmp_path: Path) -> None:
-    with running_endpoint(
-        script={"extract": lambda _: '{"statements": ["' + "red " * (MEGABYTE // 2) + '"]}'}
-    ) as endpoint:
-        point_to(endpoint.base_url, KEY)
-        (error,) = await ask(tmp_path, attempts=2)
+async def test_reply_of_megabytes_fails_its_sample_and_its_beginning_is_recorded(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    endpoint.configure(script={"extract": lambda _: '{"statements": ["' + "red " * (MEGABYTE // 2) + '"]}'})
+    (error,) = await ask(tmp_path, attempts=2)
     assert isinstance(error, JudgeFailed)
     assert "the reply had 2,097,172 characters; 1,000,000 are allowed" in str(error)
     calls = read_calls(tmp_path)
@@ -291,14 +290,13 @@ def test_any_error_page_is_read_in_a_time_in_proportion_to_its_length(piece: str
     assert twice < 0.4
 
 
-async def test_heading_of_an_error_page_is_its_message(tmp_path: Path) -> None:
+async def test_heading_of_an_error_page_is_its_message(endpoint: Endpoint, tmp_path: Path) -> None:
     page = (
         "<html><head><title>502</title><style>p > a {}</style></head><body><!-- <p>not this</p> --><script>if (a<b) {}"
         "</script ><h1>Bad</h1> <p class='x'>gateway</p></body></html>"
     )
-    with running_endpoint(script={"extract": lambda _: Raw(status=502, body=page)}) as endpoint:
-        point_to(endpoint.base_url, KEY)
-        (error,) = await ask(tmp_path, attempts=1)
+    endpoint.configure(script={"extract": lambda _: Raw(status=502, body=page)})
+    (error,) = await ask(tmp_path, attempts=1)
     assert "status 502: Bad" in str(error)
 
 
@@ -319,7 +317,13 @@ def write_page(title: str, status: int) -> Raw:
     return Raw(status=status, body=PAGE.replace("{}", title), headers={"Content-Type": "text/html; charset=utf-8"})
 
 
-PASSING: list[tuple[Raw, str]] = [
+EXCEEDED = "You exceeded your current quota, please check your plan and billing details. Please retry in 0.05s."
+GEMINIS = orjson.dumps([{"error": {"code": 429, "message": EXCEEDED, "status": "RESOURCE_EXHAUSTED"}}]).decode()
+PASSING: list[tuple[Canned, str]] = [
+    (Inject(fault="truncated"), "no complete JSON object"),
+    (Inject(fault="length"), "cut off at the model's output limit"),
+    (Inject(fault="reset"), ""),
+    (Raw(status=429, body=GEMINIS), f"status 429: {EXCEEDED}"),
     (write_page("502 Bad Gateway", 502), "status 502: 502 Bad Gateway"),
     (Raw(status=500), "status 500: (no message)"),
     (Raw(status=500, body={"error": "llama runner process has ended"}), "status 500: llama runner process"),
@@ -353,18 +357,22 @@ PASSING: list[tuple[Raw, str]] = [
 
 
 async def test_what_passes_is_asked_again(endpoint: Endpoint, tmp_path: Path) -> None:
-    """Each in a separate run, all in one warehouse."""
+    """Each in a separate run, all in one warehouse; with a note where a reply came."""
+    notes: list[list[bool]] = []
     for number, (answer, expected) in enumerate(PASSING, 1):
         endpoint.reset()
         endpoint.configure(script={"extract": [answer]})
         (value,) = await ask(tmp_path, make_question(number), run_id=f"run-{number}")
         assert value == ["It is red.", f"Its number is {number}."], expected
         assert endpoint.stats.requests[CHAT] == 2, expected
+        notes.append(["could not be used" in body["messages"][-1]["content"] for body in endpoint.stats.bodies])
     calls = read_calls(tmp_path)
     for number, (_, expected) in enumerate(PASSING, 1):
         first, second = (call for call in calls if call["run_id"] == f"run-{number}")
-        assert (first["status"], second["status"]) == ("error", "ok"), expected
-        assert expected in first["error"]
+        assert [(call["status"], call["attempts"]) for call in (first, second)] == [("error", 1), ("ok", 2)], expected
+        assert (expected in first["error"], bool(first["error"])) == (True, True), expected
+        is_reply = first["reply"] is not None or "fit the schema" in expected
+        assert notes[number - 1] == [False, is_reply], expected
 
 
 @pytest.mark.parametrize(("body", "headers", "wait_s"), [
@@ -390,14 +398,6 @@ def test_a_wait_is_read_from_the_header_or_else_from_the_words(
     error.message = body["error"]["message"]  # type: ignore[attr-defined]
     translated = translate_error(error, name="openai:judge", endpoint="http://x/v1")
     assert getattr(translated, "retry_after_s", "no") == (None if wait_s is None else pytest.approx(wait_s))
-
-
-async def test_geminis_list_of_errors_is_a_rate_limit_with_its_wait(endpoint: Endpoint, tmp_path: Path) -> None:
-    message = "You exceeded your current quota, please check your plan and billing details. Please retry in 0.05s."
-    body = orjson.dumps([{"error": {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED"}}]).decode()
-    endpoint.configure(script={"extract": [Raw(status=429, body=body)]})
-    assert await ask(tmp_path) == [GOOD]
-    assert message in read_calls(tmp_path)[0]["error"]
 
 
 LASTING: list[tuple[Raw, str]] = [
@@ -434,15 +434,14 @@ async def test_what_lasts_fails_the_question_with_its_reason_and_is_sent_once(
         assert statuses == ["refused", "ok"], expected
 
 
-async def test_an_option_refused_in_fastapis_words_is_left_out(tmp_path: Path) -> None:
+async def test_an_option_refused_in_fastapis_words_is_left_out(endpoint: Endpoint, tmp_path: Path) -> None:
     detail = [{"type": "extra_forbidden", "loc": ["body", "response_format"], "msg": "Extra inputs are not permitted"}]
 
     def refuse(asked: Asked) -> Raw | None:
         return Raw(status=422, body={"detail": detail}) if "response_format" in asked.body else None
 
-    with running_endpoint(script={"extract": refuse}) as endpoint:
-        point_to(endpoint.base_url, KEY)
-        assert await ask(tmp_path, make_question(1), make_question(2)) == [GOOD, ["It is red.", "Its number is 2."]]
+    endpoint.configure(script={"extract": refuse})
+    assert await ask(tmp_path, make_question(1), make_question(2)) == [GOOD, ["It is red.", "Its number is 2."]]
     assert [call["status"] for call in read_calls(tmp_path)] == ["error", "error", "error", "ok", "ok"]
 
 

@@ -167,9 +167,6 @@ def test_only_self_hosted_servers_are_asked(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(
         "evalhouse.tasks.models.serving.read_serving", lambda judge, at_start: pytest.fail(str(judge.endpoint))
     )
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
-    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "sk-test")
-    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com")
     point_to("https://api.openai.com/v1")
     names = ("openai:gpt-4.1-mini", "anthropic:claude-test", "azure:judges", "lexical")
     judges = [make_judge(make_settings(judge=name)) for name in names]
@@ -181,8 +178,6 @@ def test_only_self_hosted_servers_are_asked(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE"):
-        monkeypatch.delenv(name, raising=False)
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AZURE_OPENAI_API_KEY"):
         monkeypatch.setenv(name, "sk-test")
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com")

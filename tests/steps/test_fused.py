@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import pytest
 from cli_house import make_rows, place_at, write_dataset
-from endpoint import Asked, Endpoint, Inject, Raw, running_endpoint
+from endpoint import Asked, Endpoint, Inject, Raw
 from endpoint_replies import Choice, build_completion, compose_reply, parse_blocks
 from live_runs import (
     ScriptedJudge,
@@ -605,12 +605,10 @@ def test_a_request_that_is_repeated_shares_all_but_what_is_added(prompt: Prompt)
     assert prepare(prompt, "lamp", vote=1)["messages"] == prepare(prompt, "lamp", vote=2)["messages"]
 
 
-async def test_cached_tokens_are_counted_by_call_by_step_and_in_all(tmp_path: Path) -> None:
-    with running_endpoint() as endpoint:
-        point_to(endpoint.base_url)
-        async with lay_out_run(tmp_path, make_settings(concurrency=1)) as live_run:
-            await judge_samples(live_run, [make_sample(number) for number in range(1, 9)])
-            counts = live_run.asker.counts
+async def test_cached_tokens_are_counted_by_call_by_step_and_in_all(endpoint: Endpoint, tmp_path: Path) -> None:
+    async with lay_out_run(tmp_path, make_settings(concurrency=1)) as live_run:
+        await judge_samples(live_run, [make_sample(number) for number in range(1, 9)])
+        counts = live_run.asker.counts
     warehouse = Warehouse(str(tmp_path / "w.duckdb"))
     insert_run(warehouse, make_run("run-1"))  # only stored runs have costs
     (calls,) = warehouse.read_rows("select sum(cached_tokens)::bigint as cached, count(*) as n_calls from llm_calls")

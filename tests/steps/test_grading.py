@@ -13,7 +13,7 @@ import orjson
 import pytest
 from cli_house import write_dataset
 from cli_process import Place
-from endpoint import Inject, running_endpoint
+from endpoint import Endpoint, Inject
 from grades import (
     Reply,
     find_rubric,
@@ -34,7 +34,6 @@ from live_runs import (
     lay_out_run,
     make_sample,
     make_settings,
-    point_to,
     read_calls,
     read_detail,
     read_outcomes,
@@ -508,28 +507,24 @@ async def test_without_an_answer_nothing_is_asked(tmp_path: Path) -> None:
     assert score_work(work, "answer_relevancy") == (None, "no_answer")
 
 
-async def test_an_embedding_that_fails_leaves_no_score(tmp_path: Path) -> None:
+async def test_an_embedding_that_fails_leaves_no_score(endpoint: Endpoint, tmp_path: Path) -> None:
     """Two of the three questions have been compared by then; the rest does not make a mean."""
-    with running_endpoint() as endpoint:
-        point_to(endpoint.base_url)
-        endpoint.configure(
-            script={
-                "embeddings": lambda asked: (
-                    Inject(fault="context_length_exceeded") if any("cape" in text for text in asked.texts) else None
-                )
-            }
-        )
-        _, work = await regenerate(tmp_path, reply(*QUESTIONS), embeddings="openai:embedder")
+    endpoint.configure(
+        script={
+            "embeddings": lambda asked: (
+                Inject(fault="context_length_exceeded") if any("cape" in text for text in asked.texts) else None
+            )
+        }
+    )
+    _, work = await regenerate(tmp_path, reply(*QUESTIONS), embeddings="openai:embedder")
     assert read_outcomes(work) == {"relevancy": "embedding_failed"}
     assert read_detail(work, "relevancy")
     assert score_work(work, "answer_relevancy") == (None, "embedding_failed")
 
 
-async def test_the_real_question_is_embedded_once(tmp_path: Path) -> None:
-    with running_endpoint(keep_bodies=True) as endpoint:
-        point_to(endpoint.base_url)
-        _, work = await regenerate(tmp_path, reply(*QUESTIONS[1:], "Why?"), embeddings="openai:embedder")
-        assert [len(body["input"]) for body in endpoint.stats.bodies] == [4]
+async def test_the_real_question_is_embedded_once(endpoint: Endpoint, tmp_path: Path) -> None:
+    _, work = await regenerate(tmp_path, reply(*QUESTIONS[1:], "Why?"), embeddings="openai:embedder")
+    assert [len(body["input"]) for body in endpoint.stats.bodies] == [4]
     assert len(work.rows["similarities"]) == 3
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 import pytest
-from endpoint import Endpoint, Inject, running_endpoint
+from endpoint import Endpoint, Inject
 from endpoint_replies import Fault
 from live_runs import (
     SAMPLE_STEPS,
@@ -26,7 +26,6 @@ from live_runs import (
     lay_out_run,
     make_sample,
     make_settings,
-    point_to,
     read_calls,
     read_detail,
     read_joint_ranks,
@@ -364,18 +363,17 @@ FAULTS = (
 )  # fmt: skip
 
 
-async def test_a_bad_provider_costs_no_sample_its_scores_and_nothing_twice(tmp_path: Path) -> None:
+async def test_a_bad_provider_costs_no_sample_its_scores_and_nothing_twice(endpoint: Endpoint, tmp_path: Path) -> None:
     faults = dict.fromkeys(FAULTS, 0.3 / len(FAULTS))
-    with running_endpoint(latency=0.005, faults=faults, retry_after=0.02, seed=7) as endpoint:
-        point_to(endpoint.base_url)
-        async with lay_shard(tmp_path, None, n_samples=60, concurrency=16, attempts=8) as (live_run, shard):
-            assert await run_all(live_run) == [None] * 5
-            reasons = Counter(reason for work in shard.works for reason in read_outcomes(work).values())
-            counts = live_run.asker.counts
-        assert reasons == {None: 60 * 7}
-        assert endpoint.stats.duplicates_answered == 0
-        assert endpoint.stats.faults.total() > 300 * 0.3 * 0.6
-        sent = endpoint.stats.requests["/v1/chat/completions"]
+    endpoint.configure(latency=0.005, faults=faults, retry_after=0.02, seed=7)
+    async with lay_shard(tmp_path, None, n_samples=60, concurrency=16, attempts=8) as (live_run, shard):
+        assert await run_all(live_run) == [None] * 5
+        reasons = Counter(reason for work in shard.works for reason in read_outcomes(work).values())
+        counts = live_run.asker.counts
+    assert reasons == {None: 60 * 7}
+    assert endpoint.stats.duplicates_answered == 0
+    assert endpoint.stats.faults.total() > 300 * 0.3 * 0.6
+    sent = endpoint.stats.requests["/v1/chat/completions"]
     calls = read_calls(tmp_path)
     assert len(calls) == counts.requests == sent
     assert all(call["error"] for call in calls if call["status"] != "ok")

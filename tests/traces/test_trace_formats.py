@@ -185,15 +185,17 @@ def test_documents_that_a_graph_gave_out_with_its_answer_are_contexts_where_no_s
     assert read_one(write_lines(tmp_path / "both.jsonl", [graph, retriever]), "langsmith").contexts == ["One."]
 
 
+ASKED = {"openinference.span.kind": "CHAIN", "input.value": QUESTION}
+
+
 def test_what_cannot_be_judged_is_counted_with_its_reason(tmp_path: Path) -> None:
-    asked = {"openinference.span.kind": "CHAIN", "input.value": QUESTION}
     spans = [
         *make_bot_trace(trace=number_trace(1)),
-        make_span(1, asked, trace=number_trace(2), error="the index is down"),
+        make_span(1, ASKED, trace=number_trace(2), error="the index is down"),
         make_span(1, {"http.route": "/health"}, trace=number_trace(3)),
-        make_span(2, asked, trace=number_trace(4), parent=1),
-        make_span(3, asked, trace=number_trace(4), parent=1),
-        make_span(1, asked, trace=number_trace(5), took_s=None),
+        make_span(2, ASKED, trace=number_trace(4), parent=1),
+        make_span(3, ASKED, trace=number_trace(4), parent=1),
+        make_span(1, ASKED, trace=number_trace(5), took_s=None),
     ]
     samples, staged = read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
     assert [sample.sample_id for sample in samples] == [number_trace(1)]
@@ -204,23 +206,28 @@ def test_what_cannot_be_judged_is_counted_with_its_reason(tmp_path: Path) -> Non
     assert f"2 still running, or its outermost span is not there ({number_trace(4)}, {number_trace(5)})" in note
 
 
-def test_a_file_of_traces_of_which_none_can_be_judged_is_refused(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "t.jsonl", [make_request([make_span(1, {"http.route": "/health"})])])
-    with pytest.raises(DatasetError, match="0 became samples; left out: 1 no span has a question"):
-        read_traces_of(path, "otel")
-
-
 @pytest.mark.parametrize(
     ("form", "row", "why"),
     [
         ("otel", {"question": "a dataset"}, r"line 1: no trace_id and span_id.*\(--format otel\)"),
         ("otel", {"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "x"}]}]}]}, "a traceId of 32"),
         ("otel", {"resourceSpans": [7]}, "not OTLP"),
-        ("langfuse", {"name": "x"}, "no id of a trace"),
+        (
+            "otel",
+            make_request([make_span(1, {"http.route": "/health"})]),
+            "0 became samples; left out: 1 no span has a",
+        ),
+        (
+            "otel",
+            make_request([make_span(1, ASKED, parent=2), make_span(2, {}, parent=1)]),
+            "still running",
+        ),  # a circle
         ("langsmith", {"run_type": "llm"}, "no id and trace_id"),
     ],
 )
-def test_rows_without_spans_are_refused(tmp_path: Path, form: str, row: object, why: str) -> None:
+def test_rows_without_spans_and_traces_without_a_sample_are_refused(
+    tmp_path: Path, form: str, row: object, why: str
+) -> None:
     with pytest.raises(DatasetError, match=why):
         read_traces_of(write_lines(tmp_path / "t.jsonl", [row]), form)
 
@@ -261,12 +268,6 @@ def test_missing_format_is_named(tmp_path: Path, row: dict[str, Any], form: str)
     row = {name: value for name, value in row.items() if name not in ("input", "inputs")}
     with pytest.raises(DatasetError, match=f"are these traces. --format {form} reads them"):
         stage_of(RunSettings(dataset=str(write_lines(tmp_path / "t.jsonl", [row]))))
-
-
-def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
-    spans = [make_span(1, {"input.value": QUESTION}, parent=2), make_span(2, {}, parent=1)]
-    with pytest.raises(DatasetError, match="still running"):
-        read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
 
 
 @pytest.mark.parametrize("is_circle", [False, True])
