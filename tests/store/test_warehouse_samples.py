@@ -23,7 +23,9 @@ from evalhouse.warehouse.rows.samples import (
     take_in_samples,
 )
 from evalhouse.warehouse.store import Batch, Warehouse, build_frame
-from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse
+from evalhouse.warehouse.upkeep import check_and_compact
+from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse
+from evalhouse.warehouse.upkeep.copies import back_up
 
 Row = dict[str, object]
 
@@ -338,16 +340,20 @@ def test_row_groups_of_long_texts_are_kept_apart(
 ) -> None:
     """DuckDB reads up to 2,048 samples of a row group to give one of them."""
     monkeypatch.setattr(samples, "PART_BYTES", 2_000)
-    monkeypatch.setattr(samples, "_COMMIT_BYTES", 4_000)
-    monkeypatch.setattr(samples, "VECTOR_ROWS", 20)
+    for place in (samples, check_and_compact):
+        monkeypatch.setattr(place, "MAX_COMMIT_BYTES", 4_000)
+        monkeypatch.setattr(place, "VECTOR_ROWS", 20)
     monkeypatch.setattr(connection, "_MERGED_BYTES", 100_000)
     warehouse = make_warehouse(tmp_path)
     let_go()  # row groups are merged when the file is closed
-    counts = []
+    groups, counts = "select count(distinct row_group_id) from pragma_storage_info('samples')", []
     for number, letters in enumerate(n_letters):
         rows = [make_row(f"{number}.{row}", contexts=["x" * letters]) for row in range(12)]
         load_rows(warehouse, f"r{number}", *rows)
         insert_run(warehouse, make_run(f"later {number}"))
-        groups = "select count(distinct row_group_id) from pragma_storage_info('samples')"
         counts.append(warehouse.read(groups).item())
     assert counts == n_groups
+    for copy in (warehouse, Warehouse(str(back_up(warehouse, str(tmp_path / "copy.duckdb")).path))):
+        compact_warehouse(copy)
+        assert (copy.read(groups).item() > 1) is (n_groups[-1] > 1)
+        assert count_rows(copy, "samples") == 24

@@ -22,6 +22,7 @@ import orjson
 import polars as pl
 
 from evalhouse.warehouse.engine.connection import (
+    MAX_COMMIT_BYTES,
     VECTOR_ROWS,
     explain_failure,
     keep_groups_apart,
@@ -52,7 +53,6 @@ CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "documen
 NO_CLUSTER: Final = "none"
 PART_BYTES: Final = 8_000_000
 """The texts of samples that are read from a dataset, or judged, together."""
-_COMMIT_BYTES: Final = 32_000_000
 _PICKS: Final = "sample_picks"
 # Reasons that a resumed run tries to fix; the others follow from the dataset.
 FAILURE_REASONS = ("judge_failed", "embedding_failed", "target_failed", "budget_exhausted", "cancelled")
@@ -199,7 +199,7 @@ class Staging:
     def group_parts(self) -> list[list[str]]:
         """Return the paths of all parts in groups, each of which one transaction can hold."""
         sizes = dict(zip(self.parts, self._sizes, strict=True))
-        return list(cut_by_bytes(sizes, sizes.__getitem__, max_bytes=_COMMIT_BYTES))
+        return list(cut_by_bytes(sizes, sizes.__getitem__, max_bytes=MAX_COMMIT_BYTES))
 
     def discard(self) -> None:
         """Remove the folder."""
@@ -268,7 +268,7 @@ def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluste
 def _writing(warehouse: Warehouse, run_id: str, staging: Staging) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open one transaction that inserts samples; those with long texts become a row group of their own."""
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
-        if warehouse.location.lake is None and staging.bytes_of_row * VECTOR_ROWS > _COMMIT_BYTES:
+        if warehouse.location.lake is None and staging.bytes_of_row * VECTOR_ROWS > MAX_COMMIT_BYTES:
             keep_groups_apart(connection)
         yield connection
 

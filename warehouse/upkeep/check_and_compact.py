@@ -4,7 +4,7 @@ A check reads and changes nothing. Compacting a DuckDB file writes it again with
 compacting a lake merges its small files, forgets snapshots but the last of each run, and removes unused files.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -12,7 +12,14 @@ from typing import Final, Literal
 import duckdb
 
 from evalhouse.warehouse import steps
-from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
+from evalhouse.warehouse.engine.connection import (
+    MAX_COMMIT_BYTES,
+    VECTOR_ROWS,
+    explain_failure,
+    keep_groups_apart,
+    open_reader,
+    open_writer,
+)
 from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.migrate import load_migrations
 from evalhouse.warehouse.errors import WarehouseError, first_line
@@ -121,13 +128,45 @@ def compact_warehouse(warehouse: Warehouse) -> Compacted:
 
 
 def copy_database(connection: duckdb.DuckDBPyConnection, path: Path, name: str) -> None:
-    """Copy everything in the connection's file into a new one, which stays attached as `name`."""
-    own = connection.execute("select current_database()").fetchone()
-    assert own is not None
+    """Copy everything in the connection's file into a new one, which stays attached as `name`.
+
+    Long texts are copied some at a time into row groups of their own, as they were written (`VECTOR_ROWS`).
+    """
+    ((own,),) = connection.execute("select current_database()").fetchall()
     quoted = str(path).replace("'", "''")
     connection.execute(f"attach '{quoted}' as {name} (storage_version 'v1.5.0')")
-    connection.execute(f'copy from database "{own[0]}" to {name}')
+    tables = connection.execute(read_query("upkeep/text_columns")).fetchall()
+    windows = {table: _list_windows(connection, table, columns) for table, columns in tables}
+    if all(len(of_table) <= 1 for of_table in windows.values()):
+        connection.execute(f'copy from database "{own}" to {name}')
+    else:
+        connection.execute(f'copy from database "{own}" to {name} (schema)')
+        keep_groups_apart(connection)
+        for table, of_table in windows.items():
+            for first, last in of_table:
+                connection.execute(
+                    f'insert into {name}.{table} from "{own}".{table} where rowid between {first} and {last}'
+                )
+                if len(of_table) > 1:
+                    connection.execute(f"checkpoint {name}")  # a row group is complete when it is in the file
     connection.execute(f"checkpoint {name}")
+
+
+def _list_windows(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the first and last rowids of rows to copy together: all, or as many as a transaction can hold."""
+    size = " + ".join(["0", *(f'coalesce(strlen("{column}"::varchar), 0)' for column in columns)])
+    sql = read_query("upkeep/text_bytes").format(size=size, table=table, rows=VECTOR_ROWS)
+    windows: list[tuple[int, int]] = []
+    grows = False  # the last window, with the rows that follow it
+    for first, last, n_rows, n_bytes in connection.execute(sql).fetchall():
+        if n_bytes <= MAX_COMMIT_BYTES:
+            windows = [*windows[:-1], (windows[-1][0], last)] if grows else [*windows, (first, last)]
+            grows = True
+            continue
+        step = max(1, n_rows * MAX_COMMIT_BYTES // n_bytes)
+        windows += [(begin, min(begin + step - 1, last)) for begin in range(first, last + 1, step)]
+        grows = False
+    return windows
 
 
 Group = Literal["texts", "calls", "verdicts", "scores", "other"]
