@@ -249,7 +249,7 @@ def test_texts_of_any_length_are_staged_and_written_by_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lengths: list[int], column: str
 ) -> None:
     monkeypatch.setattr("evalhouse.warehouse.rows.samples.PART_BYTES", 600)
-    monkeypatch.setattr("evalhouse.warehouse.rows.samples._COMMIT_BYTES", 1_000)
+    monkeypatch.setattr("evalhouse.warehouse.rows.samples.MAX_COMMIT_BYTES", 1_000)
     warehouse = make_warehouse(tmp_path)
     texts: dict[str, Callable[[int], object]] = {
         "answer": lambda n: "文" * n,
@@ -278,7 +278,7 @@ def test_texts_of_any_length_are_staged_and_written_by_bytes(
 def test_load_that_was_killed_between_its_transactions_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalhouse.warehouse.rows.samples._COMMIT_BYTES", 50)
+    monkeypatch.setattr("evalhouse.warehouse.rows.samples.MAX_COMMIT_BYTES", 50)
     warehouse = make_warehouse(tmp_path)
     rows = [make_row(f"s{place}") for place in range(6)]
 
