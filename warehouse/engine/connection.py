@@ -53,7 +53,7 @@ _FOR_WRITING: _Config = {
 }
 VECTOR_ROWS: Final = 2_048
 """DuckDB decompresses so many rows of a row group to read one of them: a gigabyte where a row has half a megabyte. So
-the row groups of long texts stay as they are committed. Merging them also takes time in the square of their bytes."""
+the row groups of long texts are not merged. Merging them also takes time in the square of their bytes."""
 MAX_COMMIT_BYTES: Final = 32_000_000
 """The texts that one transaction can hold."""
 _MERGED_BYTES: Final = 8_000_000  # in smaller files any row groups may be merged

@@ -266,7 +266,7 @@ def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluste
 
 @contextmanager
 def _writing(warehouse: Warehouse, run_id: str, staging: Staging) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open one transaction that inserts samples; those with long texts become a row group of their own."""
+    """Open one transaction that inserts samples, in separate row groups where their texts are long."""
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         if warehouse.location.lake is None and staging.bytes_of_row * VECTOR_ROWS > MAX_COMMIT_BYTES:
             keep_groups_apart(connection)

@@ -130,7 +130,7 @@ def compact_warehouse(warehouse: Warehouse) -> Compacted:
 def copy_database(connection: duckdb.DuckDBPyConnection, path: Path, name: str) -> None:
     """Copy everything in the connection's file into a new one, which stays attached as `name`.
 
-    Long texts are copied some at a time into row groups of their own, as they were written (`VECTOR_ROWS`).
+    Long texts are copied some at a time into separate row groups, which `VECTOR_ROWS` explains.
     """
     ((own,),) = connection.execute("select current_database()").fetchall()
     quoted = str(path).replace("'", "''")
