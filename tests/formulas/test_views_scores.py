@@ -2,13 +2,13 @@
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import duckdb
 import numpy as np
 import pytest
+from drawn_scores import MEANS, number_documents
 from rows import Row, fill, open_rows, read
 from scipy import stats
 
@@ -185,46 +185,17 @@ def test_sql_and_python_have_one_interval() -> None:
     assert ours == {run_id: pytest.approx(interval, abs=1e-5) for run_id, interval in theirs.items()}
 
 
-N_DRAWN = 4000
-
-
-# Scores as some metric has them, samples x runs at a time, by name, and their true mean.
-DRAWN: dict[str, tuple[float, Callable[[np.random.Generator], np.ndarray[Any, Any]]]] = {
-    "0 or 1": (0.95, lambda rng: (rng.random((20, N_DRAWN)) < 0.95).astype(float)),
-    "like F1": (0.45, lambda rng: np.where(rng.random((20, N_DRAWN)) < 0.25, 0.0, rng.beta(3, 2, (20, N_DRAWN)))),
-    "94 % zeros": (0.02, lambda rng: np.where(rng.random((20, N_DRAWN)) < 0.94, 0.0, rng.beta(1, 2, (20, N_DRAWN)))),
-    "90 % ones": (0.95, lambda rng: np.where(rng.random((20, N_DRAWN)) < 0.9, 1.0, rng.beta(2, 2, (20, N_DRAWN)))),
-}
-
-
-@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize("kind", MEANS)
 def test_the_interval_covers_the_mean_of_metrics_as_they_are(kind: str) -> None:
-    truth, draw = DRAWN[kind]
-    found = find_interval(draw(np.random.default_rng(20)), np.arange(20))
-    assert float(((found.low <= truth) & (truth <= found.high)).mean()) >= 0.93
-
-
-SIZES = {
-    "8 of five": [5] * 8,
-    "by Zipf": [60, 30, 20, 15, 12, 10, 8, 7, 6, 6, 5, 5, 4, 4, 4, *[3] * 5, *[2] * 10],
-    "one large one": [100, *[1] * 20],
-}
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-def test_the_clustered_interval_covers_for_documents_of_all_sizes(sizes: str) -> None:
-    """Right or wrong, with half of the variance between documents."""
-    counts = np.array(SIZES[sizes])
-    rng, places = np.random.default_rng(len(counts)), np.repeat(np.arange(len(counts)), counts)
-    of_document = rng.beta(0.5, 0.5, size=(len(counts), N_DRAWN))
-    values = (rng.random((len(places), N_DRAWN)) < of_document[places]).astype(float)
+    """Twenty samples, or documents of five questions, by Zipf, and with one that has half of them."""
+    scores, n = MEANS[kind], 20 if MEANS[kind].is_alone else 200
+    values, places = scores.draw(np.random.default_rng(20), (n, 4000)), number_documents(n, scores.size)
     covered = {}
-    for name, groups in (("clustered", places), ("alone", np.arange(len(places)))):
+    for name, groups in (("clustered", places), ("alone", np.arange(n))):
         found = find_interval(values, groups)
-        covered[name] = float(((found.low <= 0.5) & (found.high >= 0.5)).mean())
-    print(f"coverage, documents {sizes}: {covered}")
-    assert covered["clustered"] >= 0.94
-    assert covered["alone"] < 0.9
+        covered[name] = float(((found.low <= scores.mean) & (scores.mean <= found.high)).mean())
+    assert covered["clustered"] >= 0.93, covered
+    assert scores.is_alone or covered["alone"] < 0.9, covered
 
 
 def add_run(
