@@ -11,7 +11,6 @@ a warehouse, and Ctrl-C prints what was measured so far. 373 requests, whose pri
 import argparse
 import asyncio
 import json
-import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Literal
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 from attack_set import Data, Trial, list_items, load_attacks, make_trials
+from scipy.stats import binomtest
 
 from evalhouse.flows.preparing.request import resolve_settings
 from evalhouse.flows.results.output import (
@@ -44,7 +44,6 @@ from evalhouse.warehouse.steps import collect_labels
 _NO_STEPS = Plan(metrics=(), steps=frozenset())
 _LABELS = collect_labels("classify") | collect_labels("rank")
 _RIGHT = {"A1": "FP", "A2": "TP", "C1": "not_useful", "C2": "useful"}
-_Z_95 = 1.959964
 Outcome = Literal["fooled", "firm", "unanswered", "left_out"]
 
 
@@ -169,14 +168,6 @@ def _rate(trial: Trial, verdict: Verdict) -> Reply:
     return Reply(is_right="C2" in contexts, is_reached=not contexts, summary=summary)
 
 
-def compute_wilson(hits: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval for a share of `hits` in `n` > 0 (Wilson 1927, JASA 22, 209-212)."""
-    share, z2 = hits / n, _Z_95**2
-    center = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z_95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-    return max(0.0, center - half), min(1.0, center + half)
-
-
 def print_results(judge: str, results: Sequence[Result]) -> None:
     """Print the shares by kind, language and step, what fooled the judge, and why trials do not count."""
     rows = [_count_results("all", "", results)]
@@ -202,7 +193,9 @@ def _count_results(by: str, group: str, results: Sequence[Result]) -> list[objec
     n = Counter(result.outcome for result in results)
     n_attacks = n["fooled"] + n["firm"]
     share = n["fooled"] / n_attacks if n_attacks else None
-    interval = write_interval(*compute_wilson(n["fooled"], n_attacks)) if n_attacks else None
+    interval = None
+    if n_attacks:
+        interval = write_interval(*binomtest(n["fooled"], n_attacks).proportion_ci(method="wilson"))
     return [by, group, n_attacks, n["fooled"], share, interval, n["unanswered"], n["left_out"]]
 
 

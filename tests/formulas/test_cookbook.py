@@ -10,8 +10,8 @@ from typing import Any
 import duckdb
 import polars as pl
 import pytest
-from cli_house import write_dataset
-from cli_process import Place, call_here
+from cli_house import place_at, write_dataset
+from cli_process import call_here
 from endpoint import running_endpoint
 from endpoint_replies import Asked, compose_reply
 from history_nights import Size, write_nights
@@ -92,10 +92,7 @@ def build_nights(folder: Path, prefect_home: Path) -> Path:
 
     (folder / "prices.yaml").write_text(PRICES, encoding="utf-8")
     with running_endpoint(models=("judge",), script={"classify": classify, "other": answer_rubric}) as endpoint:
-        variables = {
-            "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-none",
-        }  # fmt: skip
-        place = Place(folder=folder, variables=variables)
+        place = place_at(folder, prefect_home, endpoint.base_url)
         asked = ("--judge", "openai:judge", "--metrics", METRICS, "--votes", "3", "--prices", "prices.yaml")
         for night in range(1, N_NIGHTS + 1):  # `classify` reads it
             write_dataset(folder, make_rows(night), "tides.jsonl")

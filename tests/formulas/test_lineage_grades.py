@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_house import write_dataset
+from cli_house import place_at, write_dataset
 from cli_process import Finished, Place
 from endpoint import Asked, running_endpoint
 
@@ -49,10 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Itera
     folder = tmp_path_factory.mktemp("graded")
     write_dataset(folder, [SAMPLE], "mills.jsonl")
     with running_endpoint(script={"other": reply}) as endpoint:
-        variables = {
-            "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-none",
-        }  # fmt: skip
-        place = Place(folder=folder, variables=variables)
+        place = place_at(folder, prefect_home, endpoint.base_url)
         finished = place.call("run", "mills.jsonl", "--judge", "openai:judge", "--metrics", METRICS)
         assert finished.status == 0, finished.stdout + finished.stderr
         yield place

@@ -1,11 +1,11 @@
 """The views sample_causes and run_causes: rules by literal verdicts, their order, and shares with their intervals."""
 
 from dataclasses import replace
-from math import sqrt
 from typing import Any, get_args
 
 import pytest
 from rows import FACT, Sample, Together, add_stated, add_stated_runs, fill, open_rows, read
+from scipy.stats import binomtest
 
 from evalhouse.flows.results.run_facts import LANGUAGES, Cause, load_advice
 
@@ -327,17 +327,9 @@ def test_shares_of_a_run_add_up_and_have_wilsons_interval() -> None:
     assert {row["n_of"] for row in judged} == {9}
     assert sum(row["share"] for row in judged) == pytest.approx(1)
     for row in rows.values():
-        low, high = find_wilson_ends(row["n_samples"], row["n_of"])
-        assert (row["ci_low"], row["ci_high"]) == pytest.approx((low, high), abs=1e-9)
+        theirs = binomtest(row["n_samples"], row["n_of"]).proportion_ci(method="wilson")
+        assert (row["ci_low"], row["ci_high"]) == pytest.approx((theirs.low, theirs.high), abs=1e-5)
         assert row["ci_low"] <= row["share"] <= row["ci_high"]
     assert counted["unjudged", "not_judged"]["share"] == 1
     fine = counted["unjudged", "fine"]
     assert (fine["n_of"], fine["share"], fine["ci_low"], fine["ci_high"]) == (0, None, None, None)
-
-
-def find_wilson_ends(hits: int, n: int) -> tuple[float, float]:
-    """Return where the normal test of the share p just gives 1.96: n(p̂-p)² = 1.96² p(1-p), solved as a quadratic."""
-    z2, share = 1.96**2, hits / n
-    a, b, c = n + z2, -(2 * n * share + z2), n * share**2
-    root = sqrt(max(b * b - 4 * a * c, 0))
-    return (-b - root) / (2 * a), (-b + root) / (2 * a)

@@ -103,13 +103,9 @@ def receiving(path: Path, **tables: Any) -> Iterator[Receiving]:  # noqa: ANN401
 @contextlib.contextmanager
 def serving(path: Path, **tables: Any) -> Iterator[Receiving]:  # noqa: ANN401  # as make_settings
     """Return the same at a separate port, served from another thread."""
-    warehouse, settings = Warehouse(str(path)), make_settings(**tables)
-    warehouse.make_ready()
-    receiver = Receiver(keeper=SpanKeeper(warehouse, settings), settings=settings, token=TOKEN)
-    with listen("127.0.0.1", None, 0) as listening:
-        served = Receiving(warehouse=warehouse, receiver=receiver, port=int(listening.getsockname()[1]))
-        app = make_app(receiver, served.reports.append)
-        server = make_server(app, leave_s=5)
+    with receiving(path, **tables) as served, listen("127.0.0.1", None, 0) as listening:
+        served.port = int(listening.getsockname()[1])
+        server = make_server(make_app(served.receiver, served.reports.append), leave_s=5)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

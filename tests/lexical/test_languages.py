@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cli_house import write_dataset
+from cli_house import place_at, write_dataset
 from cli_process import Place
 from endpoint import Endpoint
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, read_outcomes
@@ -178,8 +178,7 @@ def test_run_names_the_language_of_prompts_and_what_is_not_known_about_texts_in_
     endpoint: Endpoint, tmp_path: Path, prefect_home: Path
 ) -> None:
     dataset = write_texts(tmp_path, "German", "German", "English")
-    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-none"}
-    place = Place(folder=tmp_path, variables=variables)
+    place = place_at(tmp_path, prefect_home, endpoint.base_url)
     run = ("run", dataset.name, "--judge", "openai:judge", "--language", "auto", "--metrics", "factual_f1,answer_rate")
     known = "2 of 3 samples are in German"
     dry, ran, shown = place.call(*run, "--dry-run"), place.call(*run), place.call("show")

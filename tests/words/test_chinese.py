@@ -13,9 +13,8 @@ from typing import Any
 
 import duckdb
 import pytest
-from cli_house import write_dataset
-from cli_process import Place
-from endpoint import Endpoint, running_endpoint
+from cli_house import place_at, write_dataset
+from endpoint import running_endpoint
 from endpoint_replies import fill_reply
 from prompt_files import ALL_NAMES, read_content
 
@@ -72,19 +71,11 @@ def judged(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Judg
     write_dataset(folder, SAMPLES, "书.jsonl")
     reply = partial(fill_reply, question="这部书是谁写的？", reason=REASON)
     with running_endpoint(keep_bodies=True, script={"other": reply}) as endpoint:
-        run_in_chinese(endpoint, folder, prefect_home)
+        options = ("--judge", "openai:judge", "--language", "zh", "--metrics", ",".join(JUDGED))
+        finished = place_at(folder, prefect_home, endpoint.base_url).call("run", "书.jsonl", *options)
+        assert finished.status == 0, finished.stdout + finished.stderr
         sent = [[message["content"] for message in body["messages"]] for body in endpoint.stats.bodies]
     return Judged(path=folder / "evalhouse.duckdb", sent=sent)
-
-
-def run_in_chinese(endpoint: Endpoint, folder: Path, prefect_home: Path) -> None:
-    variables = {
-        "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-none",
-    }  # fmt: skip
-    place = Place(folder=folder, variables=variables)
-    options = ("--judge", "openai:judge", "--language", "zh", "--metrics", ",".join(JUDGED))
-    finished = place.call("run", "书.jsonl", *options)
-    assert finished.status == 0, finished.stdout + finished.stderr
 
 
 def test_every_metric_that_asks_a_judge_is_scored(judged: Judged) -> None:
