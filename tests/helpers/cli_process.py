@@ -23,7 +23,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from in_process import Finished, call_main, is_running, run_here, show_here
+from in_process import Finished, call_main, is_running, run_here
 from prefect_holder import find_home, find_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -206,8 +206,9 @@ def in_terminal(place: Place, *arguments: str, columns: int = 80) -> Iterator[Te
 
 
 def show_in_terminal(place: Place, *arguments: str, columns: int = 80) -> Finished:
-    """A command in a separate terminal, in this process."""
-    return show_here(place.folder, place.environment(), *arguments, columns=columns)
+    """A command in a terminal, from its beginning to its end."""
+    with in_terminal(place, *arguments, columns=columns) as terminal:
+        return terminal.finish()
 
 
 def wait_for(is_reached: Callable[[], bool], process: subprocess.Popen[str], *, timeout_s: float = PATIENCE_S) -> None:

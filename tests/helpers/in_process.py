@@ -4,16 +4,11 @@ settings and modules of the user, all put back when it ends."""
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
 import os
-import pty
 import signal
-import struct
 import sys
-import termios
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -87,15 +82,6 @@ def prefect_here(folder: Path, environment: Mapping[str, str]) -> Iterator[None]
         yield
 
 
-def show_here(folder: Path, environment: Mapping[str, str], *arguments: str, columns: int) -> Finished:
-    """Call a command that starts no run with a terminal for all its streams."""
-    began = time.monotonic()
-    with _standing_in(folder, environment), _in_terminal(columns) as written:
-        status = call_main(arguments)
-    screen = b"".join(written).decode(errors="replace").replace("\r\n", "\n")
-    return Finished(status=status, stdout=screen, seconds=time.monotonic() - began)
-
-
 def call_main(arguments: tuple[str, ...]) -> int:
     """Call a command in the present folder, environment and streams, and return its exit status."""
     with _kept_open(arguments):
@@ -129,39 +115,6 @@ def _kept_open(arguments: tuple[str, ...]) -> Iterator[None]:
                 if location.lake is None:
                     held.enter_context(kept_open(location.path))
         yield
-
-
-@contextlib.contextmanager
-def _in_terminal(columns: int) -> Iterator[list[bytes]]:
-    """This process's three streams are a terminal; what is written to it is there when it is gone."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    written: list[bytes] = []
-    reader = threading.Thread(target=_read_terminal, args=(master, written))
-    kept = {number: os.dup(number) for number in range(3)}
-    streams = sys.stdin, sys.stdout, sys.stderr
-    reader.start()
-    try:
-        for number in kept:
-            os.dup2(slave, number)
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(os.dup(number), mode) for number, mode in enumerate("rww"))
-        yield written
-    finally:
-        for stream in (sys.stdin, sys.stdout, sys.stderr):
-            stream.close()
-        sys.stdin, sys.stdout, sys.stderr = streams
-        for number, copied in kept.items():
-            os.dup2(copied, number)
-            os.close(copied)
-        os.close(slave)
-        reader.join()
-        os.close(master)
-
-
-def _read_terminal(master: int, written: list[bytes]) -> None:
-    with contextlib.suppress(OSError):  # Linux raises it when the last holder of the other end is gone
-        while chunk := os.read(master, 65536):
-            written.append(chunk)
 
 
 def _make_stream(text: str = "") -> io.TextIOWrapper:

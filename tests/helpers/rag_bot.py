@@ -23,6 +23,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from endpoint_replies import collect_content_words
 from http_thread import HttpThread
 
 UNKNOWN = "I do not know."
@@ -31,13 +32,6 @@ CLIENT_CLOSED = 499  # counted for a request whose client went away before an an
 _SUFFIXES = (".txt", ".md")
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
-_WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]+")
-_COMMON = frozenset(
-    _WORD.findall(
-        "a an and are as at be been by can did do does for from had has have how i in is it its may of on or that the"
-        " their this to was were what when where which who why will with you your"
-    )
-)
 _PART_LENGTH = 9  # characters of an answer in one event of a stream
 _SECOND_BEST = 0.75  # share of the best sentence's score from which a second sentence is added
 
@@ -202,7 +196,9 @@ def start_rag_bot(folder: str | Path, *, port: int = 0, **options: Any) -> RagBo
 def answer_question(folder: Path, question: str) -> dict[str, Any]:
     """Return `answer` and at most three `contexts`, the best first; each shares a word with the question."""
     paragraphs = read_paragraphs(folder)
-    counts = {word: sum(word in paragraph.words for paragraph in paragraphs) for word in find_words(question)}
+    counts = {
+        word: sum(word in paragraph.words for paragraph in paragraphs) for word in collect_content_words(question)
+    }
     # The fewer paragraphs have a word, the more it weighs.
     weights = {word: math.log(1 + len(paragraphs) / count) for word, count in counts.items() if count}
     scored = [(_score(paragraph.words, weights), paragraph) for paragraph in paragraphs]
@@ -218,19 +214,8 @@ def read_paragraphs(folder: Path) -> list[Paragraph]:
         texts = [text.strip() for text in _PARAGRAPHS.split(path.read_text(encoding="utf-8")) if text.strip()]
         for number, text in enumerate(texts, start=1):
             paragraph_id = f"{path.relative_to(folder).as_posix()}#{number}"
-            found.append(Paragraph(paragraph_id=paragraph_id, text=text, words=find_words(text)))
+            found.append(Paragraph(paragraph_id=paragraph_id, text=text, words=collect_content_words(text)))
     return found
-
-
-def find_words(text: str) -> Set[str]:
-    """English words without the commonest, of Chinese every two characters that follow each other."""
-    words: set[str] = set()
-    for run in _WORD.findall(text.lower()):
-        if run[0] > "z":
-            words.update(run[at : at + 2] for at in range(max(1, len(run) - 1)))
-        elif run not in _COMMON:
-            words.add(run)
-    return words
 
 
 def _score(words: Set[str], weights: dict[str, float]) -> float:
@@ -242,7 +227,7 @@ def _say(question: str, texts: list[str], weights: dict[str, float]) -> str:
     best_score, best_answer = 0.0, ""
     for text in texts:
         sentences = [sentence.strip() for sentence in _SENTENCES.split(text) if sentence.strip()]
-        scores = [_score(find_words(sentence), weights) for sentence in sentences]
+        scores = [_score(collect_content_words(sentence), weights) for sentence in sentences]
         if max(scores) > best_score:
             best_score = max(scores)
             enough = [at for at, score in enumerate(scores) if score >= _SECOND_BEST * best_score]
