@@ -1,7 +1,9 @@
 """The flows, in the order of a run, and their two entry points: the command line (`cli`) and Python (`evaluate`)."""
 
+import importlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if sys.platform == "win32":
     unsupported = "evalhouse runs on Linux and macOS, and not on Windows; install and start it within WSL"
@@ -11,7 +13,16 @@ if sys.platform == "win32":
         sys.exit(2)
     raise ImportError(unsupported)
 
-from evalhouse.flows.evaluate import Evaluation, EvaluationError, evaluate
-from evalhouse.warehouse.metric_files import metric
+if TYPE_CHECKING:
+    from evalhouse.flows.start import Evaluation, EvaluationError, evaluate
+    from evalhouse.warehouse.metric_files import metric
 
 __all__ = ["Evaluation", "EvaluationError", "evaluate", "metric"]
+
+
+def __getattr__(name: str) -> object:
+    """Import what a Python program uses when it uses it: the command and Prefect's server need none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = "evalhouse.warehouse.metric_files" if name == "metric" else "evalhouse.flows.start"
+    return getattr(importlib.import_module(place), name)

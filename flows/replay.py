@@ -20,11 +20,11 @@ from typing import Any, Final
 import numpy as np
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.evaluate import load_flow
 from evalhouse.flows.preparing.request import RunRequest, begin_run
 from evalhouse.flows.run.open_run import open_run
 from evalhouse.flows.run.outcome import RunOutcome, Watch
 from evalhouse.flows.server.local import hold_server
+from evalhouse.flows.start import load_flow
 from evalhouse.tasks.comparing.replay import (
     MARK,
     NEW,

@@ -189,7 +189,9 @@ async def judge_shards(live_run: LiveRun, samples: Stored) -> Sequence[Stored | 
     if live_run.judge_elsewhere is not None:
         return await live_run.judge_elsewhere(numbers, samples)
     at_once = min(count_turns(live_run.settings.concurrency, live_run), len(numbers)) or 1
-    if live_run.batch_queues:
+    if all(asker.judge.endpoint is None for asker in live_run.asker.all):
+        at_once = 1  # a judge in this process never waits, so that a second shard would only take memory
+    elif live_run.batch_queues:
         at_once = len(numbers) or 1  # all requests of the run make one round of batches
     elif live_run.across_machines:
         live_run.share_limits(at_once)

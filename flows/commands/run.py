@@ -144,7 +144,7 @@ def run(
         print_estimates(settings, as_json=as_json)
         return 0
 
-    from evalhouse.flows.evaluate import start_run  # noqa: PLC0415  # imports what runs
+    from evalhouse.flows.start import start_run  # noqa: PLC0415  # imports what runs
     from evalhouse.tasks.judge.protocol import RunCancelled  # noqa: PLC0415
 
     with show_run(_introduce_judge(resolved)) as watch:
@@ -389,7 +389,7 @@ def collect(*, suite: str, variant: str | None, as_json: bool, changed: tuple[st
     settings = settings.model_copy(update={"variants": {}})
     if settings.target is None:
         raise SettingsError(f"{suite} has no [target], so there is nothing to ask; `evalhouse run` judges its dataset")
-    from evalhouse.flows.evaluate import start_run  # noqa: PLC0415
+    from evalhouse.flows.start import start_run  # noqa: PLC0415
 
     # Nothing is judged, so neither a key nor a price is needed.
     settings = leave_out(settings, lambda where: where.judges)

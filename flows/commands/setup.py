@@ -335,8 +335,8 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
     try:
         settings = resolve_settings({}, suite=load_suite(suite)).settings
         # The first question alone, in a run without the suite's name, which does not count as one of its nights.
-        from evalhouse.flows.evaluate import start_run  # noqa: PLC0415  # imports what runs
         from evalhouse.flows.preparing.request import RunRequest  # noqa: PLC0415
+        from evalhouse.flows.start import start_run  # noqa: PLC0415  # imports what runs
 
         alone = {"suite": None, "suite_hash": None, "limit": 1, "label": _LABEL}
         with show_run() as watch:

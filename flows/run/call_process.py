@@ -27,7 +27,7 @@ from evalhouse.flows.server.local import hold_server, is_server_alive
 Message = dict[str, Any]
 Send = Callable[[Message], None]
 
-_BOOTSTRAP = "from evalhouse.flows.evaluate import answer_calls; answer_calls()"
+_BOOTSTRAP = "from evalhouse.flows.start import answer_calls; answer_calls()"
 _IDLE_S = 600.0  # without a request the child and its server end, to be started again when there is one
 _LOOK_S = 1.0
 _LISTEN_S = 0.5

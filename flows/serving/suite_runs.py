@@ -1,6 +1,6 @@
 """One run of a suite from its settings to its notification, for the command line and for served flows.
 
-The run itself is `flows.evaluate.start_run`. A suite adds the settings of its file, a gate, a notification and the
+The run itself is `flows.start.start_run`. A suite adds the settings of its file, a gate, a notification and the
 deletion of old runs. The gate's limits come from the stored settings of the run and not from the file, which may have
 changed since, so that a resumed run has the same limits as an uninterrupted one.
 """
@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from evalhouse.flows.evaluate import start_run
 from evalhouse.flows.preparing.live_run import list_paid
 from evalhouse.flows.preparing.request import (
     BY_HAND,
@@ -29,6 +28,7 @@ from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
 from evalhouse.flows.serving.backlog import has_left_batch, has_variants_left, is_gate_due
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
+from evalhouse.flows.start import start_run
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.protocol import RunCancelled
 from evalhouse.tasks.settings.run import RunSettings, list_night, read_settings

@@ -12,7 +12,7 @@ from endpoint import running_endpoint
 from prefect_holder import find_server
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.evaluate import Evaluation, EvaluationError, evaluate
+from evalhouse.flows.start import Evaluation, EvaluationError, evaluate
 from evalhouse.warehouse.store import Warehouse
 
 SAMPLES = [

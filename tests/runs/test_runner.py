@@ -12,9 +12,9 @@ import pytest
 from endpoint import running_endpoint
 from prefect_holder import copy_database, find_server
 
-from evalhouse.flows.evaluate import EvaluationError, evaluate
 from evalhouse.flows.results.progress import ProgressLine
 from evalhouse.flows.run import call_process
+from evalhouse.flows.start import EvaluationError, evaluate
 from evalhouse.warehouse.store import Warehouse
 
 SAMPLE = {

@@ -30,7 +30,7 @@ import duckdb
 import polars as pl
 import evalhouse.flows.server.local as local
 import evalhouse.tasks.datasets.read as read
-from evalhouse.flows.evaluate import start_run
+from evalhouse.flows.start import start_run
 from evalhouse.flows.preparing.request import RunRequest
 from evalhouse.tasks.settings.run import RunSettings
 begun, connect = [], duckdb.connect

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 from browser import Page, open_browser  # noqa: E402
 from ui_house import serve_ui  # noqa: E402
 
-from evalhouse.flows.evaluate import evaluate  # noqa: E402
+from evalhouse.flows.start import evaluate  # noqa: E402
 
 SAMPLE = ROOT / "warehouse" / "sample_data" / "sample.jsonl"
 N_NIGHTS = 8
