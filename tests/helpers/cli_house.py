@@ -128,7 +128,7 @@ def make_rows(number: int, *, first: int = 1) -> list[dict[str, Any]]:
             "answer": f"Ship number {place * 7} lies at berth {place}. It came on day {place}.",
             "ground_truth": f"Ship number {place * 7} lies at berth {place}.",
             "contexts": [f"The list says that ship number {place * 7} lies at berth {place}.",
-                         f"Ropes are sold at berth {place}."],
+                         f"Shop {place} sells ropes."],
         }
         for place in range(first, first + number)
     ]  # fmt: skip
