@@ -62,11 +62,9 @@ def estimate_plan(**changes: object) -> Estimate:
     return estimate_run(make_settings(Path("/none/w.duckdb"), "openai:gpt-4.1-mini", **changes))
 
 
-def test_nothing_is_asked_and_nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running_endpoint() as endpoint:
-        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
-        estimate = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini"))
-        assert endpoint.stats.requests.total() == 0
+def test_nothing_is_asked_and_nothing_written(tmp_path: Path, endpoint: Endpoint) -> None:
+    estimate = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini"))
+    assert endpoint.stats.requests.total() == 0
     assert list(tmp_path.iterdir()) == []
     assert estimate.n_samples == 20
     assert estimate.usage.requests > 60
@@ -77,16 +75,12 @@ def test_nothing_is_asked_and_nothing_written(tmp_path: Path, monkeypatch: pytes
     assert 0.5 < estimate.usage.cached_tokens / estimate.usage.prompt_tokens < 1
 
 
-def test_requests_are_those_of_the_run_and_none_once_it_is_on_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running_endpoint() as endpoint:
-        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
-        settings = make_settings(tmp_path / "warehouse.duckdb", "openai:gpt-4.1-mini")
-        before = estimate_run(settings)
-        requests = asyncio.run(judge_for_real(settings)).requests
-        after = estimate_run(settings)
-        assert requests == endpoint.stats.requests.total()
+def test_requests_are_those_of_the_run_and_none_once_it_is_on_record(tmp_path: Path, endpoint: Endpoint) -> None:
+    settings = make_settings(tmp_path / "warehouse.duckdb", "openai:gpt-4.1-mini")
+    before = estimate_run(settings)
+    requests = asyncio.run(judge_for_real(settings)).requests
+    after = estimate_run(settings)
+    assert requests == endpoint.stats.requests.total()
     # The endpoint splits texts differently from the stand-in, which knows refusals; that decides over some requests.
     assert before.usage.requests == pytest.approx(requests, rel=0.06)
     assert (after.usage.requests, after.usage.prompt_tokens, after.usage.cost_usd) == (0, 0, 0)
@@ -120,12 +114,11 @@ def test_fresh_counts_what_is_on_record_too(tmp_path: Path) -> None:
     assert estimate_run(settings.model_copy(update={"fresh": True})) == before
 
 
-def test_on_the_sample_dataset_it_is_within_a_tenth_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running_endpoint(script=make_script()) as endpoint:
-        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
-        settings = make_settings(tmp_path / "w.duckdb", "openai:gpt-4.1-mini", metrics=(), limit=None)
-        estimate = estimate_run(settings)
-        counts = asyncio.run(judge_for_real(settings))
+def test_on_the_sample_dataset_it_is_within_a_tenth_of_the_run(tmp_path: Path, endpoint: Endpoint) -> None:
+    endpoint.configure(script=make_script())
+    settings = make_settings(tmp_path / "w.duckdb", "openai:gpt-4.1-mini", metrics=(), limit=None)
+    estimate = estimate_run(settings)
+    counts = asyncio.run(judge_for_real(settings))
     assert counts.requests > 80
     assert estimate.usage.requests == pytest.approx(counts.requests, rel=0.1)
     assert estimate.usage.prompt_tokens == pytest.approx(counts.prompt_tokens, rel=0.1)
@@ -134,13 +127,11 @@ def test_on_the_sample_dataset_it_is_within_a_tenth_of_the_run(tmp_path: Path, m
     assert estimate.usage.cost_usd == pytest.approx(counts.cost_usd, rel=0.1)
 
 
-def test_what_the_endpoint_caches_is_within_a_tenth_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_endpoint_caches_is_within_a_tenth_too(tmp_path: Path, endpoint: Endpoint) -> None:
     """The endpoint's own usage: it counts characters by four, and caches the beginnings that requests share."""
-    with running_endpoint() as endpoint:
-        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
-        settings = make_settings(tmp_path / "w.duckdb", "openai:gpt-4.1-mini", limit=None, language="en")
-        estimate = estimate_run(settings)
-        counts = asyncio.run(judge_for_real(settings))
+    settings = make_settings(tmp_path / "w.duckdb", "openai:gpt-4.1-mini", limit=None, language="en")
+    estimate = estimate_run(settings)
+    counts = asyncio.run(judge_for_real(settings))
     assert counts.cached_tokens > 0
     assert estimate.usage.cached_tokens == pytest.approx(counts.cached_tokens, rel=0.1)
 
@@ -162,18 +153,14 @@ def test_votes_and_lone_contexts_are_counted_as_they_are_asked() -> None:
     assert estimate_plan(contexts_alone=True).steps["rank"].requests > 2 * steps["rank"].requests
 
 
-def test_rubrics_questions_and_embeddings_are_counted_as_the_run_asks_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rubrics_questions_and_embeddings_are_counted_as_the_run_asks_them(tmp_path: Path, endpoint: Endpoint) -> None:
     metrics = ("accuracy", "relevance_final", "answer_relevancy", "answer_correctness")
-    with running_endpoint() as endpoint:
-        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
-        settings = make_settings(
-            tmp_path / "w.duckdb", "openai:gpt-4.1-mini", metrics=metrics,
-            embeddings="openai:text-embedding-3-small",
-        )  # fmt: skip
-        estimate = estimate_run(settings)
-        assert endpoint.stats.requests.total() == 0
+    settings = make_settings(
+        tmp_path / "w.duckdb", "openai:gpt-4.1-mini", metrics=metrics,
+        embeddings="openai:text-embedding-3-small",
+    )  # fmt: skip
+    estimate = estimate_run(settings)
+    assert endpoint.stats.requests.total() == 0
     requests = {step: usage.requests for step, usage in estimate.steps.items()}
     assert requests["grade_accuracy"] == requests["grade_relevance"] > 15
     assert requests["relevancy"] > 15
@@ -281,7 +268,7 @@ MODEL = "openai:gpt-4.1-mini"
 
 
 @pytest.fixture
-def endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
+def realistic(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
     with running_endpoint(latency=0.01, script=make_script(usage=getattr(request, "param", True))) as running:
         point_to(running.base_url)
         yield running
@@ -311,40 +298,40 @@ def collect_reasons(works: list[SampleWork]) -> set[str | None]:
     return {reason for work in works for reason in read_outcomes(work).values()}
 
 
-async def test_no_more_is_spent_than_the_budget_and_what_was_in_flight(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_no_more_is_spent_than_the_budget_and_what_was_in_flight(realistic: Endpoint, tmp_path: Path) -> None:
     budget_usd, concurrency = 0.012, 4
     works = await judge_within(tmp_path, budget_usd, concurrency=concurrency)
     costs = read_costs(tmp_path)
-    assert len(costs) == endpoint.stats.requests.total() < 4 * N
+    assert len(costs) == realistic.stats.requests.total() < 4 * N
     assert budget_usd <= sum(costs) <= budget_usd + concurrency * max(costs)
     assert collect_reasons(works) == {None, "budget_exhausted"}
 
 
-@pytest.mark.parametrize("endpoint", [True, False], ids=["usage", "no usage"], indirect=True)
-async def test_resumed_run_has_the_remaining_budget(endpoint: Endpoint, tmp_path: Path) -> None:
+@pytest.mark.parametrize("realistic", [True, False], ids=["usage", "no usage"], indirect=True)
+async def test_resumed_run_has_the_remaining_budget(realistic: Endpoint, tmp_path: Path) -> None:
     await judge_within(tmp_path, 0.006, concurrency=2)
-    n_first = endpoint.stats.requests.total()
+    n_first = realistic.stats.requests.total()
     works = await judge_within(tmp_path, 0.012, concurrency=2)
     costs = read_costs(tmp_path)
     assert 0.012 <= sum(costs) <= 0.012 + 2 * max(costs)
     assert sum(costs) == pytest.approx(sum_cost(open_warehouse(tmp_path), "run-1"))
-    assert n_first < endpoint.stats.requests.total() == len(costs)
-    assert endpoint.stats.duplicates == 0
+    assert n_first < realistic.stats.requests.total() == len(costs)
+    assert realistic.stats.duplicates == 0
     assert "budget_exhausted" in collect_reasons(works)
 
     works = await judge_within(tmp_path, 1.0, concurrency=2)
     assert collect_reasons(works) == {None}
-    assert endpoint.stats.requests.total() == len(read_costs(tmp_path)) == 4 * N
+    assert realistic.stats.requests.total() == len(read_costs(tmp_path)) == 4 * N
 
 
 async def test_another_run_has_its_own_budget_and_replies_on_record_cost_it_nothing(
-    endpoint: Endpoint, tmp_path: Path
+    realistic: Endpoint, tmp_path: Path
 ) -> None:
     await judge_within(tmp_path, 1.0)
-    n_before = endpoint.stats.requests.total()
+    n_before = realistic.stats.requests.total()
     works = await judge_within(tmp_path, 0.000001, run_id="run-2")
     assert collect_reasons(works) == {None}
-    assert endpoint.stats.requests.total() == n_before == 4 * N
+    assert realistic.stats.requests.total() == n_before == 4 * N
     assert sum_cost(open_warehouse(tmp_path), "run-2") == 0
     assert sum_cost(open_warehouse(tmp_path), "run-1") > 0.01
 
