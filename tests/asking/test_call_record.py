@@ -299,28 +299,22 @@ async def test_no_question_waits_longer_for_another_process_than_a_reply_may_tak
             holder.close()
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_every_claim_is_granted_on_a_file_system_without_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, None])
+def test_every_claim_is_granted_without_locks_or_where_their_file_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None
 ) -> None:
     def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(number, os.strerror(number or 0))
 
-    claims = Claims(tmp_path / "claims")
-    monkeypatch.setattr("fcntl.fcntl", fail)
-    assert claims.take(7)
-    claims.release(7)
-    claims.close()
-
-
-def test_every_claim_is_granted_where_their_file_cannot_be_opened(tmp_path: Path) -> None:
-    (tmp_path / "claims").mkdir()
-    for path in (tmp_path / "claims", tmp_path / "gone" / "claims"):
-        one, other = Claims(path), Claims(path)
-        assert one.take(7)
-        assert other.take(7)
-        one.close()
-        other.close()
+    (tmp_path / "folder").mkdir()
+    if number is not None:
+        monkeypatch.setattr("fcntl.fcntl", fail)
+    for path in (tmp_path / "claims",) if number else (tmp_path / "folder", tmp_path / "gone" / "claims"):
+        claims = [Claims(path), Claims(path)]
+        assert [one.take(7) for one in claims] == [True, True]
+        for one in claims:
+            one.release(7)
+            one.close()
 
 
 def test_claims_of_a_killed_process_are_void(tmp_path: Path) -> None:

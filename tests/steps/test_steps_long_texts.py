@@ -487,9 +487,12 @@ def test_paragraphs_are_not_broken_while_one_fits() -> None:
     ("أضيئت المنارة عام ١٩١١. من يحرسها؟ إنه عدي. " * 9, ".؟"),
     ("मीनार १९११ में बनी। उसे कौन देखता है? वह पुरानी है॥ " * 9, "।?॥"),
     ("መብራቱ በ1911 ተሠራ። ማን ይጠብቀዋል፧ " * 9, "።፧"),
+    ("the keeper, the lamp, the oil and the gulls, " * 20, ","),
+    ("看守人、灯、油和海鸥，还有鱼，" * 30, "，"),
+    ("| Year | Fuel |\n| --- | --- |\n" + "".join(f"| {year} | oil, then gas |\n" for year in range(1900, 1960)), "|"),
 ])  # fmt: skip
-def test_a_paragraph_without_room_is_cut_behind_sentences(text: str, ends: str) -> None:
-    parts = split_text(text, 50)
+def test_what_has_no_room_is_cut_behind_sentences_or_else_commas_or_rows(text: str, ends: str) -> None:
+    parts = split_text(text, 40)
     assert len(parts) > 3
     assert all(part.rstrip()[-1] in ends for part in parts)
 
@@ -514,16 +517,6 @@ def test_no_abbreviation_decimal_or_initial_is_taken_for_a_sentences_end() -> No
     assert {part.strip()[-9:] for part in split_text(text, 30)} == {"St. Tarn."}
 
 
-@pytest.mark.parametrize(
-    ("sentence", "marks"),
-    [("the keeper, the lamp, the oil and the gulls, " * 20, ","), ("看守人、灯、油和海鸥，还有鱼，" * 30, "，")],
-)
-def test_a_sentence_without_room_is_cut_behind_commas(sentence: str, marks: str) -> None:
-    parts = split_text(sentence, 40)
-    assert len(parts) > 3
-    assert all(part.rstrip()[-1] in marks for part in parts)
-
-
 def test_a_clause_without_room_is_cut_between_words() -> None:
     text = "lamp oil gull pier " * 60
     assert all(set(part.split()) <= {"lamp", "oil", "gull", "pier"} for part in split_text(text, 20))
@@ -536,13 +529,6 @@ def test_what_belongs_together_stays_together_while_it_fits(block: str) -> None:
         parts = split_text(f"{make_prose(n_before)}\n\n{block}\n{make_prose(5)}", 50)
         assert len(parts) > 1
         assert sum(block.strip() in part for part in parts) == 1
-
-
-def test_a_large_table_is_cut_between_rows() -> None:
-    table = "| Year | Fuel |\n| --- | --- |\n" + "".join(f"| {year} | oil, then gas |\n" for year in range(1900, 1960))
-    parts = split_text(table, 60)
-    assert len(parts) > 3
-    assert all(part.startswith("|") and part.endswith("|\n") for part in parts)
 
 
 def test_a_fence_ends_only_with_the_mark_it_began_with() -> None:
