@@ -12,7 +12,7 @@ import pytest
 from cli_house import House
 from cli_process import Finished
 from kept_open import let_go
-from warehouse_processes import make_warehouse, run_script
+from warehouse_processes import count_rows, make_warehouse, run_script
 from warehouse_runs import make_row, make_run
 
 from evalhouse.warehouse.engine.connection import open_writer
@@ -192,6 +192,28 @@ def test_the_table_of_every_step_is_looked_at(filled: Warehouse) -> None:
     assert _list_wrong(filled) == [
         "verdicts, scores or calls of a run that is not on record", "verdicts whose call is not on record",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("table", ["samples", "llm_calls"])
+def test_a_move_that_was_cut_within_long_rows_resumes(
+    filled: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """Long rows are committed some at a time, so that a part of them may be there."""
+    for name, value in (("_BYTES_AT_ONCE", 100), ("_FEWEST_ROWS", 2), ("MAX_COMMIT_BYTES", 1)):
+        monkeypatch.setattr(copies, name, value)
+    other = make_warehouse(tmp_path / "other")
+
+    def stop(connection: Any) -> None:  # noqa: ANN401  # of DuckDB
+        if connection.execute(f"select count(*) from {table}").fetchone()[0] > 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copies, "keep_groups_apart", stop)
+        with pytest.raises(KeyboardInterrupt):
+            move_warehouse(filled, other, lambda *_: None)
+    assert 0 < count_rows(other, table) < count_rows(filled, table)
+    counts = move_warehouse(filled, other, lambda *_: None)
+    _assert_same_rows(filled.location.path, other.location.path, counts)
 
 
 _SIZES = {"short": [(40, 3)], "long first": [(3, 900), (40, 3)], "one": [(1, 5_000)]}

@@ -10,7 +10,7 @@ and hashed on both sides, so that an interrupted move resumes where it stopped; 
 the hashes of its rows, so that their order does not matter. The source is only read.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,14 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
+from evalhouse.warehouse.engine.connection import (
+    MAX_COMMIT_BYTES,
+    VECTOR_ROWS,
+    explain_failure,
+    keep_groups_apart,
+    open_reader,
+    open_writer,
+)
 from evalhouse.warehouse.engine.migrate import find_missing, load_migrations
 from evalhouse.warehouse.errors import WarehouseError, WarehouseUnwritable
 from evalhouse.warehouse.queries import read_query
@@ -167,10 +174,11 @@ def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, 
             f"{others[0]}; move into an empty warehouse"
         )
     counts: dict[str, int] = {}
+    finished = {*of_target, *([None] if of_target == of_source else [])}
     # Runs themselves come last: a run that is there is complete.
     for table, columns in sorted(tables.items(), key=lambda entry: (entry[0] == "runs", entry[0])):
         sums, windows = _sum_rows(source, table, columns)
-        missing = _find_missing(target, table, columns, sums)
+        missing = _find_missing(target, table, columns, sums, finished)
         group: list[str | None] = []
         for run_id in sorted(missing, key=lambda run_id: run_id or ""):
             if group and sum(sums[name][0] for name in [*group, run_id]) > _ROWS_PER_COMMIT:
@@ -179,7 +187,7 @@ def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, 
             group.append(run_id)
         if group:
             _copy_rows(source, target, table, columns, windows=windows, run_ids=group)
-        if missing and _find_missing(target, table, columns, sums):
+        if missing and _find_missing(target, table, columns, sums, {*of_source, None}):
             raise WarehouseError(
                 f"rows of {table} arrived changed; was {source.location.name} written to meanwhile? Move again"
             )
@@ -225,10 +233,22 @@ def _name_run(columns: Sequence[str]) -> str:
     return "run_id" if "run_id" in columns else "null::varchar"
 
 
-def _find_missing(target: Warehouse, table: str, columns: Sequence[str], wanted: Sums) -> list[str | None]:
-    """Return the runs without rows in the target; raises WarehouseError when it has other rows of a run."""
+def _find_missing(
+    target: Warehouse, table: str, columns: Sequence[str], wanted: Sums, finished: Set[str | None]
+) -> list[str | None]:
+    """Return the runs without rows in the target; raises WarehouseError when it has other rows of a finished run.
+
+    An interrupted move may have left a part of the rows of other runs, or of the samples: these are deleted.
+    """
     sums, _ = _sum_rows(target, table, columns)
-    if other := [run_id for run_id, total in sums.items() if total != wanted.get(run_id)]:
+    other = [run_id for run_id, total in sums.items() if total != wanted.get(run_id)]
+    cut = {run_id for run_id in other if run_id is not None or table == "samples"} & (wanted.keys() - finished)
+    if cut and table != "runs":
+        with target.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+            for run_id in cut:
+                connection.execute(f"delete from {table} where {_name_run(columns)} is not distinct from ?", [run_id])
+        return _find_missing(target, table, columns, wanted, finished)
+    if other:
         of_run = f" of run {other[0]}" if other[0] else ""
         raise WarehouseError(
             f"{table}{of_run} in {target.location.name} has other rows than the source; move into an empty warehouse"
@@ -245,7 +265,10 @@ def _copy_rows(
     windows: Sequence[_Window],
     run_ids: Sequence[str | None],
 ) -> None:
-    """Copy the rows of these runs in one transaction, some bytes at a time: each insert is a file of a lake."""
+    """Copy the rows of these runs in one transaction, some bytes at a time: each insert is a file of a lake.
+
+    Of long rows each insert is a row group of a file, and a transaction, whose memory grows with its bytes.
+    """
     with (
         open_reader(source.location) as reading,
         target.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_ids[0] if len(run_ids) == 1 else None) as writing,
@@ -270,7 +293,13 @@ def _copy_rows(
                 except duckdb.Error as error:
                     raise explain_failure(source.location, error) from None
 
+        is_file = target.location.lake is None
         for batches in cut_by_bytes(read(), lambda batch: batch.nbytes, max_bytes=_BYTES_AT_ONCE):
-            writing.register("incoming_rows", pa.Table.from_batches(batches))
+            rows = pa.Table.from_batches(batches)
+            writing.register("incoming_rows", rows)
             writing.execute(f"insert into {table} by name select * from incoming_rows")
             writing.unregister("incoming_rows")
+            if is_file and rows.nbytes * VECTOR_ROWS > MAX_COMMIT_BYTES * rows.num_rows:
+                keep_groups_apart(writing)
+                writing.commit()
+                writing.begin()
