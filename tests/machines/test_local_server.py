@@ -213,7 +213,7 @@ def test_two_first_runs_at_once_record_every_task_and_say_nothing(tmp_path: Path
 
 def test_flows_that_raise_or_are_interrupted_are_recorded_and_print_nothing(warm_home: Path) -> None:
     """One after the other; Ctrl-C reaches the second flow, and leaves the server to record it."""
-    run = start_run(warm_home, "raise,hang")
+    run = start_run(warm_home, "raise,hang", n_tasks=12)
     server_pid = int(str(read_message(run)["pid"]))
     read_message(run)
     assert os.getsid(server_pid) != os.getsid(run.pid)

@@ -27,6 +27,12 @@ N_ROWS, N_CALLS = 8, 6
 RUN = ("run", "berths.jsonl", "--judge", "openai:judge", "--embeddings", "openai:embedder", "--concurrency", "4")
 
 
+@pytest.fixture(autouse=True)
+def _short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second until a run prints why it waits, in place of five."""
+    monkeypatch.setattr("evalhouse.warehouse.engine.connection.ATTEMPT_S", 0.5)
+
+
 @pytest.fixture
 def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
     return place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=N_ROWS)

@@ -268,7 +268,7 @@ def test_a_stop_between_two_variants_is_not_announced_and_resumes_with_the_ones_
     with open_harbour(tmp_path, prefect_home) as house:
         house.write(VARIANTS + '[notify]\nwebhook = "${HOOK}"\non = ["completed", "incomplete", "failed"]\n')
         monkeypatch.setattr(suite_runs, "list_night_runs", stop_once)
-        stopped = house.run()
+        stopped = house.run("--limit", "8")
         assert house.read_nights("variant, status") == [(None, "completed")]
         own = house.read_nights("run_id")[0][0]
         assert (stopped.status, house.webhook.bodies) == (130, [])
@@ -277,7 +277,7 @@ def test_a_stop_between_two_variants_is_not_announced_and_resumes_with_the_ones_
         resumed = house.place.call("resume", own, "--warehouse", "w.duckdb")
         assert resumed.status == 0, resumed.stderr
         assert dict(house.read_nights("variant, status")) == dict.fromkeys((None, "large", "cheap"), "completed")
-        assert (house.count_asked()["small"], len(house.webhook.bodies)) == (24, 1)
+        assert (house.count_asked()["small"], len(house.webhook.bodies)) == (8, 1)
 
 
 def test_a_night_that_is_suspended_in_prefect_ends_like_a_stopped_one(
@@ -289,7 +289,7 @@ def test_a_night_that_is_suspended_in_prefect_ends_like_a_stopped_one(
     with open_harbour(tmp_path, prefect_home) as house:
         with monkeypatch.context() as patch:
             patch.setattr("evalhouse.flows.shards.wait_while_paused", suspend)
-            stopped = house.run()
+            stopped = house.run("--limit", "8")
         ((own, status, problem),) = house.read_nights("run_id, status, problem")
         assert (stopped.status, status, problem) == (130, "cancelled", SUSPENDED)
         assert house.place.call("resume", own, "--warehouse", "w.duckdb").status == 0
@@ -316,7 +316,7 @@ def test_what_a_night_does_after_a_run_that_fails(
 ) -> None:
     with open_harbour(tmp_path, prefect_home, **options) as house:
         house.write(tables)
-        ran = house.run()
+        ran = house.run("--limit", "8")
         assert dict(house.read_nights("variant, status")) == ended
         assert ran.status == 3
         if "large" not in ended:
@@ -328,5 +328,5 @@ def test_what_a_night_does_after_a_run_that_fails(
                 resumed = house.place.call("resume", own, "--budget", "5", "--warehouse", "w.duckdb")
                 assert resumed.status == 0, resumed.stderr
             assert sorted(house.read_nights("status, variant")[1:]) == [("completed", "cheap"), ("completed", "large")]
-            assert house.count_asked() == {"small": 24, "large": 24, "cheap": 24}
+            assert house.count_asked() == {"small": 8, "large": 8, "cheap": 8}
             assert house.judge.stats.duplicates_answered == 0
