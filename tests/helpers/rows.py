@@ -203,7 +203,10 @@ class RowsToCome:
                 connection.begin()
                 for table, rows in self._rows:
                     fill(connection, table, *rows)
-                derive_all(connection)
+                # Without any of the rows that a part is computed from there is nothing to derive.
+                written = {table for table, _ in self._rows} - {"run_samples"}
+                if parts := [part for part, tables in RESTS_ON.items() if not tables.isdisjoint(written)]:
+                    derive_all(connection, parts)
                 connection.commit()
             self._rows.clear()
         return warehouse
