@@ -149,7 +149,7 @@ async def test_requests_a_minute_are_spread_over_the_minute() -> None:
 @given(
     rpm=st.integers(2, 3000),
     pauses=st.lists(st.floats(0.0, 90.0), min_size=1, max_size=30),
-    batch=st.integers(1, 200),
+    batch=st.integers(1, 80),
 )
 def test_no_minute_has_more_than_its_requests_in_any_rhythm(rpm: int, pauses: list[float], batch: int) -> None:
     async def ask() -> list[float]:

@@ -6,6 +6,7 @@ What is right by the fused plan is what the separate plan does with the same jud
 be the same.
 """
 
+import functools
 import itertools
 import os
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,7 @@ from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.judge.protocol import FatalJudgeError, Question
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.models import make
-from evalhouse.tasks.models.chat import make_openai_judge
+from evalhouse.tasks.models.chat import ChatModelJudge, make_openai_judge
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
@@ -560,16 +561,20 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "OPENAI_API_KEY", "sk-test-0123456789")
 
 
+@functools.cache
+def make_judge() -> ChatModelJudge:
+    return make_openai_judge("openai:judge", "judge", make_settings())
+
+
 def prepare(prompt: Prompt, word: str, n_items: int = 2, **changes: Any) -> dict[str, Any]:  # noqa: ANN401  # fields of Question
     """Return the messages of a question about a sample: texts about a word, lists of so many items."""
-    judge = make_openai_judge("openai:judge", "judge", make_settings())
     data: dict[str, BlockValue] = {
         name: f"About the {word}: {name}."
         if kind == "text"
         else [Item(id=f"{_PREFIXES[name]}{place}", text=f"{word} {place}") for place in range(1, n_items + 1)]
         for name, kind in prompt.variables.items()
     }
-    return dict(judge.prepare(Question(step="any", sample_id=word, prompt=prompt, data=data, **changes)).payload)
+    return dict(make_judge().prepare(Question(step="any", sample_id=word, prompt=prompt, data=data, **changes)).payload)
 
 
 def join(payload: dict[str, Any]) -> str:
