@@ -2,7 +2,7 @@
 and its Prefect server. One sample, judged by the lexical judge. Prints seconds and the CPU seconds of this process and
 all that it has started, and the ratio of the first to the others, which a busy machine changes less.
 
-    python tests/benchmarks/evaluate_calls.py [CALLS] [--metrics faithfulness]
+    python tests/benchmarks/evaluate_calls.py [CALLS]
 """
 
 import argparse
@@ -24,7 +24,6 @@ SAMPLE = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("calls", nargs="?", type=int, default=20)
-    parser.add_argument("--metrics", default="", help="Default: the metrics of a run.")
     options = parser.parse_args()
     from evalhouse.flows import evaluate  # noqa: PLC0415  # what is measured
 
@@ -33,12 +32,7 @@ def main() -> None:
         for number in range(options.calls):
             answer = f"The ferry to Aldmoor leaves at 9:40. It has {number} decks."
             began, used = time.monotonic(), measure_cpu(list_tree(os.getpid()))
-            evaluate(
-                [{**SAMPLE, "answer": answer}],
-                metrics=options.metrics or (),
-                judge="lexical",
-                warehouse=str(Path(folder) / "w.duckdb"),
-            )
+            evaluate([{**SAMPLE, "answer": answer}], judge="lexical", warehouse=str(Path(folder) / "w.duckdb"))
             seconds.append(time.monotonic() - began)
             cpu.append(measure_cpu(list_tree(os.getpid())) - used)
     for what, measured in (("seconds", seconds), ("CPU seconds", cpu)):

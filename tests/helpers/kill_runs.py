@@ -69,12 +69,8 @@ class NotingEndpoint(Endpoint):
 
 @contextlib.contextmanager
 def noting_endpoint(**options: Any) -> Iterator[NotingEndpoint]:  # noqa: ANN401  # Options checks them
-    endpoint = NotingEndpoint(Options(**options))
-    endpoint.start()
-    try:
+    with NotingEndpoint(Options(**options)) as endpoint:
         yield endpoint
-    finally:
-        endpoint.stop()
 
 
 def read_recorded(path: Path) -> Counter[Texts]:

@@ -294,9 +294,7 @@ def test_requests_without_a_conversation_are_unchanged() -> None:
             assert hashlib.sha256(text.encode()).hexdigest()[:16] == RENDERED[identify(prompt)]
 
 
-@pytest.mark.parametrize(
-    "template", ["Judge each item.", "", "a: [", "name: tone\nvariables: [question]", "rubric: {}"]
-)
+@pytest.mark.parametrize("template", ["Judge each item.", "a: [", "name: tone\nvariables: [question]", "rubric: {}"])
 def test_a_rubric_on_record_that_cannot_be_read_says_nothing(template: str) -> None:
     assert list_rubric_metrics(template) == []
     assert list_rubric_columns("tone", [template]) is None
