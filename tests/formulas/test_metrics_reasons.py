@@ -5,6 +5,7 @@ from itertools import product
 
 from rows import (
     Sample,
+    Score,
     add_runs,
     add_samples,
     fill,
@@ -12,8 +13,8 @@ from rows import (
     open_rows,
     rate_everything,
     read_metrics,
-    reason_of,
     score,
+    score_sample,
 )
 
 METRICS = sorted(read_metrics())
@@ -104,9 +105,10 @@ def test_precedence_of_reasons() -> None:
 
 
 def test_reason_that_is_not_on_the_list_still_leaves_the_score_missing() -> None:
-    assert reason_of("factual_f1", fully_judged(reasons={"classify": "moon_phase"})) == "moon_phase"
+    unknown = fully_judged(reasons={"classify": "moon_phase"})
+    assert score_sample("factual_f1", unknown) == Score(value=None, unscored_reason="moon_phase")
     both = fully_judged(reasons={"classify": "moon_phase", "attribute_answer": "no_statements"})
-    assert reason_of("hallucination", both) == "no_statements"
+    assert score_sample("hallucination", both) == Score(value=None, unscored_reason="no_statements")
 
 
 def test_run_without_samples_has_no_rows_and_columns_are_those_of_scores() -> None:

@@ -306,14 +306,6 @@ def value_of(metric: str, sample: Sample, **settings: float) -> float:
     return found.value
 
 
-def reason_of(metric: str, sample: Sample, **settings: float) -> str:
-    """The reason of a sample that must not be scored."""
-    found = score_sample(metric, sample, **settings)
-    assert found.value is None
-    assert found.unscored_reason is not None
-    return found.unscored_reason
-
-
 def read(con: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, object]]:
     """Rows of a query as dictionaries, after what it reads has been derived."""
     if parts := [part for part, views in _DERIVED.items() if views.search(sql)]:
