@@ -49,6 +49,8 @@ def pack_embedding(embedding: object) -> str:
     """
     if not isinstance(embedding, str):
         try:
+            if bool in set(map(type, embedding)):  # type: ignore[call-overload]
+                raise TypeError("truth values, which Python counts among the numbers")
             embedding = base64.b64encode(array("f", embedding).tobytes()).decode()  # type: ignore[call-overload]
         except (TypeError, OverflowError):
             raise UnusableReply(f"the embedding was not a list of numbers: {str(embedding)[:60]!r}") from None

@@ -196,6 +196,15 @@ def test_a_broken_vector_is_unusable(text: str) -> None:
         read_vector(text)
 
 
+@pytest.mark.parametrize(
+    "embedding",
+    [None, True, 3, {}, {"a": 1.0}, [True, False], [1.0, True], ["a"], ["1.0"], [[1.0]], [None], [1e400, "1"]],
+)
+def test_only_a_list_of_numbers_is_a_vector(embedding: object) -> None:
+    with pytest.raises(UnusableReply):
+        read_vector(pack_embedding(embedding))
+
+
 async def test_embeddings_may_have_a_separate_address_and_key(
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
