@@ -23,7 +23,15 @@ from evalhouse.tasks.judge.protocol import LEXICAL, JudgeNames, parse_judges
 from evalhouse.tasks.settings.run import WHERE, RunSettings, is_sample, list_night, read_settings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.messages import Finding, Verdict, hide_credentials, name_flag, name_setting, suggest
+from evalhouse.warehouse.messages import (
+    Finding,
+    Verdict,
+    hide_credentials,
+    name_flag,
+    name_setting,
+    quote_value,
+    suggest,
+)
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, make_run_id, now_utc, refuse_forgotten
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import list_calls
@@ -331,7 +339,7 @@ def _resolve_judges(flags: Mapping[str, Any], suite: "Suite | None", *, dataset:
             try:
                 names = names.lay_over(parse_judges(given))
             except ValueError as error:
-                raise SettingsError(f"{origin}: got {given!r}; {error}") from None
+                raise SettingsError(f"{origin}: got {quote_value(given, 200)}; {error}") from None
             origins.append(origin)
     if names.default is not None:
         return str(names), ", ".join(origins)
@@ -368,7 +376,7 @@ def validate_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
         problems = []
         for problem in error.errors():
             name, message = str(problem["loc"][0]), str(problem["msg"])
-            came = f"got {problem['input']!r}; {message[:1].lower()}{message[1:]}"
+            came = f"got {quote_value(problem['input'], 200)}; {message[:1].lower()}{message[1:]}"
             problems.append(f"{places.get(name, name)}: {came}")
         raise SettingsError("; ".join(problems)) from None
     endless = [name for name, value in settings if isinstance(value, float) and math.isinf(value)]

@@ -30,6 +30,7 @@ from evalhouse.tasks.judge.protocol import (
     repeat_error,
 )
 from evalhouse.tasks.lexical.split import unify_forms
+from evalhouse.warehouse.messages import name_setting
 
 MAX_TEXTS: Final = 256
 """Texts in one request; OpenAI takes 2,048, self-hosted servers often 32, which is detected."""
@@ -102,7 +103,10 @@ class AskedEmbedder:
         """Return the cosine of the two texts' vectors, clipped to [0, 1]."""
         first, second = await gather_all([self.embed(sample_id, side) for side in (text, other)])
         if len(first) != len(second):
-            raise JudgeFailed(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
+            raise JudgeFailed(
+                f"{self.name} gave vectors of {len(first)} and {len(second)} numbers; where the model behind this name "
+                f"has changed, {name_setting('fresh')} asks again for all that is stored"
+            )
         product = sum(x * y for x, y in zip(first, second, strict=True))
         length = math.sqrt(sum(x * x for x in first)) * math.sqrt(sum(y * y for y in second))
         return clip(product / length)

@@ -36,7 +36,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from evalhouse.warehouse.messages import hide_secrets, suggest
+from evalhouse.warehouse.messages import hide_secrets, quote_value, suggest
 from evalhouse.warehouse.steps import GRADE_STEP, JUDGED_TASKS, PLANS, STEPS, TASKS, find_step, find_task
 
 if TYPE_CHECKING:
@@ -452,16 +452,21 @@ def parse_judges(given: str | Mapping[str, object]) -> JudgeNames:
             raise ValueError(f"unknown step {task!r}; {suggest(task, JUDGED_TASKS, otherwise='known')}")
         if task in judges and task == DEFAULT:
             raise ValueError(
-                f"there are two default judges, {judges[task]!r} and {name!r}; name a step's judge as STEP=JUDGE"
+                f"there are two default judges, {quote_value(judges[task])} and {quote_value(name)}; "
+                "name a step's judge as STEP=JUDGE"
             )
         if task in judges:
-            raise ValueError(f"the step {task!r} has two judges, {judges[task]!r} and {name!r}; name one")
+            both = f"{quote_value(judges[task])} and {quote_value(name)}"
+            raise ValueError(f"the step {task!r} has two judges, {both}; name one")
         judges[task] = name.strip()
         jurors = list_jurors(judges[task])
         is_jury = judges[task].partition(":")[0] == JURY
         if is_jury and (len(set(jurors)) < max(2, len(jurors)) or not all(jurors)):
+            repeated = next((juror for juror in jurors if juror and jurors.count(juror) > 1), None)
             raise ValueError(
-                f"{name!r} is not a jury, which has two or more different judges; write {JURY}:openai:A,anthropic:B,…"
+                f"{quote_value(name)} is not a jury, which has two or more different judges"
+                f"{f' ({quote_value(repeated)} is named twice)' if repeated else ''}; "
+                f"write {JURY}:openai:A,anthropic:B,…"
             )
         if len(jurors) > 1 and task not in (DEFAULT, *VOTED_TASKS):
             raise ValueError(

@@ -132,7 +132,7 @@ async def test_vectors_of_two_lengths_fail_the_sample(endpoint: Endpoint, tmp_pa
     endpoint.configure(script={"embeddings": [vector(1.0, 0.0), vector(1.0, 0.0, 0.0)]})
     (error,) = await compare(tmp_path, ("red", "blue"))
     assert isinstance(error, JudgeFailed)
-    assert "vectors of" in str(error)
+    assert "numbers; where the model behind this name has changed, --fresh asks again" in str(error)
 
 
 @pytest.mark.parametrize("places", [[-1, -2], [0, 0], [0, None], ["0", "1"], [True, False]])

@@ -223,13 +223,16 @@ def test_judges_are_named_in_one_way(given: str | Mapping[str, object], text: st
     ("none", "no judge given"),
     ({"rank": 3}, "no judge given for rank"),
     ("jury:openai:a", "has two or more different judges"),
-    ("jury:openai:a,openai:a", "has two or more different judges"),
+    ("jury:openai:a,openai:a", "has two or more different judges ('openai:a' is named twice); write"),
+    ("jury:" + "openai:a-model-with-a-name,openai:b," * 100, "('openai:a-model-with-a-name' is named twice)"),
+    ("rank=jury:" + ",".join(map(str, range(200))) + ",rank=jury:a,b", "the step 'rank' has two judges, 'jury:0,1,"),
     ("jury:openai:a,", "has two or more different judges"),
     ("openai:a,extract=jury:openai:a,lexical", "the step 'extract' has one judge, and no jury"),
 ])  # fmt: skip
 def test_other_names_are_refused(given: str | Mapping[str, object], why: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(why)):
+    with pytest.raises(ValueError, match=re.escape(why)) as caught:
         parse_judges(given)
+    assert len(str(caught.value)) < 250
 
 
 def test_every_stored_judge_can_be_read() -> None:
