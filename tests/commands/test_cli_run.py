@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cli_house import N_JUDGED, House
-from cli_process import Ask
 
 CALL_KEYS = [
     "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd",
@@ -62,11 +61,3 @@ def test_without_a_terminal_progress_and_colour_are_left_out(house: House) -> No
 def test_a_second_equal_run_asks_nothing(house: House) -> None:
     n_asked = house.first.document["calls"]["requests"] + house.first.document["calls"]["reused"]
     assert f"0 requests, {n_asked} reused from the record, 0 failed" in house.second.stdout
-
-
-def test_label_link_and_tags_are_stored(house: House, ask: Ask) -> None:
-    row = ask("query", "select label, href, tags, config from runs order by started_at limit 1", "--format", "json")
-    (run,) = row.document
-    assert run["label"] == "first night"
-    assert run["href"] == "https://example.org/c/1"
-    assert run["tags"] == ["a", "b"]

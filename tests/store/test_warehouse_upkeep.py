@@ -97,7 +97,6 @@ def test_check_says_so_and_fails(filled: Warehouse, ask: Ask) -> None:
 def test_reply_that_cannot_be_stored_stops_no_command(filled: Warehouse, house: House, ask: Ask) -> None:
     warehouse, url = filled, filled.location.url
     run = ("run", str(house.place.folder / "harbour.jsonl"), "--warehouse", url, "--judge", "lexical", "--json")
-    assert house.place.call(*run).status == 0
     script = """
 from warehouse_runs import make_row
 from evalhouse.warehouse.mover import Mover
