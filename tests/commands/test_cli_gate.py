@@ -13,7 +13,7 @@ import pytest
 from cli_house import House
 from cli_process import Ask, Finished
 from kept_open import let_go
-from rows import derive_all
+from rows import derive_after
 
 from evalhouse.flows.results.gate import print_gate
 
@@ -30,7 +30,7 @@ class Nights:
     def change(self, sql: str) -> None:
         with duckdb.connect(self.path) as connection:
             connection.execute(sql)
-            derive_all(connection, ["scores", "costs"])
+            derive_after(connection, sql)
 
     def set_status(self, status: str) -> None:
         with duckdb.connect(self.path) as connection:

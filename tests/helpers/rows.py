@@ -217,6 +217,13 @@ def derive_all(con: duckdb.DuckDBPyConnection, parts: Collection[Part] = tuple(R
     derive(con, [run_id for (run_id,) in con.execute("select run_id from runs").fetchall()], parts)
 
 
+def derive_after(con: duckdb.DuckDBPyConnection, *statements: str) -> None:
+    """Compute again, for all runs, the parts that rest on a table which these statements name."""
+    named = set(re.findall(r"\w+", " ".join(statements)))
+    if parts := [part for part, tables in RESTS_ON.items() if not tables.isdisjoint(named)]:
+        derive_all(con, parts)
+
+
 def add_samples(con: duckdb.DuckDBPyConnection, *samples: Sample, run_id: str = "r") -> None:
     """Write everything that is known about these samples of one run."""
     add_runs(con, {run_id: samples})

@@ -16,7 +16,7 @@ import pytest
 from cli_house import HOSTILE, HOSTILE_ID, MARKUP, N_JUDGED, House
 from cli_process import Ask
 from report_pages import ReportPage
-from rows import derive_all
+from rows import derive_after
 
 from evalhouse.warehouse.metric_files import load_metrics
 
@@ -52,7 +52,7 @@ def change(url: str, *statements: str, **values: object) -> None:
     with duckdb.connect(url) as connection:
         for sql in statements:
             connection.execute(sql, values or None)
-        derive_all(connection)
+        derive_after(connection, *statements)
 
 
 def select(ask: Ask, sql: str) -> list[dict[str, Any]]:
