@@ -15,7 +15,7 @@ import pytest
 from cli_process import Finished, Place, call_here
 from history_nights import METRICS, SUITE, Size, write_nights
 from report_pages import Element, ReportPage
-from rows import derive_all
+from rows import derive_after
 
 from evalhouse.flows.report import charts
 from evalhouse.warehouse.metric_files import load_metrics
@@ -60,7 +60,7 @@ def changed(few: Path, tmp_path: Path) -> Callable[..., Path]:
         with duckdb.connect(str(path)) as connection:
             for sql in statements:
                 connection.execute(sql)
-            derive_all(connection)
+            derive_after(connection, *statements)
         return path
 
     return change
