@@ -441,6 +441,7 @@ def grade_tool_calls(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> 
         ],
     }
     note = "; ".join(f"{name} {', '.join(items)}" for name, items in faults.items() if items)
+    right = "all calls as expected, in another order" if ordered < free else "all calls as expected"
     total = len(expected) + len(made)
     ratings = {
         "names": _share(2 * len(named), total),
@@ -449,10 +450,7 @@ def grade_tool_calls(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> 
         "in_order": _share(2 * ordered, total),
         "any_order": _share(2 * free, total),
     }
-    return [
-        Grade(criterion=name, rating=float(rating), reason=note or "all calls as expected")
-        for name, rating in ratings.items()
-    ]
+    return [Grade(criterion=name, rating=float(rating), reason=note or right) for name, rating in ratings.items()]
 
 
 def _list_wrong(want: ToolCall, call: ToolCall) -> list[str]:

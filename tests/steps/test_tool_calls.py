@@ -84,7 +84,8 @@ AGREEMENTS: dict[str, tuple[list[ToolCall], list[ToolCall], dict[str, float], st
     "none expected": ([], [ASK], NONE_RIGHT, "extra ask_tide"),
     "another": ([ASK], [BOOK], NONE_RIGHT, "missing ask_tide"),
     "another order": (
-        [ASK, BOOK, LIST], [BOOK, LIST, ASK], {"any_order": 1.0, "in_order": 2 / 3, "order": 2 / 3}, "",
+        [ASK, BOOK, LIST], [BOOK, LIST, ASK], {"any_order": 1.0, "in_order": 2 / 3, "order": 2 / 3},
+        "all calls as expected, in another order",
     ),
     "another day": ([ASK], [ask(harbour="Quillon", day=2)], OTHER_DAY, "wrong arguments ask_tide: day"),
     "an argument missing": ([ASK], [ask(harbour="Quillon")], {"arguments": 2 / 3}, "ask_tide: day"),
