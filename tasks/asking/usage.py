@@ -5,7 +5,6 @@ in dry runs and for endpoints that report no usage: its weights were fitted to O
 sample dataset, English and Chinese, where it is within 6 % for any one kind of text and 1 % for all.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -29,9 +28,10 @@ ID_TOKENS = 4
 # -001) mark versions that differ in price, so these are in the table by their whole names.
 _DATE = re.compile(r"[-@](20\d\d)(-?)(0[1-9]|1[0-2])\2(0[1-9]|[12]\d|3[01])", re.ASCII)
 _BATCH = "batch"
+_MAX_PRICE = 1_000_000  # a dollar a token: sums of larger ones may be infinite
 _FORM = (
     "`model: [dollars per million input tokens, output tokens]`, with a third number where cached input costs less, "
-    "and a fourth where it costs more to have input cached"
+    "and a fourth where it costs more to have input cached; each from 0 to 1,000,000"
 )
 
 
@@ -148,8 +148,7 @@ def _parse_table(text: str, where: str) -> dict[Any, Any]:
 
 def _is_price(number: object) -> bool:
     """Return whether it is an amount of dollars: YAML also has truth values, infinities and NaN."""
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    return is_number and math.isfinite(float(number)) and float(number) >= 0  # type: ignore[arg-type]  # checked before
+    return isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= _MAX_PRICE
 
 
 def find_price(prices: Mapping[str, Price], model: str) -> Price | None:

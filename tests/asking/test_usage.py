@@ -249,7 +249,7 @@ def test_own_price_file_overrides_ours(tmp_path: Path) -> None:
 
 NUMBERS = [
     "3", "[1]", "[1, 2, 3, 4, 5]", "[a, b]", "{input: 1}", "[1, -2]", "[.inf, 1]", "[.nan, 1]", "[true, 1]", "null",
-    "['1', '2']", "[1, null]",
+    "['1', '2']", "[1, null]", "[1.0e+308, 1]", "[1, 1000001]", f"[1{'0' * 400}, 1]",
 ]  # fmt: skip
 
 
