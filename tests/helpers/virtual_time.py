@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+LONGEST_S = 1_000_000.0  # what has not ended then is taken for an endless loop
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -18,6 +19,8 @@ class _JumpingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise AssertionError("everybody waits and no timer is set: a deadlock")
+        if timeout > 0 and self.passed_s > LONGEST_S:
+            raise AssertionError(f"not at its end after {LONGEST_S:,.0f} s")
         self.passed_s += max(0.0, timeout)
         return super().select(0)
 
