@@ -86,7 +86,8 @@ def write_variants_headline(comparison: VariantComparison) -> Headline:
     alike = [
         metric.metric
         for metric in comparison.metrics
-        if metric.metric not in metrics_moved and any(difference.unlike is None for difference in metric.differences)
+        if metric.metric not in metrics_moved
+        and any(difference.unlike is None and difference.paired.n for difference in metric.differences)
     ]
     if alike:
         which = list_names([name for name in metrics if name in alike], _MAX_METRICS)
@@ -260,10 +261,14 @@ def print_variants(document: Row, *, sort: str | None = None) -> None:
         if not cells:
             print_line(f"note: no run is clearly better or worse than {names[0]} in any {by}")
     rows = []
-    for sample in document["samples"]:
+    with_metric = {of["metric"]: [run["n_scored"] > 0 for run in of["runs"]] for of in document["metrics"]}
+    for sample in (sample for sample in document["samples"] if sample["distance"]):
         scores = sample["scores"]
         # None is NaN among numbers.
-        metric = sort or max(scores, key=lambda name: measure_spreads(np.array([scores[name]], dtype=float))[0])
+        metric = sort or max(
+            scores,
+            key=lambda name: measure_spreads(np.array([scores[name]], dtype=float)[:, with_metric[name]])[0],
+        )
         rows.append([sample["sample_id"], metric, *map(write_value, scores[metric])])
     columns = ["sample", "metric", *(f"#{name}" for name in names)]
     print_section("Samples that differ most, each by the metric in which it does" if not sort else

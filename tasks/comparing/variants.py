@@ -9,7 +9,7 @@ Slices of a metadata column are a second family, over all values, runs and metri
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -120,11 +120,11 @@ class VariantComparison:
     def rank_samples(self, metric: str | None = None) -> list[tuple[str, float]]:
         """Return the samples with how far apart their scores are, the furthest first, over all metrics or in one.
 
-        A score that only some of the runs have counts as 1.
+        A score that only some of the runs with this metric have counts as 1.
         """
         distance = np.zeros(len(self.sample_ids))
         for values in self.scores.values() if metric is None else (self.scores[metric],):
-            distance += measure_spreads(values)
+            distance += measure_spreads(values[:, ~np.isnan(values).all(axis=0)])
         distance[distance <= ROUNDING] = 0.0
         return [(self.sample_ids[place], float(distance[place])) for place in np.argsort(-distance, kind="stable")]
 
@@ -166,7 +166,7 @@ def compare_variants(
     metrics = [metric for metric in of_runs if settings.metrics is None or metric in settings.metrics]
     laid = lay_side_by_side(warehouse, first, others, metrics=metrics, cluster=settings.cluster)
     # Laid out with the run at hand last, which is the first one here.
-    nights = [of_metric for of_metric in laid.nights.values() if not np.isnan(of_metric.values).all()]
+    nights = [_keep_scored_causes(of) for of in laid.nights.values() if not np.isnan(of.values).all()]
     cells = [
         (value, of_metric, np.isin(np.array(laid.sample_ids, dtype=object), members))
         for value, members in slices.items()
@@ -196,6 +196,14 @@ def compare_variants(
         sample_ids=tuple(laid.sample_ids),
         scores={of_metric.metric: np.roll(of_metric.values, 1, axis=0).T for of_metric in nights},
     )
+
+
+def _keep_scored_causes(of_metric: Nights) -> Nights:
+    """Drop what keeps runs from being compared where they have no sample that both scored."""
+    is_scored = ~np.isnan(of_metric.values)
+    has_common = (is_scored & is_scored[-1]).any(axis=1)
+    causes = (cause if has else None for cause, has in zip(of_metric.unlike, has_common, strict=True))
+    return replace(of_metric, unlike=tuple(causes))
 
 
 def _compare_columns(
@@ -255,6 +263,8 @@ def _list_warnings(
                 f"{name} was judged differently than {names[0]}, or by another formula, so better or worse is unknown "
                 f"in {list_names(metrics)}"
             )
+        if missing := [of.metric for of in nights if np.isnan(of.values[place] - of.values[-1]).all()]:
+            yield f"{name} and {names[0]} have no sample that both scored in {list_names(missing)}"
         changed = pair.fetch_changed_inputs(METADATA_INPUTS)
         if n_asked := changed.filter(pl.col("question") | pl.col("ground_truth")).height:
             yield f"{name} has another question or ground truth than {names[0]} in {n_asked:,} samples of the same id"

@@ -180,6 +180,27 @@ def test_another_judge_is_named_and_nothing_is_decided_by_it(store: Warehouse, a
     assert document["metrics"][0]["runs"][1]["verdict"] == "other judge"
 
 
+@pytest.mark.parametrize(("names", "lacking"), [
+    (("alpha", "bravo", "carol"), "carol"), (("carol", "alpha", "bravo"), "alpha, bravo"),
+])  # fmt: skip
+def test_a_metric_that_a_run_has_not_is_not_called_judged_otherwise(
+    store: Warehouse, ask: Ask, names: tuple[str, ...], lacking: str
+) -> None:
+    add_run(store, "alpha", n=20)
+    add_run(store, "bravo", n=20, faithfulness=f"{SCORE} + if(n = 7, 0.1, 0)")
+    add_run(store, "carol", n=20, metrics=["faithfulness"], columns={"embeddings": "other", "status": "cancelled"})
+    compared = ask("compare", *names)
+    assert compared.lines[0] == f"No clear winner; no run is clearly different from {names[0]} in " + (
+        "faithfulness." if names[0] == "carol" else "answer_correctness, faithfulness."
+    )
+    for name in lacking.split(", "):
+        assert f"warning: {name} and {names[0]} have no sample that both scored in answer_correctness" in compared.lines
+    assert "judged differently" not in compared.stdout
+    assert not re.search("other (judge|formula)", compared.stdout)
+    samples = compared.lines[compared.lines.index("Samples that differ most, each by the metric in which it does") :]
+    assert [line.split()[:2] for line in samples[2:-3]] == [["s7", "faithfulness"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
