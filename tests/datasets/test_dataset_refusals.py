@@ -142,6 +142,11 @@ def test_missing_files_suggest_others(tmp_path: Path) -> None:
     assert f"the folder {tmp_path}/missing is not there either" in str(refuse(tmp_path / "missing" / "qa.jsonl"))
     first = f"{tmp_path} is a directory; allowed: one dataset file; name a file: {tmp_path}/nightly.jsonl"
     assert first in str(refuse(tmp_path))
+    for name, target in {"gone.jsonl": "nothing.jsonl", "loop.jsonl": "loop.jsonl"}.items():
+        (tmp_path / name).symlink_to(target)
+        message = str(refuse(tmp_path / name))
+        assert message.startswith(f"{tmp_path}/{name} is a link to nothing; allowed: {KNOWN}")
+        assert message.endswith("let it lead to a file")
 
 
 def test_other_sources_are_refused(tmp_path: Path) -> None:
