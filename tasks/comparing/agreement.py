@@ -632,15 +632,27 @@ def measure_step(step: str, judges: Sequence[str], samples: Sequence[str], cast:
 
 
 def list_outsiders(steps: Sequence[JuryStep]) -> list[str]:
-    """Name the judges that are alone too often, a sentence each without a full stop."""
-    found: dict[str, list[str]] = {}
+    """Name the judges that are alone too often, and those whose votes are missing, a sentence each without a full
+    stop."""
+    alone: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for step in steps:
         n = sum(juror.n_alone for juror in step.jurors)
         for juror in step.jurors:
             if juror.is_outlier:
-                found.setdefault(juror.judge, []).append(f"{juror.n_alone:,} of {n:,} in {step.step}")
+                alone.setdefault(juror.judge, []).append(f"{juror.n_alone:,} of {n:,} in {step.step}")
+            if juror.n < step.n_items:
+                where = f"{step.n_items - juror.n:,} of {step.n_items:,} in {step.step}"
+                missing.setdefault(juror.judge, []).append(where)
     return [
-        f"{judge} is alone too often in the jury: of the verdicts that one judge gave against all others it gave "
-        f"{', '.join(where)}; read some of them, and leave it out if it is wrong there"
-        for judge, where in found.items()
+        *(
+            f"{judge} is alone too often in the jury: of the verdicts that one judge gave against all others it gave "
+            f"{', '.join(where)}; read some of them, and leave it out if it is wrong there"
+            for judge, where in alone.items()
+        ),
+        *(
+            f"{judge} has no vote on {', '.join(where)}, so the other judges decided there; the errors of its "
+            "requests are in the table llm_calls"
+            for judge, where in missing.items()
+        ),
     ]

@@ -296,6 +296,8 @@ def test_agreement_counts_ties_and_missing_votes() -> None:
     votes = np.array([[1, 1], [1, 0], [0, 0], [0, np.nan], [1, 1]], dtype=np.float64)
     measured = measure_step("rank", ["openai:a", "lexical"], ["s1", "s1", "s2", "s3", "s4"], votes, 0)
     assert (measured.n_items, measured.n_split, measured.n_ties) == (5, 1, 1)
+    (warning,) = list_outsiders([measured])
+    assert warning.startswith("lexical has no vote on 1 of 5 in rank, so the other judges decided there")
     # Krippendorff's α by hand: 8 labels of 4 pairs, of which 1 pair differs; 5 yes, 3 no.
     assert measured.alpha.value == pytest.approx(1 - 7 * 2 / (2 * 5 * 3))
     assert [juror.n for juror in measured.jurors] == [5, 4]
