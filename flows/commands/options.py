@@ -236,7 +236,7 @@ limit_options = join_options(
         "max_wait_s",
         type=float,
         metavar="S",
-        help="Seconds to wait for an endpoint that asks to wait and lets nothing through. Default: 3600.",
+        help="Seconds to wait for an endpoint that asks to wait or is silent. Default: 3600.",
     ),
     click.option("--attempts", type=int, metavar="N", help="Ask a question at most this often. Default: 5."),
     click.option(

@@ -39,6 +39,7 @@ _SLOWEST_FACTOR = 2.0
 _MAX_OVERTAKING = 64
 # An endpoint that has never answered may not exist, so its time-out grows no further.
 _MAX_DOUBLINGS_UNANSWERED = 2
+_LATE_IN_A_ROW = 4
 DRAIN_S = 3.0
 """The seconds that requests in flight may still take when a run is stopped."""
 
@@ -183,6 +184,7 @@ class EndpointLimit:
         # Replies, for the time-out.
         self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         self._n_answered, self._last_answer_at, self._slowest_s = 0, -math.inf, 0.0
+        self._silent_since: float | None = None
         # The wait that the endpoint asks for.
         self._nothing_since: float | None = None
         self._logged_again_at, self._waits_until, self._waits_for = 0.0, 0.0, ""
@@ -253,7 +255,7 @@ class EndpointLimit:
         self._slowest_s = max(self._slowest_s, exceeded_s, now - max(slot.started_at, self._last_answer_at))
         self._n_answered += 1
         self._last_answer_at = now
-        self._nothing_since = None
+        self._nothing_since = self._silent_since = None
         if tokens is not None:
             self._tokens.take(tokens - slot.tokens, now)
         capacity.n_refusals_in_a_row = 0
@@ -297,6 +299,18 @@ class EndpointLimit:
         if not self.is_lost(slot) and not is_counted:
             capacity.n_successes, capacity.shrunk_at = 0, read_clock()
             capacity.ceiling = capacity.allowed = max(1, capacity.in_flight // 2)
+        if self._silent_since is None:
+            self._silent_since = slot.started_at
+        silent_s = read_clock() - self._silent_since
+        # One question has its attempts, however long a reply may take.
+        if silent_s > max(self.max_wait_s, _LATE_IN_A_ROW * self.find_timeout(_MAX_DOUBLINGS_UNANSWERED)):
+            self.close(
+                JudgeFailed(
+                    f"no reply came for {write_span(silent_s)}, and {name_setting('max_wait_s')} is "
+                    f"{write_span(self.max_wait_s)}; see whether the model answers (`evalhouse doctor --try`), and "
+                    "continue with `evalhouse resume`"
+                )
+            )
 
     def is_lost(self, slot: Slot) -> bool:
         """Return whether so many requests have overtaken this one that it cannot be waiting in a queue."""

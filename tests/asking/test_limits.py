@@ -344,7 +344,7 @@ class LocalModel:
 async def ask_all(model: LocalModel, n: int, concurrency: int = DEFAULTS.concurrency) -> tuple[Asker, list[object]]:
     """Ask so many questions at once with the settings that a run has by itself."""
     timeout_s = choose_timeout(DEFAULTS.timeout_s, model.endpoint)
-    limit = EndpointLimit(concurrency=concurrency, timeout_s=timeout_s)
+    limit = EndpointLimit(concurrency=concurrency, timeout_s=timeout_s, max_wait_s=DEFAULTS.max_wait_s)
     price = Price(input_usd=0, output_usd=0)
     asker = Asker(judge=model, record=NoRecord(), limit=limit, attempts=DEFAULTS.attempts, price=price)
     question = Question(step="rank", sample_id="", prompt=None, data={})
@@ -400,6 +400,17 @@ async def test_endpoint_that_never_answers_is_given_up_for_all_questions_at_once
     assert all(isinstance(answer, JudgeFailed) for answer in answers)
     assert asker.counts.requests == 16 * DEFAULTS.attempts
     assert read_clock() - began <= 2 * (60.0 + 120.0 + 3 * 240.0)
+
+
+@pytest.mark.parametrize(("endpoint", "most_s"), [("https://judge.example/v1", 4_000), ("http://127.0.0.1/v1", 13_000)])
+@in_virtual_time
+async def test_a_silent_model_is_given_up_for_however_many_questions(endpoint: str, most_s: float) -> None:
+    began = read_clock()
+    asker, answers = await ask_all(LocalModel(takes=lambda _: 1e9, endpoint=endpoint), 400)
+    assert all(isinstance(answer, JudgeFailed) for answer in answers)
+    assert asker.counts.requests < 400
+    assert DEFAULTS.max_wait_s < read_clock() - began < most_s
+    assert any("no reply came for" in str(answer) and "--max-wait is 1:00:00 h" in str(answer) for answer in answers)
 
 
 @pytest.mark.parametrize(
