@@ -146,7 +146,7 @@ def _no_model_variables() -> Iterator[None]:
 @pytest.fixture
 def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries, also after a rate limit, after hundredths of a second instead of seconds."""
-    monkeypatch.setattr("evalhouse.tasks.asking.limits._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr("evalhouse.tasks.judge.protocol._BACKOFF_FIRST_S", 0.01)
     monkeypatch.setattr("evalhouse.tasks.asking.limits._PAUSE_S", 0.02)
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.limits import DRAIN_S, Activity, EndpointLimit, StopSign, draw_backoff
+from evalhouse.tasks.asking.limits import DRAIN_S, Activity, EndpointLimit, StopSign
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.protocol import (
@@ -46,6 +46,7 @@ from evalhouse.tasks.judge.protocol import (
     TransientJudgeError,
     UnsupportedOption,
     UnusableReply,
+    draw_backoff,
     repeat_error,
 )
 from evalhouse.warehouse.messages import name_setting, write_span

@@ -8,7 +8,6 @@ import asyncio
 import heapq
 import logging
 import math
-import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -28,8 +27,6 @@ _PAUSE_S = 1.0
 # Successes before one slot more is tried than was refused before; half as many after each one that was not refused.
 _SUCCESSES_BEFORE_TRIAL = 64
 _MIN_SUCCESSES_BEFORE_TRIAL = 4
-_BACKOFF_FIRST_S = 0.5
-_MAX_BACKOFF_S = 30.0
 # A wait of this length is also logged, for users who do not see the progress; again after the second time.
 _LOGGED_FROM_S = 10.0
 _LOGGED_AGAIN_S = 600.0
@@ -39,7 +36,7 @@ _SLOWEST_FACTOR = 2.0
 _MAX_OVERTAKING = 64
 # An endpoint that has never answered may not exist, so its time-out grows no further.
 _MAX_DOUBLINGS_UNANSWERED = 2
-_LATE_IN_A_ROW = 4
+_LATE_IN_A_ROW = 4  # a question has its attempts before its model counts as silent
 DRAIN_S = 3.0
 """The seconds that requests in flight may still take when a run is stopped."""
 
@@ -159,8 +156,9 @@ class EndpointLimit:
     """The limit for one model of an endpoint within one event loop; `beside` is that of another model there.
 
     Within 60 s no more requests start than `rpm`, and no more tokens than `tpm` and one request; tokens are
-    the caller's estimate until `note_success` corrects it. When nothing goes through for `max_wait_s`, or the endpoint
-    asks for a longer wait, all who wait get JudgeFailed. A reply is waited for `timeout_s` at least.
+    the caller's estimate until `note_success` corrects it. When nothing goes through or no reply comes for
+    `max_wait_s`, or the endpoint asks for a longer wait, all who wait get JudgeFailed. A reply is waited for
+    `timeout_s` at least.
     """
 
     def __init__(
@@ -184,7 +182,7 @@ class EndpointLimit:
         # Replies, for the time-out.
         self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         self._n_answered, self._last_answer_at, self._slowest_s = 0, -math.inf, 0.0
-        self._silent_since: float | None = None
+        self._silent_since = math.inf  # the start of the first late request after the last reply
         # The wait that the endpoint asks for.
         self._nothing_since: float | None = None
         self._logged_again_at, self._waits_until, self._waits_for = 0.0, 0.0, ""
@@ -255,7 +253,7 @@ class EndpointLimit:
         self._slowest_s = max(self._slowest_s, exceeded_s, now - max(slot.started_at, self._last_answer_at))
         self._n_answered += 1
         self._last_answer_at = now
-        self._nothing_since = self._silent_since = None
+        self._nothing_since, self._silent_since = None, math.inf
         if tokens is not None:
             self._tokens.take(tokens - slot.tokens, now)
         capacity.n_refusals_in_a_row = 0
@@ -299,18 +297,10 @@ class EndpointLimit:
         if not self.is_lost(slot) and not is_counted:
             capacity.n_successes, capacity.shrunk_at = 0, read_clock()
             capacity.ceiling = capacity.allowed = max(1, capacity.in_flight // 2)
-        if self._silent_since is None:
-            self._silent_since = slot.started_at
+        self._silent_since = min(self._silent_since, max(slot.started_at, self._last_answer_at))
         silent_s = read_clock() - self._silent_since
-        # One question has its attempts, however long a reply may take.
         if silent_s > max(self.max_wait_s, _LATE_IN_A_ROW * self.find_timeout(_MAX_DOUBLINGS_UNANSWERED)):
-            self.close(
-                JudgeFailed(
-                    f"no reply came for {write_span(silent_s)}, and {name_setting('max_wait_s')} is "
-                    f"{write_span(self.max_wait_s)}; see whether the model answers (`evalhouse doctor --try`), and "
-                    "continue with `evalhouse resume`"
-                )
-            )
+            self.close(JudgeFailed(f"no reply came for {write_span(silent_s)}, and {self._explain_max_wait()}"))
 
     def is_lost(self, slot: Slot) -> bool:
         """Return whether so many requests have overtaken this one that it cannot be waiting in a queue."""
@@ -355,17 +345,18 @@ class EndpointLimit:
         since = now if self._nothing_since is None else self._nothing_since
         if now + seconds > since + self.max_wait_s:
             after = f", after {write_span(now - since)} in which nothing went through" if now - since >= 1 else ""
-            message = (
-                f"{why}: a wait of {write_span(seconds)} more{after}, and {name_setting('max_wait_s')} "
-                f"is {write_span(self.max_wait_s)}; raise it, or continue later with `evalhouse resume`"
-            )
-            self.close(JudgeFailed(message))
-            raise JudgeFailed(message)
+            error = JudgeFailed(f"{why}: a wait of {write_span(seconds)} more{after}, and {self._explain_max_wait()}")
+            self.close(error)
+            raise repeat_error(error)
         if is_idle and seconds >= _LOGGED_FROM_S and now >= self._logged_again_at:
             self._logged_again_at = now + _LOGGED_AGAIN_S
             logger.warning("nothing is asked for %s: %s", write_span(seconds), why)
         if now + seconds > self._waits_until:
             self._waits_until, self._waits_for = now + seconds, why
+
+    def _explain_max_wait(self) -> str:
+        limit = f"{name_setting('max_wait_s')} is {write_span(self.max_wait_s)}"
+        return f"{limit}; raise it, or continue later with `evalhouse resume`"
 
     def describe_wait(self, now: float) -> str | None:
         """Describe the wait in which nothing is asked; None while a request is in flight."""
@@ -402,11 +393,6 @@ class Activity:
         finally:
             self.n_moving += 1
             self.n_begun += 1
-
-
-def draw_backoff(failures: int) -> float:
-    """Return the seconds to wait after so many failures: exponential, with jitter so that failures do not coincide."""
-    return min(_MAX_BACKOFF_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
 
 
 def read_clock() -> float:

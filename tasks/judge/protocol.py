@@ -26,6 +26,7 @@ are judged alike when they have the same text there. The row of each call has th
 import hashlib
 import ipaddress
 import math
+import random
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,8 @@ TIMEOUT_S: Final = 60.0
 MAX_TIMEOUT_S: Final = 3600.0
 # A server on the user's machine or network may read a long prompt for minutes, and loses nothing on the way.
 _NEAR_TIMEOUT_S = 600.0
+_BACKOFF_FIRST_S = 0.5
+_MAX_BACKOFF_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,6 +371,11 @@ class BudgetExhausted(JudgeFailed):
 
 
 Ending = TypeVar("Ending", bound=JudgeError)
+
+
+def draw_backoff(failures: int) -> float:
+    """Return the seconds to wait after so many failures: exponential, with jitter so that failures do not coincide."""
+    return min(_MAX_BACKOFF_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
 
 
 def repeat_error(error: Ending) -> Ending:

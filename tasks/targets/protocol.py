@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff
+from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.datasets.thoughts import find_thoughts, is_thought, join_thoughts, read_parts
 from evalhouse.tasks.datasets.values import is_absent, read_contexts, read_ids
+from evalhouse.tasks.judge.protocol import draw_backoff
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
 

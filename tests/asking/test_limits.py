@@ -28,7 +28,7 @@ from virtual_time import in_virtual_time, read_clock, run_virtually
 
 from evalhouse.flows.results.progress import describe_progress
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff
+from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.record import Call
 from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.asking.verdicts import read_statements
@@ -39,6 +39,7 @@ from evalhouse.tasks.judge.protocol import (
     Question,
     RunCancelled,
     choose_timeout,
+    draw_backoff,
     is_near,
 )
 from evalhouse.tasks.settings.run import RunSettings

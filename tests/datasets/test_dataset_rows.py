@@ -238,7 +238,7 @@ REFUSALS: dict[str, tuple[object, tuple[str, ...]]] = {
     ),
     "metadata nested too deep": (
         {**Q, "deep": json.loads("[" * 400 + "]" * 400)},
-        ("line 2: a column does not fit into JSON", "flatten or remove"),
+        ("line 2: a column does not fit into JSON: it is nested too deep", "flatten or remove"),
     ),
     "several problems": (
         {"question": "", "answer": [1], "contexts": 1, "id": True},

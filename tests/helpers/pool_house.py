@@ -17,7 +17,7 @@ from typing import Any
 
 from cli_process import Place, finish
 from kill_runs import NotingEndpoint
-from prefect_holder import copy_database, find_free_port, find_server, list_family, running_server
+from prefect_holder import copy_database, find_free_port, list_family, running_server
 
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.warehouse.store import Warehouse
@@ -81,13 +81,13 @@ class PoolHouse:
             },
         )
 
-    def start_worker(self, *, at_a_time: int = 1) -> Worker:
+    def start_worker(self) -> Worker:
         name = f"worker-{len(self.workers) + 1}"
         log = self.folder / f"{name}.log"
         command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*command, "--name", name, "--limit", str(at_a_time)],
+                [*command, "--name", name, "--limit", "1"],
                 cwd=self.folder,
                 env=self.place.environment(),
                 stdin=subprocess.DEVNULL,
@@ -141,32 +141,26 @@ def open_pool_house(
     url: str,
     endpoint: NotingEndpoint,
     *,
-    is_shared: bool = False,
     has_pages: bool = False,
     database: str | None = None,
     **more: str,
 ) -> Iterator[PoolHouse]:
-    """A house whose Prefect server is up, with no worker yet; all processes end with the block.
-
-    If `is_shared` it is the session's server, which has none of Prefect's services; else a separate one with all.
-    """
+    """A house whose Prefect server is up with all of Prefect's services, and with no worker yet; all processes end with
+    the block."""
     with contextlib.ExitStack() as stack:
-        house = PoolHouse(
-            folder=folder, server=find_server() if is_shared else {}, url=url, endpoint=endpoint, more=more
-        )
-        if not is_shared:
-            port = find_free_port()
-            house.server["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
-            environment = house.place.environment() | {
-                "PREFECT_SERVER_UI_ENABLED": str(has_pages).lower(),
-                "PREFECT_UI_API_URL": house.server["PREFECT_API_URL"],
-            }
-            if database is None:
-                copy_database(folder / "prefect")
-            else:
-                url = database.replace("postgresql:", "postgresql+asyncpg:")
-                environment["PREFECT_API_DATABASE_CONNECTION_URL"] = url
-            stack.enter_context(running_server(folder, port, environment))
+        house = PoolHouse(folder=folder, server={}, url=url, endpoint=endpoint, more=more)
+        port = find_free_port()
+        house.server["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+        environment = house.place.environment() | {
+            "PREFECT_SERVER_UI_ENABLED": str(has_pages).lower(),
+            "PREFECT_UI_API_URL": house.server["PREFECT_API_URL"],
+        }
+        if database is None:
+            copy_database(folder / "prefect")
+        else:
+            url = database.replace("postgresql:", "postgresql+asyncpg:")
+            environment["PREFECT_API_DATABASE_CONNECTION_URL"] = url
+        stack.enter_context(running_server(folder, port, environment))
         house.make_pool()
         try:
             yield house

@@ -169,6 +169,7 @@ def test_the_form_offers_closed_sets_as_choices_and_has_no_field_for_a_secret(de
     assert not [name for name in fields if "key" in name or "secret" in name or "webhook" in name]
 
 
+@pytest.mark.slow
 def test_retried_flow_run_resumes_its_run(deployed: Deployed) -> None:
     flow_run_id = deployed.queue(judge="openai:gpt-4.1-mini", metrics=["faithfulness"], limit=2, tags=["blue"])
     failed = deployed.work(flow_run_id, key="sk-wrong")

@@ -1,8 +1,7 @@
-"""A run over a worker of a work pool that has two parts at a time, or over three workers of which two are killed at
-random.
+"""A run over three workers of a work pool, of which two are killed at random.
 
-The lake's catalogue is on a real PostgreSQL, Prefect's database too in the large run: every sample is judged once, and
-what was answered is not paid for again."""
+The lake's catalogue and Prefect's database are on a real PostgreSQL: every sample is judged once, and what was answered
+is not paid for again."""
 
 from __future__ import annotations
 
@@ -21,69 +20,54 @@ from kill_runs import NotingEndpoint, noting_endpoint
 from pool_house import POOL, TIMEOUT_S, PoolHouse, Worker, open_pool_house
 from postgres_server import PostgresServer
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc"),
+]
 
 N_CALLS = 6  # of a sample: two splits, classify, two attributions, rank
 IN_FLIGHT = 12
+N_SAMPLES, N_WORKERS, N_KILLS, PART_SIZE = 60, 3, 2, 15
 # What was answered so long before a kill may not have been read by the process that died.
 _UNREAD_S = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    n_samples: int
-    n_workers: int
-    at_a_time: int  # parts of a worker
-    n_kills: int
-    part_size: int
-
-
-SMALL = Size(n_samples=16, n_workers=1, at_a_time=2, n_kills=0, part_size=8)
-LARGE = Size(n_samples=60, n_workers=3, at_a_time=1, n_kills=2, part_size=15)
-SLOW_LARGE = pytest.param(LARGE, marks=pytest.mark.slow, id="large")
 
 
 @dataclass(kw_only=True)
 class PoolRun:
     """A run over the pool, and what was seen of it from outside."""
 
-    size: Size
     house: PoolHouse
     ended: Finished
     endpoint: NotingEndpoint
     killed_at: list[float] = field(default_factory=list)
 
 
-@pytest.fixture(scope="module", params=[pytest.param(SMALL, id="small"), SLOW_LARGE])
-def pool_run(
-    request: pytest.FixtureRequest, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PoolRun]:
+@pytest.fixture(scope="module")
+def pool_run(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolRun]:
     """Samples over workers, of which some are killed at their work, one after the other."""
-    size: Size = request.param
     folder = tmp_path_factory.mktemp("pool")
-    url = f"ducklake:{postgres.make_database(f'lake{size.n_samples}')}?data={folder / 'files'}"
-    write_dataset(folder, make_rows(size.n_samples), "items.jsonl")
+    url = f"ducklake:{postgres.make_database('lake')}?data={folder / 'files'}"
+    write_dataset(folder, make_rows(N_SAMPLES), "items.jsonl")
     options = {"latency": 0.2, "max_in_flight": IN_FLIGHT}
     with pytest.MonkeyPatch.context() as patch, noting_endpoint(**options) as endpoint:
         patch.setenv("EVALHOUSE_STATE_DIR", str(folder / "state"))
-        database = postgres.make_database("prefect") if size is LARGE else None
-        with open_pool_house(folder, url, endpoint, is_shared=size is SMALL, database=database) as house:
-            for _ in range(size.n_workers):
-                house.start_worker(at_a_time=size.at_a_time)
-            killed_at, ended = _run_and_kill(house, size)
-            yield PoolRun(size=size, house=house, ended=ended, endpoint=endpoint, killed_at=killed_at)
+        with open_pool_house(folder, url, endpoint, database=postgres.make_database("prefect")) as house:
+            for _ in range(N_WORKERS):
+                house.start_worker()
+            killed_at, ended = _run_and_kill(house)
+            yield PoolRun(house=house, ended=ended, endpoint=endpoint, killed_at=killed_at)
 
 
-def _run_and_kill(house: PoolHouse, size: Size) -> tuple[list[float], Finished]:
+def _run_and_kill(house: PoolHouse) -> tuple[list[float], Finished]:
     """Kill a worker that is at a part each time another share of the requests was answered, and start a new one."""
     dice = random.Random(7)
     process = house.place.start(
-        *("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", str(size.part_size)),
+        *("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", str(PART_SIZE)),
         *("--concurrency", str(IN_FLIGHT), "--json"),
     )
     killed_at = []
-    for number in range(1, size.n_kills + 1):
-        enough = size.n_samples * N_CALLS * (2 * number - 1) // (2 * size.n_kills + 2)
+    for number in range(1, N_KILLS + 1):
+        enough = N_SAMPLES * N_CALLS * (2 * number - 1) // (2 * N_KILLS + 2)
         house.wait_until(lambda: len(house.endpoint.settled) >= enough, process)  # noqa: B023  # called at once
         time.sleep(dice.uniform(0.0, 0.5))
         _pick_busy(house, dice).kill()
@@ -102,8 +86,8 @@ def _pick_busy(house: PoolHouse, dice: random.Random) -> Worker:
 def test_run_completes_and_reports_its_requests(pool_run: PoolRun) -> None:
     assert pool_run.ended.status == 0, (pool_run.ended, pool_run.house.read_logs())
     document = pool_run.ended.document
-    assert (document["status"], document["n_samples"]) == ("completed", pool_run.size.n_samples)
-    assert document["metrics"]["factual_f1"]["n_scored"] == pool_run.size.n_samples
+    assert (document["status"], document["n_samples"]) == ("completed", N_SAMPLES)
+    assert document["metrics"]["factual_f1"]["n_scored"] == N_SAMPLES
     (calls,) = pool_run.house.query("select count(*) as n from llm_calls where status <> 'cached'")
     assert document["calls"]["requests"] == calls["n"]
 
@@ -123,13 +107,13 @@ def test_every_sample_is_judged_once(pool_run: PoolRun) -> None:
             f"select count(*) as n, count(distinct (sample_id, {keys[table]})) as n_keys, "
             f"count(distinct sample_id) as n_samples from {table}"
         )
-        assert row["n_samples"] == pool_run.size.n_samples, table
+        assert row["n_samples"] == N_SAMPLES, table
         assert row["n"] == row["n_keys"], table
 
 
 def test_nothing_is_paid_twice_beyond_what_was_in_flight_at_a_kill(pool_run: PoolRun) -> None:
     asked = Counter(noted.texts for noted in pool_run.endpoint.asked)
-    assert len(asked) == pool_run.size.n_samples * N_CALLS
+    assert len(asked) == N_SAMPLES * N_CALLS
     answered = {(noted.texts, noted.at) for noted in pool_run.endpoint.answered}
     for texts in [texts for texts, times in asked.items() if times > 1]:
         asked_at = sorted(noted.at for noted in pool_run.endpoint.asked if noted.texts == texts)
@@ -141,7 +125,7 @@ def test_nothing_is_paid_twice_beyond_what_was_in_flight_at_a_kill(pool_run: Poo
     # Each kill can have cost at most what one process had in flight.
     assert sum(asked.values()) - len(asked) <= len(pool_run.killed_at) * IN_FLIGHT
     (row,) = pool_run.house.query("select count(*) filter (where status = 'ok') as n from llm_calls")
-    assert pool_run.size.n_samples * N_CALLS <= row["n"] <= sum(asked.values())
+    assert N_SAMPLES * N_CALLS <= row["n"] <= sum(asked.values())
 
 
 def test_the_limit_holds_over_all_workers(pool_run: PoolRun) -> None:
@@ -174,7 +158,7 @@ def test_changes_of_parts_are_rows_log_lines_and_events(pool_run: PoolRun) -> No
     assert all((row["change"] == "lost") == (row["reason"] is not None) for row in rows)
     (run,) = pool_run.house.query("select flow_run_id from runs")
     names = {f"evalhouse.part.{row['change'].replace(' ', '-')}" for row in rows}
-    for row in rows if pool_run.size is LARGE else []:  # the session's server keeps no events
+    for row in rows:
         filters = {"resource": {"id": [f"prefect.flow-run.{row['flow_run_id']}"]}, "event": {"name": sorted(names)}}
         events = pool_run.house.post("/events/filter", {"filter": filters})["events"]
         assert f"evalhouse.part.{row['change'].replace(' ', '-')}" in {event["event"] for event in events}
@@ -186,7 +170,6 @@ def test_changes_of_parts_are_rows_log_lines_and_events(pool_run: PoolRun) -> No
         assert any(line.startswith(start) for line in printed), (start, printed)
 
 
-@pytest.mark.parametrize("pool_run", [SLOW_LARGE], indirect=True)
 def test_a_lost_part_is_given_to_another_worker(pool_run: PoolRun) -> None:
     parts = pool_run.house.list_parts()
     lost = [one for one in parts if one["state_type"] == "CRASHED"]

@@ -60,6 +60,7 @@ def test_a_suite_runs_on_its_schedule_and_logs_what_was_made_of_the_columns(sche
     )
 
 
+@pytest.mark.slow
 def test_an_announced_update_leads_to_a_run_that_says_so(updated: ServeHouse) -> None:
     (run,) = updated.list_runs(SUITE, "event")
     assert (run["kb_name"], run["kb_version"], run["kb_changed"]) == (SUITE, "v2", ["lamp.txt#1"])
@@ -68,6 +69,7 @@ def test_an_announced_update_leads_to_a_run_that_says_so(updated: ServeHouse) ->
     assert (answered["run_id"], answered["kb_version"]) == (run["run_id"], "v2")
 
 
+@pytest.mark.slow
 def test_only_what_changed_is_judged_again(updated: ServeHouse) -> None:
     (before,) = updated.list_runs(SUITE, "schedule")
     (run,) = updated.list_runs(SUITE, "event")
@@ -79,6 +81,7 @@ def test_only_what_changed_is_judged_again(updated: ServeHouse) -> None:
     assert updated.count_judged(SUITE, run["run_id"])["asked"] == changed
 
 
+@pytest.mark.slow
 def test_prefect_shows_the_run_with_its_page(updated: ServeHouse) -> None:
     (run,) = updated.list_runs(SUITE, "event")
     flow_run = updated.list_flow_runs(SUITE)[-1]
@@ -91,6 +94,7 @@ def test_prefect_shows_the_run_with_its_page(updated: ServeHouse) -> None:
     assert run["flow_run_id"] in page["data"]
 
 
+@pytest.mark.slow
 def test_each_run_is_reported_when_it_starts_and_when_it_ends(updated: ServeHouse) -> None:
     for run in updated.list_runs(SUITE):
         updated.wait_until(lambda: f"{SUITE}: run {run['run_id']} completed" in updated.output)  # noqa: B023
@@ -98,10 +102,10 @@ def test_each_run_is_reported_when_it_starts_and_when_it_ends(updated: ServeHous
         assert len(lines) == 2, lines
 
 
-def test_ctrl_c_ends_it_and_its_server_and_leaves_nothing_behind(updated: ServeHouse) -> None:
+def test_ctrl_c_ends_it_and_its_server_and_leaves_nothing_behind(scheduled: ServeHouse) -> None:
     """The last test of the module: nothing is served afterwards."""
-    assert updated.stop() == 0
-    assert updated.output.splitlines()[-1].endswith("stopping; no run is in progress")
-    assert "Traceback" not in updated.output
+    assert scheduled.stop() == 0
+    assert scheduled.output.splitlines()[-1].endswith("stopping; no run is in progress")
+    assert "Traceback" not in scheduled.output
     with pytest.raises(PrefectApiError, match="cannot be asked"):
-        updated.post("/flow_runs/filter", {})
+        scheduled.post("/flow_runs/filter", {})

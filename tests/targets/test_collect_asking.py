@@ -197,7 +197,7 @@ def placing(bot: Answer | str) -> Iterator[dict[str, Any]]:
 async def test_first_questions_that_all_fail_end_the_asking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bot: Answer | str, problem: str, n_asked: int
 ) -> None:
-    monkeypatch.setattr("evalhouse.tasks.asking.limits._BACKOFF_FIRST_S", 0.001)
+    monkeypatch.setattr("evalhouse.tasks.judge.protocol._BACKOFF_FIRST_S", 0.001)
     monkeypatch.setattr(target_bots, "failures", [KeyError("lang")])
     timeout_s = 0.05 if bot in ("silent", "target_bots:hang") else 60
     with placing(bot) as place:
