@@ -274,8 +274,12 @@ def test_refused_parameters_are_the_message_of_the_flow_run(deployed: Deployed) 
 def test_graph_of_a_run_leads_from_its_samples_to_its_scores(deployed: Deployed) -> None:
     ended = deployed.work(deployed.queue(judge="lexical", limit=2))
     assert ended["state_type"] == "COMPLETED", ended["state"]
-    nodes = dict(deployed.api.get(f"/flow_runs/{ended['id']}/graph-v2")["nodes"])
-    labels = {node_id: node["label"].split()[0] for node_id, node in nodes.items()}
+    labels: dict[str, str] = {}
+    deadline = time.monotonic() + 20
+    while "publish" not in labels.values():  # Prefect writes task runs from their events, the last ones after the run
+        assert time.monotonic() < deadline
+        nodes = dict(deployed.api.get(f"/flow_runs/{ended['id']}/graph-v2")["nodes"])
+        labels = {node_id: node["label"].split()[0] for node_id, node in nodes.items()}
     edges = {
         (labels[parent["id"]], labels[node_id]) for node_id, node in nodes.items() for parent in node["parents"] or ()
     }
