@@ -11,7 +11,7 @@ crash in a native library does; and Prefect reads its settings once a process. T
 its Prefect server, and those after it find both.
 """
 
-# ruff: noqa: PLC0415  # a reading command must not pay for Polars and the settings
+# ruff: noqa: PLC0415  # to import `evaluate` takes no time, and its child imports what runs while the server comes up
 import asyncio
 import difflib
 import html

@@ -81,6 +81,12 @@ class _Text:
     since: float
 
 
+def refuse_vectors(came: str) -> JudgeFailed:
+    """Return the error for vectors of different lengths, which are not of one model."""
+    advice = f"where the model behind this name has changed, {name_setting('fresh')} asks again for all that is stored"
+    return JudgeFailed(f"{came}; {advice}")
+
+
 class AskedEmbedder:
     """Vectors from a model, asked for through a separate `Asker`, of `max_tokens` of texts at a time.
 
@@ -103,10 +109,7 @@ class AskedEmbedder:
         """Return the cosine of the two texts' vectors, clipped to [0, 1]."""
         first, second = await gather_all([self.embed(sample_id, side) for side in (text, other)])
         if len(first) != len(second):
-            raise JudgeFailed(
-                f"{self.name} gave vectors of {len(first)} and {len(second)} numbers; where the model behind this name "
-                f"has changed, {name_setting('fresh')} asks again for all that is stored"
-            )
+            raise refuse_vectors(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
         product = sum(x * y for x, y in zip(first, second, strict=True))
         length = math.sqrt(sum(x * x for x in first)) * math.sqrt(sum(y * y for y in second))
         return clip(product / length)

@@ -636,7 +636,8 @@ def _check_file(path: Path, name: str) -> None:
     if path.is_dir():
         to_do = f"name a file: {list_datasets(path)}"
         raise refuse_dataset(f"{name} is a directory", allowed="one dataset file", to_do=to_do)
-    if not path.exists() and not path.is_symlink():
+    is_cut_link = path.is_symlink() and not path.exists()
+    if not path.exists() and not is_cut_link:
         if not path.parent.is_dir():
             to_do = f"the folder {path.parent} is not there either: check the path"
         elif close := get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=3, cutoff=0.75):
@@ -645,7 +646,7 @@ def _check_file(path: Path, name: str) -> None:
             to_do = f"check the path; datasets in that folder: {list_datasets(path.parent)}"
         raise refuse_dataset(f"{name}: no such file", allowed=_ALLOWED, to_do=to_do)
     if kind := find_special(path):
-        to_do = "let it lead to a file" if path.is_symlink() and not path.exists() else "save its content to a file"
+        to_do = "let it lead to a file" if is_cut_link else "save its content to a file"
         raise refuse_dataset(f"{name} is {kind}", allowed=_ALLOWED, to_do=to_do)
     if path.stat().st_size == 0:
         to_do = "was it written to the end?"

@@ -364,7 +364,7 @@ def read_metadata(rest: dict[str, object], context_rest: list[dict[str, object]]
         except orjson.JSONEncodeError:  # orjson does not ask `default` about whole numbers of more than 64 bits
             text = orjson.dumps(spell_numbers(rest), default=to_text, option=orjson.OPT_NON_STR_KEYS)
     except (orjson.JSONEncodeError, RecursionError) as error:
-        problem = "it is nested too deep" if "ecursion" in str(error) else error  # orjson has an error of its words
+        problem = "it is nested too deep" if "recursion" in str(error).lower() else error  # Python's error or orjson's
         say("metadata", f"a column does not fit into JSON: {problem}")
         return {}
     members: dict[str, object] = orjson.loads(text)

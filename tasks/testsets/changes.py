@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking.embeddings import Embedder
+from evalhouse.tasks.asking.embeddings import Embedder, refuse_vectors
 from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.protocol import BudgetExhausted, JudgeFailed, Question, UnusableReply
@@ -35,7 +35,6 @@ from evalhouse.tasks.testsets.checks import NEAR, Check, KnowledgeBase, answer, 
 from evalhouse.tasks.testsets.near import NearPassages, align, find_quote, squeeze
 from evalhouse.tasks.testsets.passages import Document, Passage
 from evalhouse.tasks.testsets.questions import UNANSWERABLE, Change, QuestionKind, SetQuestion, Span, find_differences
-from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.rows.samples import find_owners
 
 PROPOSED = ("changed", "contradicted", "answerable")
@@ -483,10 +482,7 @@ async def pair_up(
         await gather_all([embed(key, text) for key, text in (texts | contexts).items()])
         if len({len(vector) for vector in vectors.values()}) > 1:
             if not is_dry:
-                raise JudgeFailed(
-                    f"{embedder.name} gave vectors of different lengths; where the model behind this name has changed, "
-                    f"{name_setting('fresh')} asks again for all that is stored"
-                )
+                raise refuse_vectors(f"{embedder.name} gave vectors of different lengths")
             vectors.clear()  # recorded ones beside the substitutes of a dry run
     none = np.zeros(len(next(iter(vectors.values()), ())))
     matrix = np.array([vectors.get(passage.passage_id, none) for passage in passages])

@@ -340,8 +340,9 @@ def test_row_groups_of_long_texts_are_kept_apart(
 ) -> None:
     """DuckDB reads up to 2,048 samples of a row group to give one of them."""
     monkeypatch.setattr(samples, "PART_BYTES", 2_000)
-    for place in (samples, check_and_compact):
+    for place in (connection, samples, check_and_compact):
         monkeypatch.setattr(place, "MAX_COMMIT_BYTES", 4_000)
+    for place in (connection, check_and_compact):
         monkeypatch.setattr(place, "VECTOR_ROWS", 20)
     monkeypatch.setattr(connection, "_MERGED_BYTES", 100_000)
     warehouse = make_warehouse(tmp_path)

@@ -264,6 +264,11 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
         yield connection
 
 
+def are_long(n_bytes: int, n_rows: int) -> bool:
+    """Return whether as many of these rows as DuckDB reads at once have more bytes than one transaction can hold."""
+    return n_bytes * VECTOR_ROWS > MAX_COMMIT_BYTES * n_rows
+
+
 def keep_groups_apart(connection: duckdb.DuckDBPyConnection) -> None:
     """Let the checkpoints of a connection to a file merge no row groups."""
     connection.execute("set max_vacuum_tasks = 0")

@@ -23,7 +23,7 @@ import polars as pl
 
 from evalhouse.warehouse.engine.connection import (
     MAX_COMMIT_BYTES,
-    VECTOR_ROWS,
+    are_long,
     explain_failure,
     keep_groups_apart,
     lending,
@@ -268,7 +268,7 @@ def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluste
 def _writing(warehouse: Warehouse, run_id: str, staging: Staging) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open one transaction that inserts samples, in separate row groups where their texts are long."""
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
-        if warehouse.location.lake is None and staging.bytes_of_row * VECTOR_ROWS > MAX_COMMIT_BYTES:
+        if warehouse.location.lake is None and are_long(staging.bytes_of_row, 1):
             keep_groups_apart(connection)
         yield connection
 

@@ -20,8 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from evalhouse.warehouse.engine.connection import (
-    MAX_COMMIT_BYTES,
-    VECTOR_ROWS,
+    are_long,
     explain_failure,
     keep_groups_apart,
     open_reader,
@@ -299,7 +298,7 @@ def _copy_rows(
             writing.register("incoming_rows", rows)
             writing.execute(f"insert into {table} by name select * from incoming_rows")
             writing.unregister("incoming_rows")
-            if is_file and rows.nbytes * VECTOR_ROWS > MAX_COMMIT_BYTES * rows.num_rows:
+            if is_file and are_long(rows.nbytes, rows.num_rows):
                 keep_groups_apart(writing)
                 writing.commit()
                 writing.begin()
