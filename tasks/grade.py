@@ -13,10 +13,17 @@ from prefect import task
 
 from evalhouse.prompts import BlockValue, Grade, Prompt, Rating, Rubric
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
-from evalhouse.tasks.judge.protocol import THINK, THOUGHT, FatalJudgeError, JudgeFailed, Question, UnusableReply
+from evalhouse.tasks.judge.protocol import (
+    MARKED_RATING,
+    THINK,
+    THOUGHT,
+    FatalJudgeError,
+    JudgeFailed,
+    Question,
+    UnusableReply,
+)
 from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, collect_turns, take_shard
 
-_MARKED = re.compile(r"\[\[([^\[\]]*)\]\]")
 _RATING_WORD = re.compile(
     r"(?:\A|(?<=[\n.!?;,。！？；，]))[^\S\n]*+[#*_> \t-]*+(?:(?:final|overall|my|the)\s++){0,3}"
     r"(?:rating|score|grade|最终评分|评分|打分|得分)[\s*_]*+(?:is|是|为)?[\s*_:：-]*+\Z",
@@ -128,7 +135,7 @@ def _read_reply(text: str, rubric: Rubric) -> _Reading:
         # A rating as `[[7]]` in plain text: the last one, as models mention ratings before they give one.
         (name, criterion), *others = rubric.criteria.items()
         plain = text.rpartition(THOUGHT)[2]
-        marked = list(_MARKED.finditer(plain))
+        marked = list(MARKED_RATING.finditer(plain))
         # Within a JSON object that broke off, or thoughts that did, a marked rating may be a quotation.
         is_broken = THINK in plain or re.search(rf'\{{\s*"{re.escape(name)}"\s*:', plain) is not None
         if others or criterion.kind != "rating" or not marked or is_broken:

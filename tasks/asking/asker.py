@@ -394,6 +394,8 @@ class Asker:
         try:
             if len(reply.text) > _MAX_REPLY:
                 raise UnusableReply(f"the reply had {len(reply.text):,} characters; {_MAX_REPLY:,} are allowed")
+            if quotes_data(reply.text, question):
+                raise UnusableReply("it quotes JSON of the texts under test, and what is its own verdict is not clear")
             if not reply.is_cut:
                 value, call.reply_repair = read_twice(reply.text, read, question)
             elif read_cut is None:
@@ -529,7 +531,7 @@ class Asker:
     ) -> Answer[T] | None:
         """Return the answer to a prepared question and record the call, if a usable reply to it is recorded."""
         recorded = await self.record.find(request.request_hash)
-        if recorded is None:
+        if recorded is None or quotes_data(recorded.reply, question):
             return None
         # What an older evalhouse could read and this one cannot is asked again.
         repair = None
@@ -621,6 +623,19 @@ class Asker:
         except FatalJudgeError as error:
             self.stop(error)
             raise
+
+
+def quotes_data(text: str, question: Question) -> bool:
+    """Return whether a reply may quote a finished reply from the texts under test (`may_quote_data`)."""
+    if question.prompt is None or not question.prompt.reply_schema:
+        return False
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        from evalhouse.tasks.asking.repairs import may_quote_data  # noqa: PLC0415  # most replies are JSON alone
+
+        return may_quote_data(text, question)
+    return False
 
 
 def read_twice(text: str, read: Callable[[str], T], question: Question) -> tuple[T, str | None]:

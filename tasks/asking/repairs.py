@@ -10,7 +10,9 @@ closes what is open and skips what does not fit, json5 drops the backslash of `\
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -18,9 +20,9 @@ from unicodedata import normalize
 
 import orjson
 
-from evalhouse.prompts import list_texts
+from evalhouse.prompts import VERDICTS, list_texts
 from evalhouse.tasks.asking.splitting import HEADING
-from evalhouse.tasks.judge.protocol import THOUGHT, Question, UnusableReply, ends_in_thoughts
+from evalhouse.tasks.judge.protocol import MARKED_RATING, THOUGHT, Question, UnusableReply, ends_in_thoughts
 
 T = TypeVar("T")
 Schema = Mapping[str, Any]
@@ -47,6 +49,7 @@ _OPENS_OBJECT = re.compile(r"""\{\s*["'{\[]""")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FENCE = re.compile(r"(```|~~~)[\w ]*\n")
 _BLANKS = re.compile(r"[\s_-]+")
+_VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements")
 _STATEMENT_LISTS = ("statements", "answer", "ground_truth")
 _LABEL_CELL = 2
 _YES_NO: Final = {"yes": True, "true": True, "是": True, "no": False, "false": False, "否": False}
@@ -66,6 +69,51 @@ def read_again(text: str, read: Callable[[str], T], question: Question) -> tuple
         return None
 
 
+def may_quote_data(text: str, question: Question) -> bool:
+    """Return whether a reply that is more than JSON may hold a finished reply that stands in its question's data.
+
+    A judge that is not fooled by such an answer may still quote it, before its own verdict or after it, and no order
+    tells them apart. So where the data have the keys of a reply, or a rating in its marks, words may stand only around
+    one object, which does not stand in the data.
+    """
+    plain = _take_out(text)
+    assert question.prompt is not None
+    properties = question.prompt.reply_schema.get("properties", {})
+    names = "|".join(re.escape(name) for name in (*properties, *_VERDICT_LISTS))
+    key = rf"""\\*["\']({names})\\*["\']\s*:"""
+    data = "\n".join(words for block in question.data.values() for words in list_texts(block))
+    named = Counter(re.findall(key, plain))
+    if not named:
+        ratings = set(MARKED_RATING.findall(plain))
+        return len(ratings) > 1 and not ratings.isdisjoint(MARKED_RATING.findall(data))
+    if re.search(key, data) is None:
+        return False
+    with suppress(orjson.JSONDecodeError):
+        orjson.loads(plain)
+        return False
+    begun = [match.start() for match in re.finditer(rf"\{{\s*{key}", plain)]
+    if len(begun) != 1 or max(named.values()) > 1 or not named.keys() <= properties.keys():
+        return True
+    try:
+        end = json.JSONDecoder(strict=False).raw_decode(plain, begun[0])[1]
+    except (ValueError, RecursionError):
+        end = len(plain)
+    return _compact(plain[begun[0] : end]) in _compact(data)
+
+
+def _take_out(text: str) -> str:
+    """Return a reply without the thoughts before it and the fence around it."""
+    plain = text.rpartition(THOUGHT)[2].strip()
+    fence = _FENCE.match(plain)
+    if fence is not None and plain.endswith(fence[1]):
+        plain = plain[fence.end() :].removesuffix(fence[1]).strip()
+    return plain
+
+
+def _compact(text: str) -> str:
+    return re.sub(r"[\s\\]", "", text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Found:
     """A value in a reply, whether it `is_whole`, the reply with nothing around it, and the repairs of reading it."""
@@ -81,10 +129,7 @@ def _repair_reply(text: str, question: Question) -> _Found | None:
         return None
     if not question.prompt.reply_schema:  # of a judge that reads no prompt
         return None
-    plain = text.rpartition(THOUGHT)[2].strip()
-    fence = _FENCE.match(plain)
-    if fence is not None and plain.endswith(fence[1]):
-        plain = plain[fence.end() :].removesuffix(fence[1]).strip()
+    plain = _take_out(text)
     ids = [item.id for block in question.data.values() if not isinstance(block, str) for item in block]
     material = "\n".join(words for block in question.data.values() for words in list_texts(block))
     labels = {label for of_prefix in question.prompt.labels.values() for label in of_prefix}

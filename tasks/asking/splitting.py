@@ -16,6 +16,7 @@ from evalhouse.tasks.lexical.split import split_sentences
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _FENCE = re.compile(r"\s*(```|~~~)")
+CODE = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)", re.DOTALL)
 # A heading, or words that announce a list: no statement.
 HEADING = re.compile(r"^\s*#{1,6}\s|[:：][\s*_]*$")
 _HEADING = re.compile(r"\s*(?:#{1,6}\s|\*\*[^*\n]+\*\*\s*$)")

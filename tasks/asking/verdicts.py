@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 import orjson
 
 from evalhouse.prompts import TURN_PREFIX, VERDICTS, BlockValue, Prompt, list_ids, name_support, unfold_row
-from evalhouse.tasks.asking.splitting import HEADING, shrink_room
+from evalhouse.tasks.asking.splitting import CODE, HEADING, shrink_room
 from evalhouse.tasks.judge.protocol import (
     COPIED,
     FORM_JOIN,
@@ -495,12 +495,20 @@ def _find_objects(text: str) -> Iterator[tuple[dict[str, object], int, int]]:
         place = text.find("{", place)
 
 
-def read_statements(text: str, key: str = "statements") -> list[str]:
-    """Return the statements under a key of an `extract` reply, without blank ones and exact repeats."""
+def read_statements(text: str, key: str = "statements", *, source: str | None = "") -> list[str]:
+    """Return the statements under a key of an `extract` reply, without blank ones and exact repeats.
+
+    A heading is not a statement. A comment that opens code looks like one, so what stands in the code of `source`, the
+    text that was split, is accepted; without a source (None) all statements are.
+    """
     statements = parse_object(text, key).get(key)
     if not isinstance(statements, list) or not all(isinstance(item, str) for item in statements):
         raise UnusableReply(f'the reply had no list of texts under "{key}"')
-    if 0 < sum(HEADING.search(item) is not None for item in statements) < len(statements):
+    headings = [item for item in statements if source is not None and HEADING.search(item)]
+    if headings and source:
+        code = "\n".join(" ".join(block.split()) for block in CODE.findall(source))
+        headings = [item for item in headings if " ".join(item.split()) not in code]
+    if 0 < len(headings) < len(statements):
         raise UnusableReply("a heading is among the statements")
     different = list(dict.fromkeys(" ".join(item.split()) for item in statements if item.strip()))
     if len(different) > _MAX_STATEMENTS:

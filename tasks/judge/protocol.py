@@ -312,6 +312,10 @@ THINK, THOUGHT = "<think>", "</think>"
 """The marks around thoughts that a model writes into its reply."""
 
 
+MARKED_RATING = re.compile(r"\[\[([^\[\]]*)\]\]")
+"""A rating in plain text, as `[[7]]`."""
+
+
 def ends_in_thoughts(text: str) -> bool:
     """Return True for a reply, or the beginning of one, that breaks off within marked thoughts."""
     return text.rfind(THINK) > text.rfind(THOUGHT)

@@ -101,13 +101,13 @@ class OpenAIBatches:
 
     async def look(self, provider_id: str) -> BatchState:
         """Return the state of a batch; one that the endpoint no longer has is over."""
-        with self._translated(), suppress(openai.NotFoundError):
+        with self._translated(exists=True), suppress(openai.NotFoundError):
             return self._describe(await self._client.batches.retrieve(provider_id))
         return describe_lost(provider_id)
 
     async def fetch(self, provider_id: str) -> AsyncIterator[BatchLine]:
         """Yield the lines of both files; a file that is gone has none, and an invalid line counts as not asked."""
-        with self._translated(), suppress(openai.NotFoundError):
+        with self._translated(exists=True), suppress(openai.NotFoundError):
             batch = await self._client.batches.retrieve(provider_id)
             for file_id in filter(None, (batch.output_file_id, batch.error_file_id)):
                 content = self._client.files.with_streaming_response.content(file_id, timeout=_TRANSFER_S)
@@ -138,8 +138,12 @@ class OpenAIBatches:
         await self._client.close()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Raise the client's errors as ours."""
+    def _translated(self, *, exists: bool = False) -> Iterator[None]:
+        """Raise the client's errors as ours.
+
+        For a batch that `exists`, this includes a download that breaks off and an answer that only a proxy can have
+        given, which the client raises as errors of its transport and of the answer's shape.
+        """
         try:
             yield
         except openai.NotFoundError as error:
@@ -147,7 +151,9 @@ class OpenAIBatches:
                 f"{self._endpoint} has no batches for {self._name} (status 404): {shorten(error.message)}; "
                 f"leave {name_setting('batch')} out, or check OPENAI_BASE_URL"
             ) from None
-        except openai.OpenAIError as error:
+        except Exception as error:
+            if not (exists or isinstance(error, openai.OpenAIError)):
+                raise
             raise translate_error(error, name=self._name, endpoint=self._endpoint) from None
 
     def _describe(self, batch: Batch) -> BatchState:
@@ -164,7 +170,7 @@ class OpenAIBatches:
             provider_id=batch.id,
             status=batch.status,
             is_over=batch.status in _BATCH_OVER,
-            n_done=counts.completed + counts.failed if counts else 0,
+            n_done=(counts.completed or 0) + (counts.failed or 0) if counts else 0,
             problem=problem,
             is_too_much=is_too_much,
         )

@@ -198,6 +198,14 @@ async def test_an_answer_to_the_creation_that_is_lost_makes_no_second_batch(endp
     assert not endpoint.paid_twice
 
 
+async def test_results_whose_download_breaks_off_are_fetched_again(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.trouble = Trouble(garbled=1, cut_results=2)
+    outcomes = await judge_night(tmp_path)
+    assert all(set(outcome.values()) == {None} for outcome in outcomes)
+    assert (endpoint.trouble.garbled, endpoint.trouble.cut_results) == (0, 0)
+    assert not endpoint.paid_twice
+
+
 async def test_expired_and_refused_lines_are_handled_like_other_errors(endpoint: Endpoint, tmp_path: Path) -> None:
     limited: Counter[str] = Counter()
 
@@ -310,7 +318,7 @@ async def test_anthropic_takes_a_night_in_message_batches(
         is_refused = asked.kind == "rank" and "lighthouse 2" in asked.texts[-1]
         return make_error(400, "prompt is too long: 300000 tokens > 200000 maximum") if is_refused else None
 
-    endpoint.trouble = Trouble(lose_created=1, expire=[0.5], answer_line=answer_line)
+    endpoint.trouble = Trouble(lose_created=1, expire=[0.5], answer_line=answer_line, garbled=1, cut_results=1)
     async with lay_out_run(tmp_path, settings, judge=make_judge(settings)) as live_run:
         add_batch_queue(live_run.asker, settings, "run-1", live_run.warehouse)
         works = await judge_samples(live_run, [make_sample(number) for number in range(1, N_SAMPLES + 1)])

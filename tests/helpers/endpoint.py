@@ -162,6 +162,8 @@ class Trouble:
     answer_line: Callable[[Asked], Raw | None] = lambda _: None
     lose_created: int = 0  # so many batches are made, and the answer is lost
     unreachable: int = 0  # so many looks are answered 503
+    garbled: int = 0  # so many looks are answered by a proxy's page
+    cut_results: int = 0  # so many downloads break off in the middle
 
 
 @dataclass(kw_only=True)
@@ -371,7 +373,7 @@ class Endpoint(HttpThread):
         if fault == "hang":
             await asyncio.Event().wait()
         if fault == "reset":
-            return await self._break_off(request, raw)
+            return await self._break_off(request, orjson.dumps(raw.body))
         if fault is None and raw.status == 200:
             self.stats.duplicates_answered += digest in self._answered
             self._answered.add(digest)
@@ -434,9 +436,14 @@ class Endpoint(HttpThread):
         content = orjson.dumps(sent.body) if lines is None else lines.encode()
         return web.Response(status=raw.status, body=content, headers=headers if wire is OPENAI else sent.headers)
 
-    async def _break_off(self, request: web.BaseRequest, raw: Raw) -> web.StreamResponse:
+    async def _give(self, request: web.BaseRequest, results: bytes) -> web.StreamResponse:
+        if not self.trouble.cut_results:
+            return web.Response(body=results)
+        self.trouble.cut_results -= 1
+        return await self._break_off(request, results)
+
+    async def _break_off(self, request: web.BaseRequest, content: bytes) -> web.StreamResponse:
         """Send the head and half of the body, then reset the connection."""
-        content = orjson.dumps(raw.body)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.content_length = len(content)
         await response.prepare(request)
@@ -449,7 +456,7 @@ class Endpoint(HttpThread):
 
     # Batches
 
-    async def _handle_batches(self, request: web.BaseRequest) -> web.Response:
+    async def _handle_batches(self, request: web.BaseRequest) -> web.StreamResponse:
         content = await request.content.read()
         batches = [batch.show(self.root_url) for batch in reversed(self.batches.values())]
         match (request.method, *request.path.strip("/").split("/")[1:]):
@@ -464,7 +471,9 @@ class Endpoint(HttpThread):
                 return self._send(Raw(body={**shown, "purpose": "batch", "status": "processed"}))
             case ("GET", "files", file_id, "content"):
                 found = self.files.get(file_id)
-                return self._send(make_error(404, "No such File")) if found is None else web.Response(body=found)
+                return (
+                    self._send(make_error(404, "No such File")) if found is None else await self._give(request, found)
+                )
             case ("POST", "batches"):
                 body = orjson.loads(content)
                 assert body["endpoint"] == CHAT
@@ -481,7 +490,7 @@ class Endpoint(HttpThread):
                 return self._look_at_batch(batch_id)
             case ("GET", "messages", "batches", batch_id, "results"):
                 made = self.batches[batch_id]
-                return web.Response(body=b"\n".join([*made.answered, *made.failed]) + b"\n")
+                return await self._give(request, b"\n".join([*made.answered, *made.failed]) + b"\n")
             case ("POST", "batches", batch_id, "cancel") | ("POST", "messages", "batches", batch_id, "cancel"):
                 made = self.batches[batch_id]
                 if made.status in ("validating", "in_progress"):
@@ -508,6 +517,9 @@ class Endpoint(HttpThread):
         if self.trouble.unreachable:
             self.trouble.unreachable -= 1
             return self._send(make_error(503, "The server is overloaded"))
+        if self.trouble.garbled:
+            self.trouble.garbled -= 1
+            return web.Response(text="<html>Please wait</html>", content_type="text/html")
         if (made := self.batches.get(batch_id)) is None:
             return self._send(make_error(404, f"No batch found with id '{batch_id}'."))
         if made.status in ("validating", "in_progress"):
