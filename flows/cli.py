@@ -115,6 +115,13 @@ def evalhouse() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its status."""
+    for number in range(3):  # one that was closed would be given to the next file that is opened
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
     try:
         status = _call(arguments)
     except KeyboardInterrupt:  # a further signal, while the first one was answered
@@ -138,7 +145,6 @@ def _call(arguments: list[str] | None) -> int:
             signal.signal(number, _interrupt)
     try:
         status = evalhouse.main(args=arguments, prog_name="evalhouse", standalone_mode=False)
-        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -146,19 +152,32 @@ def _call(arguments: list[str] | None) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except ReaderGone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
-    except SystemExit:
-        raise
+    except SystemExit as error:
+        click.echo(f"Error: code that evalhouse called ended the program (SystemExit: {error})", err=True)
+        return BAD_INPUT
     except BaseException as error:  # the outermost handler; a crash within Polars does not derive from Exception
         if str(error) == _DUCKDB_INTERRUPTED:
             click.echo("interrupted", err=True)
             return INTERRUPTED
-        sys.stdout.flush()
+        try:
+            if isinstance(error, OSError) and error.filename is None:  # is it the output that is full?
+                sys.stdout.write("\n")
+            sys.stdout.flush()
+        except OSError as unwritten:
+            _drop_output()
+            click.echo(f"Error: the result cannot be written to standard output: {unwritten.strerror}", err=True)
+            return BAD_INPUT
         click.echo(f"Error: {explain(error) or log_unexpected(error)}", err=True)
         # A file that another program locks is not bad input: rows are spooled beside it, and the run can be resumed.
         return INCOMPLETE if isinstance(error, WarehouseBusy) else BAD_INPUT
     return status if isinstance(status, int) else 0
+
+
+def _drop_output() -> None:
+    """Have Python write what is left of the output nowhere when it ends: where it goes does not take it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

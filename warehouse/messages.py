@@ -109,6 +109,25 @@ def redact(text: str) -> str:
     return _KEY_LIKE.sub(SHOWN, hide_secrets(text))
 
 
+def describe_error(error: BaseException) -> str:
+    """Return type and message of an error that code of a user's own raised, fit for a message."""
+    text = shorten(redact(write_error(error)))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def write_error(error: BaseException) -> str:
+    """Return the text of an error of any maker; empty if its `__str__` fails itself."""
+    try:
+        return join_surrogates(str(error))
+    except Exception:  # as a user's code may raise anything
+        return ""
+
+
+def join_surrogates(text: str) -> str:
+    """Return a text in which half a surrogate pair, which UTF-8 cannot have, is U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 Verdict = Literal["ok", "note", "wrong"]
 
 

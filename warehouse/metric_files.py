@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar, get_args
 
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.messages import name_setting, suggest
+from evalhouse.warehouse.messages import describe_error, name_setting, suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 
@@ -305,8 +305,8 @@ def load_function(metric: MetricFile) -> Callable[..., object]:
     try:
         spec.loader.exec_module(module)
         function: Callable[..., object] = getattr(module, str(metric.function))
-    except Exception as error:
-        raise MetricFileError(f"{metric.place} cannot be loaded: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise MetricFileError(f"{metric.place} cannot be loaded: {describe_error(error)}") from error
     return function
 
 

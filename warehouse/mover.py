@@ -186,7 +186,13 @@ def parse_line(line: bytes) -> dict[str, object] | None:
 def _dump(row: dict[str, object]) -> bytes:
     try:
         return orjson.dumps(row)
-    except TypeError:  # half a surrogate pair, or an integer of more than 64 bits: no table holds it, but the disk does
+    except TypeError:  # half a surrogate pair, as of an emoji that a model's limit cut
+        row = {
+            name: messages.join_surrogates(value) if isinstance(value, str) else value for name, value in row.items()
+        }
+    try:
+        return orjson.dumps(row)
+    except TypeError:  # an integer of more than 64 bits: no table holds it, but the disk does
         return json.dumps(row).encode()
 
 

@@ -1,8 +1,9 @@
 """The end of a run: its outcome, with the noise of its judge and its bot; its display at a terminal and in Prefect."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
@@ -53,7 +54,8 @@ def show_run(notice: str | None = None) -> Iterator[Watch]:
             yield
 
     try:
-        yield watch
+        with _apart_from_user_code():
+            yield watch
     except KeyboardInterrupt:
         # A Ctrl-C during a run is its outcome; this one came before the run was stored.
         _clear_line()
@@ -61,6 +63,25 @@ def show_run(notice: str | None = None) -> Iterator[Watch]:
         raise
     finally:
         _clear_line()
+
+
+@contextmanager
+def _apart_from_user_code() -> Iterator[None]:
+    """Send what a user's bot or judge prints to standard error, and return to this folder if it changes that.
+
+    Standard output has the result alone, also when a library or a child process of theirs prints.
+    """
+    folder = os.getcwd()
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with redirect_stdout(sys.stderr):
+            os.dup2(2, 1)
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.chdir(folder)
 
 
 def _clear_line() -> None:

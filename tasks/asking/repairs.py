@@ -23,6 +23,7 @@ import orjson
 from evalhouse.prompts import VERDICTS, list_texts
 from evalhouse.tasks.asking.splitting import HEADING
 from evalhouse.tasks.judge.protocol import MARKED_RATING, THOUGHT, Question, UnusableReply, ends_in_thoughts
+from evalhouse.warehouse.messages import join_surrogates
 
 T = TypeVar("T")
 Schema = Mapping[str, Any]
@@ -243,7 +244,7 @@ class _Reader:
             self.kinds.add("python")
         text = _ESCAPE.sub(self._read_escape, literal[1:-1])
         if _SURROGATE.search(text):
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins pairs
+            text = join_surrogates(text)
             if "\ufffd" in text:
                 self.kinds.add("surrogate")
         return text

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from evalhouse.tasks.asking.batches import BatchService
 from evalhouse.tasks.judge.protocol import (
     JudgeError,
+    JudgeFailed,
     ModelReply,
     ModelRequest,
     Question,
@@ -37,6 +38,7 @@ from evalhouse.tasks.models.providers import (
     is_openai,
 )
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.messages import describe_error
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 _SEEDS_APART = 1000  # between the seeds of votes that are asked for again
@@ -165,6 +167,8 @@ class ChatModelJudge:
             return await self._channel.reply(request.payload)
         except JudgeError:
             raise
+        except SystemExit as error:
+            raise JudgeFailed(f"the model ended the program: {describe_error(error)}") from None
         except Exception as error:  # a chat model of any maker may raise anything; it becomes one of our errors
             raise self.translate(error, sent=request.payload) from None
 

@@ -27,7 +27,7 @@ from evalhouse.tasks.judge.protocol import (
     parse_retry_after,
 )
 from evalhouse.tasks.models.providers import OPENAI_VARIABLES, Variables
-from evalhouse.warehouse.messages import name_setting, redact, shorten
+from evalhouse.warehouse.messages import join_surrogates, name_setting, redact, shorten, write_error
 
 # --- options
 
@@ -299,7 +299,7 @@ def translate_error(
         while cause is not None:
             chain.append(cause)
             cause = cause.__cause__
-        text = shorten(redact(": ".join(dict.fromkeys(str(item) for item in chain if str(item)))))
+        text = shorten(redact(": ".join(filter(None, dict.fromkeys(map(write_error, chain))))))
         kinds = {kind.__name__ for item in chain for kind in type(item).__mro__}
         if kinds & {"ClientConnectorCertificateError", "SSLCertVerificationError"}:
             return FatalJudgeError(
@@ -308,7 +308,9 @@ def translate_error(
             )
         unreachable = not kinds.isdisjoint(("ConnectError", "ClientConnectorError"))
         return TransientJudgeError(f"{type(error).__name__}: {text}", unreachable=unreachable)
-    text = shorten(redact(str(getattr(error, "message", None) or error))) or "(no message)"
+    text = (
+        shorten(redact(join_surrogates(str(getattr(error, "message", None) or write_error(error))))) or "(no message)"
+    )
     words = text.lower()
     code, kind, param = (str(getattr(error, field, None) or "").lower() for field in ("code", "type", "param"))
     headers: Mapping[str, str] = (

@@ -22,6 +22,7 @@ from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, r
 from evalhouse.tasks.datasets.thoughts import find_thoughts, join_parts, split_reply
 from evalhouse.tasks.judge.protocol import (
     FatalJudgeError,
+    JudgeFailed,
     ModelReply,
     ModelRequest,
     Question,
@@ -34,7 +35,7 @@ from evalhouse.tasks.judge.protocol import (
 from evalhouse.tasks.measures.expected_ratings import pack_logprobs
 from evalhouse.tasks.models.dialect import MAX_ERROR_BYTES, StatusError, parse_error, parse_error_body, translate_error
 from evalhouse.tasks.models.providers import Access, call_factory, find_access
-from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.messages import describe_error, shorten
 
 # A long reply with its log-probabilities has about six megabytes.
 _MAX_BYTES = 32 * 1024**2
@@ -221,6 +222,8 @@ class EmbeddingModel:
             return await self._embed(cast(Sequence[str], texts))
         except (RefusedRequest, UnusableReply):
             raise
+        except SystemExit as error:
+            raise JudgeFailed(f"the model ended the program: {describe_error(error)}") from None
         except Exception as error:  # a model of any maker may raise anything; it becomes one of our errors
             translated = translate_error(error, name=self.name, endpoint=self.endpoint)
             if isinstance(translated, UnsupportedOption):

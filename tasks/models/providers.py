@@ -6,25 +6,23 @@ password.
 """
 
 import base64
-import importlib
 import logging
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
 from evalhouse.tasks.judge.protocol import FatalJudgeError
-from evalhouse.tasks.settings.environment import NamedValueError, fill_variable
-from evalhouse.warehouse.messages import hide_credentials, name_setting, note_secret, redact, shorten
+from evalhouse.tasks.settings.environment import NamedValueError, UserCodeError, call_object, fill_variable
+from evalhouse.warehouse.messages import hide_credentials, name_setting, note_secret, redact
 
 _logger: Final = logging.getLogger(__name__)
 # The end of the address of one request, as the pages of OpenAI, Azure, Anthropic, Ollama and Google show it.
@@ -94,24 +92,11 @@ def read_key_variable(name: str) -> str | None:
 
 
 def call_factory(name: str) -> object:
-    """Import `module`, call `factory` without arguments; raises FatalJudgeError that states what is missing.
-
-    The working directory is searched last, so that a file there cannot take the place of an installed module.
-    """
-    module_name, _, factory_name = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    """Import `module`, call `factory` without arguments; raises FatalJudgeError that states what is missing."""
     try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise FatalJudgeError(f"cannot import {module_name!r} for {name!r}: {error}") from None
-    factory = getattr(module, factory_name, None)
-    if not callable(factory):
-        raise FatalJudgeError(f"module {module_name!r} has no function {factory_name!r} (asked for by {name!r})")
-    try:
-        return cast(object, factory())
-    except Exception as error:  # a factory of any maker may raise anything
-        raise FatalJudgeError(f"{name} failed with {type(error).__name__}: {shorten(redact(str(error)))}") from error
+        return call_object(name)
+    except UserCodeError as error:
+        raise FatalJudgeError(str(error)) from error.__cause__
 
 
 # --- rows of providers.toml

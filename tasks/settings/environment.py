@@ -1,18 +1,60 @@
-"""Values outside of settings, of variables that a setting names, and the proxy of an address."""
+"""What a setting names: Python objects of a user, values of variables; and the proxy of an address."""
 
+import importlib
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import cast
 from urllib.parse import urlsplit
 
-from evalhouse.warehouse.messages import note_secret
+from evalhouse.warehouse.messages import describe_error, name_kind, note_secret, shorten
 
 # Our Prefect server may just be starting.
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.5
 _REHEARSING: ContextVar[bool] = ContextVar("rehearsing", default=False)
+
+
+class UserCodeError(Exception):
+    """An object that a setting names cannot be had; the message states what is missing or what broke."""
+
+
+def import_object(name: str) -> object:
+    """Import the module of `module:name` and return the object of it; raises UserCodeError.
+
+    The working directory is searched last, so that a file there cannot take the place of an installed module.
+    """
+    module_name, _, path = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        value: object = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UserCodeError(
+            f"cannot import {module_name!r} for {name!r}: {shorten(str(error))}; "
+            "start where it is, or install it into this environment"
+        ) from None
+    except (Exception, SystemExit) as error:  # a module of any maker may raise anything
+        raise UserCodeError(f"module {module_name!r} of {name!r} broke on import: {describe_error(error)}") from error
+    for part in path.split("."):
+        if not hasattr(value, part):
+            raise UserCodeError(f"module {module_name!r} has no {path!r} (asked for by {name!r})")
+        value = getattr(value, part)
+    return value
+
+
+def call_object(name: str) -> object:
+    """Return what the function `module:name` returns without arguments; raises UserCodeError."""
+    function = import_object(name)
+    if not callable(function):
+        raise UserCodeError(f"{name} is {name_kind(function)}, not a function")
+    try:
+        return cast(object, function())
+    except (Exception, SystemExit) as error:  # as above
+        raise UserCodeError(f"{name} failed with {describe_error(error)}") from error
 
 
 class NamedValueError(Exception):

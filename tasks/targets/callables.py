@@ -12,11 +12,8 @@ sample's metadata under the same name. An exception of the application is the fa
 import asyncio
 import contextvars
 import functools
-import importlib
 import inspect
-import os
 import queue
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -25,6 +22,7 @@ from typing import Any, cast
 
 from pydantic.errors import PydanticUserError
 
+from evalhouse.tasks.settings.environment import UserCodeError, import_object
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.protocol import (
     Attempts,
@@ -36,7 +34,7 @@ from evalhouse.tasks.targets.protocol import (
     TargetQuestion,
     read_returned,
 )
-from evalhouse.warehouse.messages import name_kind, redact, shorten
+from evalhouse.warehouse.messages import describe_error, name_kind
 
 _EXTRAS = ("metadata", "sample_id", "contexts", "context_ids", "conversation")
 _CALLED_WITH = f"it is called with the question, and by name with {', '.join(_EXTRAS)} where it names those"
@@ -48,34 +46,11 @@ _CONTEXT_KEYS = ("contexts", "context", "documents")
 _CONVERSATION_KEYS = ("conversation", "chat_history", "history")
 
 
-def find_object(name: str) -> object:
-    """Import the module and return the object of it; raises TargetError that states what is missing.
-
-    The working directory is searched last, so that a file there cannot take the place of an installed module.
-    """
-    module_name, _, path = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+def _find_object(name: str) -> object:
     try:
-        value: object = importlib.import_module(module_name)
-    except ImportError as error:
-        raise TargetError(
-            f"cannot import {module_name!r} for {name!r}: {shorten(str(error))}; "
-            "start where it is, or install it into this environment"
-        ) from None
-    except Exception as error:  # a module of any maker may raise anything
-        raise TargetError(f"module {module_name!r} of {name!r} broke on import: {describe_error(error)}") from error
-    for part in path.split("."):
-        if not hasattr(value, part):
-            raise TargetError(f"module {module_name!r} has no {path!r} (asked for by {name!r})")
-        value = getattr(value, part)
-    return value
-
-
-def describe_error(error: BaseException) -> str:
-    """Return type and message of an application's error, fit for a message."""
-    text = shorten(redact(str(error)))
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        return import_object(name)
+    except UserCodeError as error:
+        raise TargetError(str(error)) from error.__cause__
 
 
 def _translate_error(error: BaseException) -> QuestionFailed:
@@ -185,7 +160,7 @@ class CallableTarget:
     def __init__(self, settings: TargetSettings) -> None:
         assert settings.callable is not None
         self.name = settings.callable
-        function = find_object(self.name)
+        function = _find_object(self.name)
         if not callable(function):
             hint = "; it is a LangChain Runnable: name it with `runnable`" if hasattr(function, "ainvoke") else ""
             raise TargetError(f"{self.name} is {name_kind(function)}, not a function{hint}")
@@ -279,7 +254,7 @@ class RunnableTarget:
     def __init__(self, settings: TargetSettings) -> None:
         assert settings.runnable is not None
         self.name = settings.runnable
-        value = find_object(self.name)
+        value = _find_object(self.name)
         if inspect.isclass(value) or not hasattr(value, "ainvoke"):
             # A function of this name makes the Runnable.
             if not callable(value):
@@ -287,7 +262,7 @@ class RunnableTarget:
                 raise TargetError(f"{self.name} is {kind}; a runnable has `ainvoke`, or is a function that makes one")
             try:
                 value = value()
-            except Exception as error:  # a factory of any maker may raise anything
+            except (Exception, SystemExit) as error:  # a factory of any maker may raise anything
                 raise TargetError(f"{self.name}() failed with {describe_error(error)}") from error
             if not hasattr(value, "ainvoke"):
                 if inspect.iscoroutine(value):

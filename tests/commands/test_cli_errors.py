@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from cli_house import ROWS, write_dataset
-from cli_process import Ask, Finished, Place
+from cli_process import COMMAND, Ask, Finished, Place
 
 from evalhouse.flows.cli import COMMANDS
 
@@ -250,3 +253,22 @@ def test_a_misspelt_variable_is_pointed_out_and_does_not_stop_a_command(
     assert finished.status == 0
     assert "did you mean EVALHOUSE_JUDGE?" in finished.stderr
     assert finished.document
+
+
+def test_an_output_that_is_closed_or_full_is_not_an_unexpected_error() -> None:
+    """As in a line of cron that ends in `>&-`, and on a disk that is full."""
+    command = shlex.join([*COMMAND, "--version"])
+    ended = {
+        redirected: subprocess.run(["sh", "-c", f"{command} {redirected}"], capture_output=True, text=True, check=False)
+        for redirected in (">&-", "2>&-", ">/dev/full")
+    }
+    assert [done.returncode for done in ended.values()] == [0, 0, 2]
+    full = "Error: the result cannot be written to standard output: No space left on device\n"
+    assert [done.stderr for done in ended.values()] == ["", "", full]
+
+
+def test_code_that_ends_the_program_does_not_decide_the_exit_status(monkeypatch: pytest.MonkeyPatch, ask: Ask) -> None:
+    monkeypatch.setattr("evalhouse.flows.cli.evalhouse.main", lambda **_: sys.exit(0))
+    finished = ask("runs")
+    assert (finished.status, finished.stdout) == (2, "")
+    assert "code that evalhouse called ended the program" in finished.stderr

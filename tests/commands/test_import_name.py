@@ -1,4 +1,4 @@
-"""The import name is `evalhouse` alone: a project that has its own `tasks`, `flows` and `prompts` keeps them."""
+"""A project that has its own `tasks`, `flows` and `prompts` keeps them, and its bot may print and change the folder."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ from prefect_holder import find_home, find_server
 # The command as pip lays it beside Python; nothing but the installation says where the product is.
 COMMAND = Path(sys.executable).with_name("evalhouse")
 BOT = """
+import os
+import subprocess
 from prompts import SYSTEM
 from tasks import greet
 import flows.nightly
 
+print("loaded")
+subprocess.run(["echo", "from a child"])
+
 def ask(question):
+    print("asked", flush=True)
+    os.chdir("/")
     return {"answer": f"{greet()} {SYSTEM} {flows.nightly.HOUR}", "contexts": ["The lamp is green."]}
 """
 SUITE = """
@@ -65,6 +72,7 @@ def test_the_command_asks_a_bot_that_imports_its_own_prompts(project: Path) -> N
     finished = call(project, str(COMMAND), "run", "nightly.toml", "--json")
     assert finished.status == 0, finished.stderr
     assert finished.document["metrics"]["faithfulness"]["n_scored"] == len(ROWS)
+    assert all(printed in finished.stderr for printed in ("loaded", "from a child", "asked"))
     with duckdb.connect(str(project / "evalhouse.duckdb"), read_only=True) as connection:
         answers = connection.execute("select distinct answer from samples").fetchall()
     assert answers == [("Good evening. The lamp is green. It is three.",)]

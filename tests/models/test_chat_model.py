@@ -292,8 +292,8 @@ async def test_a_model_that_breaks_fails_the_question_and_shows_no_key(tmp_path:
 
 @pytest.mark.parametrize(("name", "expected"), [
     ("no_such_module:f", "cannot import 'no_such_module'"),
-    ("judge_factories:no_such", "has no function 'no_such'"),
-    ("judge_factories:NOT_CALLABLE", "has no function 'NOT_CALLABLE'"),
+    ("judge_factories:no_such", "has no 'no_such'"),
+    ("judge_factories:NOT_CALLABLE", "is a number, not a function"),
     ("judge_factories:make_something_else", "returned a str; a judge's factory returns a LangChain chat model"),
     ("judge_factories:break_down", "failed with LookupError: no config file, key \\[key\\]"),
 ])  # fmt: skip

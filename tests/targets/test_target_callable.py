@@ -2,6 +2,7 @@
 nothing hangs for ever."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -118,6 +119,13 @@ async def test_what_cannot_be_read_is_a_failed_response(
     assert (response.answer, response.latency_ms, response.attempts) == (None, None, 1)
 
 
+class Unwritable(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 @pytest.mark.parametrize("name", ["break_down", "break_down_async"])
 @pytest.mark.parametrize(
     ("error", "expected"),
@@ -126,6 +134,8 @@ async def test_what_cannot_be_read_is_a_failed_response(
         (KeyError(), "KeyError"),
         (StopIteration("over"), None),
         (SystemExit(3), "SystemExit: 3"),
+        (FileNotFoundError(os.fsdecode(b"caf\xe9.md")), "FileNotFoundError: caf\ufffd.md"),
+        (Unwritable(), "Unwritable"),
         (asyncio.CancelledError(), "CancelledError"),
     ],
 )
@@ -248,15 +258,23 @@ def test_what_cannot_be_asked_is_refused_beforehand(kind: str, name: str, proble
     assert problem in str(caught.value)
 
 
-def test_module_that_fails_on_import_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken_bot.py").write_text("raise RuntimeError('no index, key sk-1234567890abcdef')\n")
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("raise RuntimeError('no index, key sk-1234567890abcdef')", "RuntimeError: no index, key [key]"),
+        ("raise SystemExit(0)  # a script without __main__", "SystemExit: 0"),
+    ],
+)
+def test_module_that_fails_on_import_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, problem: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "broken_bot", raising=False)
+    (tmp_path / "broken_bot.py").write_text(f"{code}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(TargetError) as caught:
         make_target(TargetSettings(callable="broken_bot:ask"))
-    assert str(caught.value) == (
-        "module 'broken_bot' of 'broken_bot:ask' broke on import: RuntimeError: no index, key [key]"
-    )
+    assert str(caught.value) == f"module 'broken_bot' of 'broken_bot:ask' broke on import: {problem}"
 
 
 @pytest.mark.parametrize(

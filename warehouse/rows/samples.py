@@ -32,7 +32,7 @@ from evalhouse.warehouse.engine.connection import (
 )
 from evalhouse.warehouse.engine.locks import Scratch, remove_abandoned
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
-from evalhouse.warehouse.messages import hide_secrets
+from evalhouse.warehouse.messages import hide_secrets, write_error
 from evalhouse.warehouse.metric_files import COLUMNS, MetricFile, SetMetric, load_function, set_metrics
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import GRADE_STEP
@@ -483,8 +483,8 @@ def call_function(warehouse: Warehouse, run_id: str, metric: MetricFile) -> pl.D
                 continue
             try:
                 result = function(**{name: given[name] for name in metric.arguments})
-            except Exception as error:
-                problem = hide_secrets(first_line(f"{type(error).__name__}: {error}"))
+            except (Exception, SystemExit) as error:
+                problem = hide_secrets(first_line(f"{type(error).__name__}: {write_error(error)}"))
                 rows.append((sample.sample_id, None, "measure_failed", problem))
                 continue
             if isinstance(result, str) and result in reasons:
