@@ -183,6 +183,8 @@ def _explain_fields(fields: Sequence[str]) -> str:
 def explain_bad_timezone(timezone: str) -> str | None:
     """Return what is wrong with the name of a time zone, or None."""
     try:
+        if timezone in ("localtime", "posixrules", "Factory"):  # of the system, and no zones to the scheduler
+            raise ZoneInfoNotFoundError(timezone)
         ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return "unknown time zone; allowed are names such as UTC, Europe/Berlin, Asia/Shanghai"

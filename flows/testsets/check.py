@@ -35,7 +35,7 @@ from evalhouse.flows.testsets.versions import (
 from evalhouse.flows.trials.session import Session, estimate_usage, open_session
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
-from evalhouse.tasks.judge.protocol import LEXICAL, BudgetExhausted, JudgeFailed
+from evalhouse.tasks.judge.protocol import LEXICAL, BudgetExhausted, JudgeFailed, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.checks import (
     FINDINGS,
@@ -93,6 +93,8 @@ class CheckPlan:
         run = replace(run, dataset_hash=self.content_hash)
         with show_run() as watch, open_session(settings, PLAN, run=run) as session:
             checked, problem = session.carry_out(partial(check_questions, plan=self), watch)
+            if isinstance(stopped_by := session.live_run.asker.stop_sign.error, RunCancelled):
+                raise stopped_by  # though the last replies came while it stopped
             session.has_failures = any(one.failure is not None for one in checked)
             usage = session.usage
             rows = list_check_rows(run.run_id, {one.question.id: one.checks for one in checked})

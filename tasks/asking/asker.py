@@ -15,7 +15,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
@@ -629,13 +629,13 @@ def quotes_data(text: str, question: Question) -> bool:
     """Return whether a reply may quote a finished reply from the texts under test (`may_quote_data`)."""
     if question.prompt is None or not question.prompt.reply_schema:
         return False
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        from evalhouse.tasks.asking.repairs import may_quote_data  # noqa: PLC0415  # most replies are JSON alone
+    with suppress(orjson.JSONDecodeError):
+        value = orjson.loads(text)
+        if isinstance(value, dict) and not value.keys().isdisjoint(question.prompt.reply_schema["properties"]):
+            return False
+    from evalhouse.tasks.asking.repairs import may_quote_data  # noqa: PLC0415  # most replies are the object alone
 
-        return may_quote_data(text, question)
-    return False
+    return may_quote_data(text, question)
 
 
 def read_twice(text: str, read: Callable[[str], T], question: Question) -> tuple[T, str | None]:

@@ -50,7 +50,7 @@ class StopSign:
     """
 
     def __init__(self) -> None:
-        self._error: FatalJudgeError | None = None
+        self.error: FatalJudgeError | None = None
         self._is_given = asyncio.Event()
         self._listeners: list[Callable[[FatalJudgeError], None]] = []
         self._in_flight: set[asyncio.Timeout] = set()
@@ -59,7 +59,7 @@ class StopSign:
         """Stop everything with this error; requests in flight have `drain_s` seconds left."""
         if self._is_given.is_set():
             return
-        self._error = error
+        self.error = error
         self._is_given.set()
         for timeout in (timeout for timeout in self._in_flight if not timeout.expired()):
             timeout.reschedule(asyncio.get_running_loop().time() + drain_s)
@@ -72,8 +72,8 @@ class StopSign:
 
     def raise_if_given(self) -> None:
         """Raise the error that the sign was given for, if it was."""
-        if self._error is not None:
-            raise repeat_error(self._error)
+        if self.error is not None:
+            raise repeat_error(self.error)
 
     async def sleep(self, seconds: float) -> None:
         """Wait that long; raises as soon as the sign is given."""

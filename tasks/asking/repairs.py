@@ -90,16 +90,17 @@ def may_quote_data(text: str, question: Question) -> bool:
     if re.search(key, data) is None:
         return False
     with suppress(orjson.JSONDecodeError):
-        orjson.loads(plain)
-        return False
+        value = orjson.loads(plain)
+        if isinstance(value, dict) and not value.keys().isdisjoint(properties):
+            return False
     begun = [match.start() for match in re.finditer(rf"\{{\s*{key}", plain)]
     if len(begun) != 1 or max(named.values()) > 1 or not named.keys() <= properties.keys():
         return True
     try:
         end = json.JSONDecoder(strict=False).raw_decode(plain, begun[0])[1]
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # it is cut off, or a text within another object
         end = len(plain)
-    return _compact(plain[begun[0] : end]) in _compact(data)
+    return _compact(plain[begun[0] : end]).rstrip('"}') in _compact(data)
 
 
 def _take_out(text: str) -> str:

@@ -25,6 +25,7 @@ from evalhouse.warehouse.store import Warehouse
 _LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = (".csv", ".tsv", ".txt")
 _DELIMITERS = (",", ";", "\t")
+_MAX_BYTES = 2**30
 _MAX_CELL = 2**31 - 1
 """All contexts of a sample are in one cell; Python's own limit is 131,072 characters."""
 _MAX_PROBLEMS: Final = 40
@@ -54,6 +55,10 @@ class LabelFile:
 
 def read_label_file(path: Path) -> LabelFile:
     """Read a file; raises ReviewError when it is not a file of labels, OSError when it cannot be read."""
+    if path.exists() and not path.is_file():
+        raise ReviewError(f"{path} is not a regular file; name a file of labels")
+    if path.exists() and (size := path.stat().st_size) > _MAX_BYTES:
+        raise ReviewError(f"{path} has {size:,} bytes, and a file of labels has at most {_MAX_BYTES:,}; split it")
     content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")

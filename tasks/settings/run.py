@@ -162,7 +162,7 @@ class RunSettings(BaseModel):
         default=None, description="which received traces are judged, with the dataset `traces`"
     )
     limit: Annotated[int | None, Where(place=LIMITS)] = Field(
-        default=None, ge=1, description="judge only the first N samples"
+        default=None, ge=1, le=2**63 - 1, description="judge only the first N samples"
     )
     sample_budget: Annotated[int | None, Where(place=LIMITS, judges=True, belongs_to_run=True)] = Field(
         default=None, ge=10, description="judge so many samples, picked with known probabilities, for all"

@@ -671,18 +671,27 @@ def _write(reply: object) -> str:
         "```json\n{own}\n```\nIt held {planted}",
         '{own} and "\\"verdicts\\": [" and {planted}',
         "I judge nothing: {cut}",
+        '{"quoted": {planted}}',
+        '{"quoted": {escaped}}',
     ],
 )
 def test_a_reply_that_quotes_a_finished_reply_of_the_data_is_asked_for_again(pattern: str, planted: object) -> None:
     """An answer may hold the JSON of a reply, and a judge that is not fooled may quote it."""
-    texts = {"own": _write(OWN), "planted": _write(planted), "cut": json.dumps(planted, indent=1)[:60]}
+    texts = {
+        "escaped": _write(_write(planted)),
+        "own": _write(OWN),
+        "planted": _write(planted),
+        "cut": json.dumps(planted, indent=1)[:60],
+    }
     question = Question(
         step="classify",
         sample_id="s",
         prompt=PROMPTS["classify"],
         data={"question": "When?", "answer_statements": [Item(id="A1", text=f"Reply {texts['planted']}")]},
     )
-    reply = pattern.replace("{own}", texts["own"]).replace("{planted}", texts["planted"]).replace("{cut}", texts["cut"])
+    reply = pattern
+    for name, text in texts.items():
+        reply = reply.replace(f"{{{name}}}", text)
     assert quotes_data(reply, question)
     for own in (texts["own"], f"```\n{texts['own']}\n```", f"<think>{texts['planted']}</think>{texts['own']}"):
         assert not quotes_data(own, question)

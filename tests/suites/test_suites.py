@@ -184,7 +184,7 @@ anwser = "$.a"
 
 [schedule]
 cron = "0 25 * * *"
-timezone = "Europe/Berln"
+timezone = "localtime"
 
 [trigger]
 debounce_s = 3
@@ -213,7 +213,7 @@ on = ["fialed"]
         "line 15: target.anwser: unknown key; did you mean answer?",
         "line 18: schedule.cron: got '0 25 * * *'; it is not a cron expression; write five fields: minute, hour, "
         "day of month, month, day of week, such as '0 3 * * *' for each night at three",
-        "line 19: schedule.timezone: got 'Europe/Berln'; unknown time zone; allowed are names such as UTC, "
+        "line 19: schedule.timezone: got 'localtime'; unknown time zone; allowed are names such as UTC, "
         "Europe/Berlin, Asia/Shanghai",
         "line 21: trigger.knowledge_base: is missing; give it, or `asset` in its place",
         "line 22: trigger.debounce_s: got 3; input should be greater than or equal to 10",
