@@ -17,6 +17,7 @@ import click
 from evalhouse.flows.commands.options import LazyGroup
 from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, INTERRUPTED, explain, log_unexpected
 from evalhouse.warehouse.errors import WarehouseBusy
+from evalhouse.warehouse.messages import is_readable_name
 
 # By name: the module in `flows/commands`, the command there, and its summary.
 COMMANDS = {
@@ -143,6 +144,15 @@ def _call(arguments: list[str] | None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # which interrupt a command as Ctrl-C does
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _interrupt)
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        click.echo("Error: this folder was removed; change to another one", err=True)
+        return BAD_INPUT
+    for name in (*(arguments or sys.argv[1:]), folder):
+        if not is_readable_name(name):
+            click.echo(f"Error: {os.fsencode(name)!r} is not UTF-8, and cannot be stored; rename it", err=True)
+            return BAD_INPUT
     try:
         status = evalhouse.main(args=arguments, prog_name="evalhouse", standalone_mode=False)
     except click.ClickException as error:

@@ -128,6 +128,11 @@ def join_surrogates(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def is_readable_name(name: str) -> bool:
+    """Return whether a name of a file is UTF-8: Python has half surrogate pairs for other bytes."""
+    return join_surrogates(name) == name
+
+
 Verdict = Literal["ok", "note", "wrong"]
 
 

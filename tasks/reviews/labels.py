@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import orjson
 
+from evalhouse.tasks.datasets.formats import find_special
 from evalhouse.warehouse.rows.reviews import Review, add_reviews
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS, collect_labels
@@ -55,8 +56,8 @@ class LabelFile:
 
 def read_label_file(path: Path) -> LabelFile:
     """Read a file; raises ReviewError when it is not a file of labels, OSError when it cannot be read."""
-    if path.exists() and not path.is_file():
-        raise ReviewError(f"{path} is not a regular file; name a file of labels")
+    if path.exists() and (kind := find_special(path)):
+        raise ReviewError(f"{path} is {kind}, not a file of labels")
     if path.exists() and (size := path.stat().st_size) > _MAX_BYTES:
         raise ReviewError(f"{path} has {size:,} bytes, and a file of labels has at most {_MAX_BYTES:,}; split it")
     content = path.read_bytes()

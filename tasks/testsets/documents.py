@@ -41,7 +41,7 @@ from evalhouse.tasks.datasets.values import (
 )
 from evalhouse.tasks.testsets import TestsetError, UnreadableFile, refuse
 from evalhouse.tasks.testsets.passages import Document, Language, Passage, cut_markdown, cut_plain, find_language
-from evalhouse.warehouse.messages import list_names
+from evalhouse.warehouse.messages import is_readable_name, list_names
 
 __all__ = ["Document", "Language", "Passage", "load_documents"]
 
@@ -185,6 +185,10 @@ def _load_files(
     texts: list[tuple[_File, str]] = []
     with LimitedReader() as reader:
         for file in files:
+            if not is_readable_name(file.document_id):
+                problems.append(f"{os.fsencode(file.document_id)!r}: this name is not UTF-8")
+                advice["rename the file"] = None
+                continue
             try:
                 texts.append((file, _load_document(file, folder, encoding, note, reader)))
             except UnreadableFile as error:

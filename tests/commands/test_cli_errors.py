@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -265,6 +266,28 @@ def test_an_output_that_is_closed_or_full_is_not_an_unexpected_error() -> None:
     assert [done.returncode for done in ended.values()] == [0, 0, 2]
     full = "Error: the result cannot be written to standard output: No space left on device\n"
     assert [done.stderr for done in ended.values()] == ["", "", full]
+
+
+def test_a_name_that_is_not_utf8_is_refused_with_its_bytes(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the names in an archive that Windows packed."""
+    name = os.fsdecode(b"caf\xe9.jsonl")
+    finished = ask("run", name)
+    assert finished.status == 2
+    assert r"b'caf\xe9.jsonl' is not UTF-8" in finished.stderr
+    documents = tmp_path / "docs"
+    documents.mkdir()
+    (documents / os.fsdecode(b"caf\xe9.md")).write_text("# Ferry\n\nThe ferry takes 20 minutes.\n")
+    finished = ask("testset", "make", str(documents), "-o", str(tmp_path / "q.jsonl"), "--judge", "lexical")
+    assert finished.status == 2
+    assert r"b'caf\xe9.md': this name is not UTF-8" in finished.stderr
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    done = subprocess.run([*COMMAND, "runs"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "Error: this folder was removed; change to another one\n")
 
 
 def test_code_that_ends_the_program_does_not_decide_the_exit_status(monkeypatch: pytest.MonkeyPatch, ask: Ask) -> None:

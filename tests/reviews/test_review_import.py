@@ -273,4 +273,4 @@ def test_files_that_hold_no_labels(call: Call, name: str, content: bytes, messag
 def test_a_device_is_not_read_to_its_end(call: Call) -> None:
     finished = call("import", "/dev/zero")
     assert finished.status == 2
-    assert "/dev/zero is not a regular file" in finished.stderr
+    assert "/dev/zero is a device, not a file of labels" in finished.stderr
