@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import orjson
+from click.core import ParameterSource
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
@@ -140,8 +142,22 @@ class _Console(Console):
 
 
 def print_line(text: str = "", *, bold: bool = False) -> None:
-    """Print a line on standard output. The terminal wraps it, so that a command in it can be copied whole."""
+    """Print a line on standard output. The terminal wraps it, so that a command in it can be copied whole.
+
+    The command to type next is for the warehouse that this one was given.
+    """
     cleaned = clean_text(text)
+    context = click.get_current_context(silent=True)
+    if (
+        cleaned.startswith("next: evalhouse ")
+        and " --warehouse " not in cleaned
+        and context is not None
+        and context.get_parameter_source("warehouse") is ParameterSource.COMMANDLINE
+    ):
+        command, note_begins, note = cleaned.partition("   (")
+        given = context.params["warehouse"]
+        url = given if isinstance(given, str) else given.location.name
+        cleaned = f"{command} --warehouse {shlex.quote(url)}{note_begins}{note}"
     click.echo(click.style(cleaned, bold=True) if bold else cleaned)
 
 

@@ -98,10 +98,11 @@ def test_the_next_command_can_be_pasted_for_a_hostile_sample_id(house: House, as
     worst = ask("show", house.run_id, "--sort", "surface_similarity", "--worst", "9", "--json").document["worst"]
     assert [row["value"] for row in worst] == sorted(row["value"] for row in worst)
     assert HOSTILE_ID in {row["sample_id"] for row in worst}
-    finished = ask("show", house.run_id, "--sort", "context_utilization")
-    command = shlex.split(find_line(finished, "next: ").removeprefix("next: evalhouse "))
-    assert len(command) == 4
-    assert ask(*command).status == 0
+    for where in ((), ("--warehouse", "./evalhouse.duckdb")):
+        finished = ask("show", house.run_id, "--sort", "context_utilization", *where)
+        command = shlex.split(find_line(finished, "next: ").removeprefix("next: evalhouse "))
+        assert len(command) == 4 + len(where)
+        assert ask(*command).status == 0
 
 
 def test_worst_of_a_metric_of_faults_are_the_highest(ask: Ask) -> None:
