@@ -7,6 +7,7 @@ the reply is in the prompt's `reply_schema` and `labels`.
 from pathlib import Path
 
 from evalhouse.prompts.loader import (
+    VERDICT_LISTS,
     VERDICTS,
     Prompt,
     Prompts,
@@ -41,6 +42,7 @@ __all__ = [
     "PREFERENCES",
     "TURN_PREFIX",
     "VERDICTS",
+    "VERDICT_LISTS",
     "BlockKind",
     "BlockValue",
     "Criterion",

@@ -56,6 +56,8 @@ Schema = Mapping[str, Any]
 
 VERDICTS = "verdicts"
 """The key of a single list of verdicts; lists for each block of items have the blocks' names."""
+VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements")
+"""The keys of a reply's verdicts."""
 _SUPPORTS = "supports"
 
 

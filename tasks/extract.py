@@ -161,9 +161,8 @@ async def split_both(live_run: LiveRun, work: SampleWork) -> BothTexts:
 def _read_statements(text: str, *, question: Question, key: str) -> list[str]:
     """Return the statements under a key of a reply; raises UnusableReply where a worked example was copied."""
     prompt, source = question.prompt, None
-    if (
-        prompt is not None and prompt.reply_schema
-    ):  # other judges split by rules, and would do the same when asked again
+    # Judges without a schema split by rules, and give the same when they are asked again.
+    if prompt is not None and prompt.reply_schema:
         source = "\n".join(words for block in question.data.values() for words in list_texts(block))
     statements = read_statements(text, key, source=source)
     if prompt is not None and prompt.examples and prompt.list_copied(statements, question.data):

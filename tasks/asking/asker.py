@@ -631,7 +631,7 @@ def quotes_data(text: str, question: Question) -> bool:
         return False
     with suppress(orjson.JSONDecodeError):
         value = orjson.loads(text)
-        if isinstance(value, dict) and not value.keys().isdisjoint(question.prompt.reply_schema["properties"]):
+        if isinstance(value, dict) and not value.keys().isdisjoint(question.prompt.reply_schema.get("properties", {})):
             return False
     from evalhouse.tasks.asking.repairs import may_quote_data  # noqa: PLC0415  # most replies are the object alone
 

@@ -20,7 +20,7 @@ from unicodedata import normalize
 
 import orjson
 
-from evalhouse.prompts import VERDICTS, list_texts
+from evalhouse.prompts import VERDICT_LISTS, list_texts
 from evalhouse.tasks.asking.splitting import HEADING
 from evalhouse.tasks.judge.protocol import MARKED_RATING, THOUGHT, Question, UnusableReply, ends_in_thoughts
 from evalhouse.warehouse.messages import join_surrogates
@@ -50,7 +50,6 @@ _OPENS_OBJECT = re.compile(r"""\{\s*["'{\[]""")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FENCE = re.compile(r"(```|~~~)[\w ]*\n")
 _BLANKS = re.compile(r"[\s_-]+")
-_VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements")
 _STATEMENT_LISTS = ("statements", "answer", "ground_truth")
 _LABEL_CELL = 2
 _YES_NO: Final = {"yes": True, "true": True, "是": True, "no": False, "false": False, "否": False}
@@ -80,7 +79,7 @@ def may_quote_data(text: str, question: Question) -> bool:
     plain = _take_out(text)
     assert question.prompt is not None
     properties = question.prompt.reply_schema.get("properties", {})
-    names = "|".join(re.escape(name) for name in (*properties, *_VERDICT_LISTS))
+    names = "|".join(re.escape(name) for name in (*properties, *VERDICT_LISTS))
     key = rf"""\\*["\']({names})\\*["\']\s*:"""
     data = "\n".join(words for block in question.data.values() for words in list_texts(block))
     named = Counter(re.findall(key, plain))

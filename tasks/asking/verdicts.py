@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 
-from evalhouse.prompts import TURN_PREFIX, VERDICTS, BlockValue, Prompt, list_ids, name_support, unfold_row
+from evalhouse.prompts import (
+    TURN_PREFIX,
+    VERDICT_LISTS,
+    VERDICTS,
+    BlockValue,
+    Prompt,
+    list_ids,
+    name_support,
+    unfold_row,
+)
 from evalhouse.tasks.asking.splitting import CODE, HEADING, shrink_room
 from evalhouse.tasks.judge.protocol import (
     COPIED,
@@ -53,9 +62,7 @@ _MAX_STATEMENTS = 2_000
 _MAX_LETTERS = 100_000
 _MAX_DEPTH = 32
 _MAX_PROBLEMS = 20
-# One list of all verdicts, or one for each side.
-_VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements")
-_VERDICTS_BEGIN = re.compile(rf'\{{\s*"(?:{"|".join(_VERDICT_LISTS)})"\s*:\s*\[')
+_VERDICTS_BEGIN = re.compile(rf'\{{\s*"(?:{"|".join(VERDICT_LISTS)})"\s*:\s*\[')
 _JUDGED_BY = {"A": "G", "G": "A", "C": "G"}
 _ROW_BEGINS = re.compile(r"[\s,]*\[")
 # Not strict: models write line breaks into texts without escaping them.
@@ -531,10 +538,10 @@ def read_verdicts(
     (`name_support`), and each must name its evidence or a reason: items that it is to be judged by. Raises
     UnusableReply when no verdict is usable.
     """
-    reply = parse_object(text, *_VERDICT_LISTS)
-    lists = [reply[name] for name in _VERDICT_LISTS if name in reply]
+    reply = parse_object(text, *VERDICT_LISTS)
+    lists = [reply[name] for name in VERDICT_LISTS if name in reply]
     if not lists or not all(isinstance(entries, list) for entries in lists):
-        named = " or ".join(f'"{name}"' for name in reply if name in _VERDICT_LISTS) or f'"{VERDICTS}"'
+        named = " or ".join(f'"{name}"' for name in reply if name in VERDICT_LISTS) or f'"{VERDICTS}"'
         raise UnusableReply(f"the reply had no list under {named}")
     problems: list[str] = []
     entries: list[object] = []
