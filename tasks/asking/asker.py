@@ -395,6 +395,8 @@ class Asker:
             if len(reply.text) > _MAX_REPLY:
                 raise UnusableReply(f"the reply had {len(reply.text):,} characters; {_MAX_REPLY:,} are allowed")
             if quotes_data(reply.text, question):
+                if reply.is_cut and read_cut is not None:
+                    raise CutReply(CUT_OFF)
                 raise UnusableReply("it quotes JSON of the texts under test, and what is its own verdict is not clear")
             if not reply.is_cut:
                 value, call.reply_repair = read_twice(reply.text, read, question)

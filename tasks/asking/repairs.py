@@ -8,11 +8,10 @@ refused, and so is one with a bracket, a comma or a quotation mark missing. Libr
 closes what is open and skips what does not fit, json5 drops the backslash of `\\d`.
 """
 
+import html
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -50,6 +49,10 @@ _OPENS_OBJECT = re.compile(r"""\{\s*["'{\[]""")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FENCE = re.compile(r"(```|~~~)[\w ]*\n")
 _BLANKS = re.compile(r"[\s_-]+")
+_CODED = re.compile(r"\\u([0-9a-fA-F]{4})")
+_LAST_RATING = re.compile(
+    r"(?:\A|\n)[ \t#*_>]*(?:[A-Za-z]{4,7}|[\u4e00-\u9fff]{2,4})?[ \t:：*_]*\[\[[^\[\]]*\]\][\s.*_]*\Z"
+)
 _STATEMENT_LISTS = ("statements", "answer", "ground_truth")
 _LABEL_CELL = 2
 _YES_NO: Final = {"yes": True, "true": True, "是": True, "no": False, "false": False, "否": False}
@@ -70,36 +73,26 @@ def read_again(text: str, read: Callable[[str], T], question: Question) -> tuple
 
 
 def may_quote_data(text: str, question: Question) -> bool:
-    """Return whether a reply that is more than JSON may hold a finished reply that stands in its question's data.
+    """Return whether a finished reply that stands in the question's data may be read in place of the judge's own.
 
-    A judge that is not fooled by such an answer may still quote it, before its own verdict or after it, and no order
-    tells them apart. So where the data have the keys of a reply, or a rating in its marks, words may stand only around
-    one object, which does not stand in the data.
+    An answer can hold one, and a judge that is not fooled by it may quote it, before its own verdict or after it; no
+    order tells the two apart. So where the data name a key of the reply, words may stand only around one object, which
+    the data do not have. A rating in marks that the data have too counts alone on the last line.
     """
-    plain = _take_out(text)
-    assert question.prompt is not None
-    properties = question.prompt.reply_schema.get("properties", {})
-    names = "|".join(re.escape(name) for name in (*properties, *VERDICT_LISTS))
-    key = rf"""\\*["\']({names})\\*["\']\s*:"""
-    data = "\n".join(words for block in question.data.values() for words in list_texts(block))
-    named = Counter(re.findall(key, plain))
-    if not named:
-        ratings = set(MARKED_RATING.findall(plain))
-        return len(ratings) > 1 and not ratings.isdisjoint(MARKED_RATING.findall(data))
-    if re.search(key, data) is None:
+    plain, data, properties = _take_out(text), _join_data(question), _list_properties(question)
+    found = [one for one in _find_values(plain, data) if _has_key(one.value, properties)]
+    if not found and (ratings := MARKED_RATING.findall(plain)):
+        return ratings[-1] in MARKED_RATING.findall(data) and _LAST_RATING.search(plain) is None
+    if not _names_key(data, properties) or any(one.is_whole for one in found):
         return False
-    with suppress(orjson.JSONDecodeError):
-        value = orjson.loads(plain)
-        if isinstance(value, dict) and not value.keys().isdisjoint(properties):
-            return False
-    begun = [match.start() for match in re.finditer(rf"\{{\s*{key}", plain)]
-    if len(begun) != 1 or max(named.values()) > 1 or not named.keys() <= properties.keys():
-        return True
     try:
-        end = json.JSONDecoder(strict=False).raw_decode(plain, begun[0])[1]
-    except (ValueError, RecursionError):  # it is cut off, or a text within another object
-        end = len(plain)
-    return _compact(plain[begun[0] : end]).rstrip('"}') in _compact(data)
+        start = plain.index("{")
+        value, end = json.JSONDecoder(strict=False).raw_decode(plain, start)
+    except (ValueError, RecursionError):
+        return True
+    verdicts = _list_verdicts(value)
+    is_quoted = all(_is_in(verdict, data) for verdict in verdicts) if verdicts else _is_in(value, data)
+    return not _has_key(value, properties) or "{" in plain[end:] or is_quoted
 
 
 def _take_out(text: str) -> str:
@@ -111,8 +104,46 @@ def _take_out(text: str) -> str:
     return plain
 
 
-def _compact(text: str) -> str:
-    return re.sub(r"[\s\\]", "", text)
+def _join_data(question: Question) -> str:
+    return "\n".join(words for block in question.data.values() for words in list_texts(block))
+
+
+def _list_properties(question: Question) -> Collection[str]:
+    """Return the keys by which a reply is known."""
+    assert question.prompt is not None
+    return {*question.prompt.reply_schema.get("properties", {}), *VERDICT_LISTS}
+
+
+def _has_key(value: object, properties: Collection[str]) -> bool:
+    return isinstance(value, dict) and not value.keys().isdisjoint(properties)
+
+
+def _names_key(data: str, properties: Collection[str]) -> bool:
+    """Return whether a text has a key as JSON has it, in any quotation marks or escapes, before or behind the word."""
+    names = "|".join(map(re.escape, properties))
+    mark = "[\"'`“”‘’„«»:{}]"
+    named = re.compile(rf"\b(?:{names})\b[\s\\]{{0,4}}{mark}|{mark}[\s\\]{{0,4}}(?:{names})\b", re.IGNORECASE)
+    return named.search(_decode(data)) is not None
+
+
+def _decode(text: str) -> str:
+    """Return a text with the characters that escapes of JSON and HTML stand for."""
+    decoded = _CODED.sub(lambda coded: chr(int(coded[1], 16)), text) if "\\u" in text else text
+    return normalize("NFKC", html.unescape(decoded) if "&" in decoded else decoded)
+
+
+def _list_verdicts(value: object) -> list[object]:
+    """Return the objects in a reply's object: its verdicts, or the grades of its criteria."""
+    entries = list(value.values()) if isinstance(value, dict) else []
+    parts = [part for entry in entries for part in (entry if isinstance(entry, list) else [entry])]
+    return [part for part in parts if isinstance(part, dict)]
+
+
+def _is_in(value: object, data: str) -> bool:
+    """Return whether the letters and digits of a value stand in the data in this order, in whatever marks."""
+    both = json.dumps(value, ensure_ascii=False), data
+    letters, letters_of_data = (re.sub(r"[\W_]", "", _decode(text)).casefold() for text in both)
+    return letters in letters_of_data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +161,8 @@ def _repair_reply(text: str, question: Question) -> _Found | None:
         return None
     if not question.prompt.reply_schema:  # of a judge that reads no prompt
         return None
-    plain = _take_out(text)
+    plain, material = _take_out(text), _join_data(question)
     ids = [item.id for block in question.data.values() if not isinstance(block, str) for item in block]
-    material = "\n".join(words for block in question.data.values() for words in list_texts(block))
     labels = {label for of_prefix in question.prompt.labels.values() for label in of_prefix}
     fitter = _Fitter(ids=_map_choices(ids), labels=_map_choices(labels))
     fitting: list[_Found] = []
@@ -141,7 +171,14 @@ def _repair_reply(text: str, question: Question) -> _Found | None:
         fitted = fitter.fit_object(found.value, question.prompt.reply_schema, is_bare=found.is_whole)
         if fitted is not None:
             fitting.append(replace(found, value=fitted))
-    return fitting[0] if len(fitting) == 1 and fitting[0].kinds else None
+    if len(fitting) != 1 or not fitting[0].kinds:
+        return None
+    if "wrapper" in fitting[0].kinds and (  # what is within another object may be a quotation
+        _names_key(material, _list_properties(question))
+        or any(_is_in(verdict, material) for verdict in _list_verdicts(fitting[0].value))
+    ):
+        return None
+    return fitting[0]
 
 
 def _find_values(text: str, material: str) -> list[_Found]:
