@@ -186,7 +186,7 @@ def _call(arguments: list[str] | None) -> int:
 
 
 def _drop_output() -> None:
-    """Have Python write what is left of the output nowhere when it ends: where it goes does not take it."""
+    """Drop what is left of the output, which Python would write again, in vain, when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

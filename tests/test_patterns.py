@@ -224,6 +224,7 @@ KNOWN = {
     "tasks/lexical/split.py:_compile_silences", "tasks/lexical/texts.py:_compile_bounds",
     "tasks/lexical/texts.py:read_number", "warehouse/messages.py:name_flag",
     "tasks/datasets/thoughts.py:_find_end",  # a mark word for word
+    "tasks/asking/repairs.py:_names_key",  # words with at most four characters between them and a mark
 }  # fmt: skip
 
 

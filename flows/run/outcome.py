@@ -74,11 +74,16 @@ def _apart_from_user_code() -> Iterator[None]:
     folder = os.getcwd()
     sys.stdout.flush()
     kept = os.dup(1)
+    stream = sys.stderr
+    if sys.stdout is not sys.stderr:  # they are one stream where `evaluate` shows what a bot prints to its caller
+        stream = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")  # which a bot may close
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(stream):
             os.dup2(2, 1)
             yield
     finally:
+        if stream is not sys.stderr:
+            stream.close()
         os.dup2(kept, 1)
         os.close(kept)
         os.chdir(folder)

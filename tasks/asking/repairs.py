@@ -49,6 +49,7 @@ _OPENS_OBJECT = re.compile(r"""\{\s*["'{\[]""")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FENCE = re.compile(r"(```|~~~)[\w ]*\n")
 _BLANKS = re.compile(r"[\s_-]+")
+_MARKS = re.compile(r"[\W_]")
 _CODED = re.compile(r"\\u([0-9a-fA-F]{4})")
 _LAST_RATING = re.compile(
     r"(?:\A|\n)[ \t#*_>]*(?:[A-Za-z]{4,7}|[\u4e00-\u9fff]{2,4})?[ \t:：*_]*\[\[[^\[\]]*\]\][\s.*_]*\Z"
@@ -73,11 +74,11 @@ def read_again(text: str, read: Callable[[str], T], question: Question) -> tuple
 
 
 def may_quote_data(text: str, question: Question) -> bool:
-    """Return whether a finished reply that stands in the question's data may be read in place of the judge's own.
+    """Return whether a finished reply in the question's data may be read in place of the judge's own.
 
-    An answer can hold one, and a judge that is not fooled by it may quote it, before its own verdict or after it; no
-    order tells the two apart. So where the data name a key of the reply, words may stand only around one object, which
-    the data do not have. A rating in marks that the data have too counts alone on the last line.
+    An answer can hold one, and a judge that is not fooled by it may quote it, before its own verdict or after it; their
+    order shows nothing. So where the data name a key of the reply, a reply with words around its JSON may have one
+    object only, and not one that the data have. A rating in marks that the data have too counts alone on the last line.
     """
     plain, data, properties = _take_out(text), _join_data(question), _list_properties(question)
     found = [one for one in _find_values(plain, data) if _has_key(one.value, properties)]
@@ -140,9 +141,9 @@ def _list_verdicts(value: object) -> list[object]:
 
 
 def _is_in(value: object, data: str) -> bool:
-    """Return whether the letters and digits of a value stand in the data in this order, in whatever marks."""
+    """Return whether the letters and digits of a value are in the data in this order, in whatever marks."""
     both = json.dumps(value, ensure_ascii=False), data
-    letters, letters_of_data = (re.sub(r"[\W_]", "", _decode(text)).casefold() for text in both)
+    letters, letters_of_data = (_MARKS.sub("", _decode(text)).casefold() for text in both)
     return letters in letters_of_data
 
 

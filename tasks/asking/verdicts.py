@@ -505,8 +505,8 @@ def _find_objects(text: str) -> Iterator[tuple[dict[str, object], int, int]]:
 def read_statements(text: str, key: str = "statements", *, source: str | None = "") -> list[str]:
     """Return the statements under a key of an `extract` reply, without blank ones and exact repeats.
 
-    A heading is not a statement. A comment that opens code looks like one, so what stands in the code of `source`, the
-    text that was split, is accepted; without a source (None) all statements are.
+    A heading is not a statement. A comment that opens code looks like one, so what is in the code of `source`, the text
+    that was split, is accepted; without a source (None) all statements are.
     """
     statements = parse_object(text, key).get(key)
     if not isinstance(statements, list) or not all(isinstance(item, str) for item in statements):

@@ -1,4 +1,4 @@
-"""What a setting names: Python objects of a user, values of variables; and the proxy of an address."""
+"""Objects and values that a setting names, of Python modules and of variables, and the proxy of an address."""
 
 import importlib
 import os
@@ -19,7 +19,7 @@ _REHEARSING: ContextVar[bool] = ContextVar("rehearsing", default=False)
 
 
 class UserCodeError(Exception):
-    """An object that a setting names cannot be had; the message states what is missing or what broke."""
+    """An object that a setting names is not there, or its module broke; the message states which."""
 
 
 def import_object(name: str) -> object:

@@ -257,7 +257,7 @@ def test_a_misspelt_variable_is_pointed_out_and_does_not_stop_a_command(
 
 
 def test_an_output_that_is_closed_or_full_is_not_an_unexpected_error() -> None:
-    """As in a line of cron that ends in `>&-`, and on a disk that is full."""
+    """A line of cron may end in `>&-`, and a disk may be full."""
     command = shlex.join([*COMMAND, "--version"])
     ended = {
         redirected: subprocess.run(["sh", "-c", f"{command} {redirected}"], capture_output=True, text=True, check=False)
@@ -271,7 +271,7 @@ def test_an_output_that_is_closed_or_full_is_not_an_unexpected_error() -> None:
 def test_a_name_that_is_not_utf8_is_refused_with_its_bytes(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the names in an archive that Windows packed."""
+    """An archive that Windows packed may have such names."""
     name = os.fsdecode(b"caf\xe9.jsonl")
     finished = ask("run", name)
     assert finished.status == 2

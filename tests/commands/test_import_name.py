@@ -18,6 +18,7 @@ COMMAND = Path(sys.executable).with_name("evalhouse")
 BOT = """
 import os
 import subprocess
+import sys
 from prompts import SYSTEM
 from tasks import greet
 import flows.nightly
@@ -26,8 +27,11 @@ print("loaded")
 subprocess.run(["echo", "from a child"])
 
 def ask(question):
-    print("asked", flush=True)
+    if not sys.stdout.closed:
+        print("asked", flush=True)
     os.chdir("/")
+    if question.startswith("Who keeps"):
+        sys.stdout.close()
     return {"answer": f"{greet()} {SYSTEM} {flows.nightly.HOUR}", "contexts": ["The lamp is green."]}
 """
 SUITE = """

@@ -117,9 +117,11 @@ def test_the_winner_and_the_slice_where_a_run_loses_are_named_on_top(store: Ware
     assert differences[0].split()[:4] == ["answer_correctness", "bravo", "0.549", "+0.050"]
     assert differences[0].endswith("better")
     assert any(line.startswith("refunds") and line.endswith("worse") for line in lines)
+    # The next command is for the warehouse that this one was given.
+    where = f"--warehouse {store.location.name}"
     assert lines[-2:] == [
-        "next: evalhouse compare alpha bravo   (why bravo differs)",
-        "next: evalhouse compare alpha carol   (why carol differs)",
+        f"next: evalhouse compare alpha bravo {where}   (why bravo differs)",
+        f"next: evalhouse compare alpha carol {where}   (why carol differs)",
     ]
 
 
