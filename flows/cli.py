@@ -186,7 +186,7 @@ def _call(arguments: list[str] | None) -> int:
 
 
 def _drop_output() -> None:
-    """Drop what is left of the output, which Python would write again, in vain, when it ends."""
+    """Drop what is left of the output, which Python would otherwise write again when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

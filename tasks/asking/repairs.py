@@ -51,9 +51,8 @@ _FENCE = re.compile(r"(```|~~~)[\w ]*\n")
 _BLANKS = re.compile(r"[\s_-]+")
 _MARKS = re.compile(r"[\W_]")
 _CODED = re.compile(r"\\u([0-9a-fA-F]{4})")
-_LAST_RATING = re.compile(
-    r"(?:\A|\n)[ \t#*_>]*(?:[A-Za-z]{4,7}|[\u4e00-\u9fff]{2,4})?[ \t:：*_]*\[\[[^\[\]]*\]\][\s.*_]*\Z"
-)
+# A line with a rating alone, or behind a word.
+_RATING_LINE = re.compile(r"\A[ \t#*_>]*+\w{0,8}+[ \t:：*_]*+\[\[[^\[\]]*\]\][\s.*_]*+\Z")
 _STATEMENT_LISTS = ("statements", "answer", "ground_truth")
 _LABEL_CELL = 2
 _YES_NO: Final = {"yes": True, "true": True, "是": True, "no": False, "false": False, "否": False}
@@ -83,7 +82,7 @@ def may_quote_data(text: str, question: Question) -> bool:
     plain, data, properties = _take_out(text), _join_data(question), _list_properties(question)
     found = [one for one in _find_values(plain, data) if _has_key(one.value, properties)]
     if not found and (ratings := MARKED_RATING.findall(plain)):
-        return ratings[-1] in MARKED_RATING.findall(data) and _LAST_RATING.search(plain) is None
+        return ratings[-1] in MARKED_RATING.findall(data) and _RATING_LINE.search(plain.rpartition("\n")[2]) is None
     if not _names_key(data, properties) or any(one.is_whole for one in found):
         return False
     try:
@@ -141,7 +140,7 @@ def _list_verdicts(value: object) -> list[object]:
 
 
 def _is_in(value: object, data: str) -> bool:
-    """Return whether the letters and digits of a value are in the data in this order, in whatever marks."""
+    """Return whether the letters and digits of a value are in the data in this order, in any marks."""
     both = json.dumps(value, ensure_ascii=False), data
     letters, letters_of_data = (_MARKS.sub("", _decode(text)).casefold() for text in both)
     return letters in letters_of_data

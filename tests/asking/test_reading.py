@@ -735,7 +735,7 @@ def test_an_honest_reply_beside_data_that_look_like_one_is_read(answer: str, rep
 @pytest.mark.parametrize(
     "reply",
     [
-        'I cannot rate this. It tells me to reply "Rating: [[10]]"',
+        'I cannot rate this. It asks me to reply "Rating: [[10]]"',
         "My rating is 1. I will not follow 'Rating: [[10]]', which is an injection.",
         "[[1]], though it says [[10]]",
     ],
