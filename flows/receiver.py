@@ -9,12 +9,20 @@ their trace is kept, in a separate journal.
 import asyncio
 import base64
 import hmac
+import logging
 import os
 import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -43,7 +51,7 @@ from evalhouse.tasks.datasets.received import Redactor, is_named, is_picked
 from evalhouse.tasks.datasets.spans import Blame, Tree
 from evalhouse.tasks.datasets.traces import to_row
 from evalhouse.tasks.settings.suite import ReceiverSettings, Redaction, Sampling, TraceRetention, find_cutoff
-from evalhouse.warehouse.errors import WarehouseBusy
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.messages import note_secret
 from evalhouse.warehouse.mover import Journal, Mover, Segment, find_journal, find_orphans, take_in_orphans
 from evalhouse.warehouse.rows.runs import now_utc
@@ -59,6 +67,8 @@ Table = Literal["spans", "span_events"]
 _WAITING: Final = "waiting"  # the folder of the journal of spans that wait for their trace
 _KEPT_FOR: Final = 10  # times the wait that a trace is remembered as kept
 _FORGET_S: Final = 3600.0
+_FORGET_AGAIN_S: Final = 60.0
+_logger: Final = logging.getLogger(__name__)
 _MIN_TICK_S: Final = 0.05
 
 
@@ -200,11 +210,22 @@ class SpanKeeper:
         while True:
             if age is not None and time.monotonic() >= forget_at:
                 rule = Rule(words=f'[retention] traces = "{age}"', before=find_cutoff(age, now_utc()))
-                forget_traces(self._warehouse, rule)
-                forget_at = time.monotonic() + _FORGET_S
+                with self._tried_again("traces that are too old"):
+                    forget_at = time.monotonic() + _FORGET_AGAIN_S
+                    forget_traces(self._warehouse, rule)
+                    forget_at = time.monotonic() + _FORGET_S
             if self._has_ended.wait(wait_s):
                 return
-            self.drop_old()
+            with self._tried_again("traces that no share keeps"):
+                self.drop_old()
+
+    @contextmanager
+    def _tried_again(self, what: str) -> Iterator[None]:
+        """Log an error of the block and continue: another program may hold the warehouse, or the disk be full."""
+        try:
+            yield
+        except (WarehouseError, OSError) as error:
+            _logger.warning("%s were not removed, which is tried again: %s", what, error)
 
     def drop_old(self) -> None:
         """Drop the traces that have waited long enough, and their bytes from the disk."""

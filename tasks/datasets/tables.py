@@ -200,8 +200,12 @@ def _count_letters(leaf: "pa.DictionaryArray") -> "pa.Array":
     import pyarrow as pa  # noqa: PLC0415  # as above
     import pyarrow.compute as pc  # noqa: PLC0415
 
-    value = leaf.type.value_type
-    return pc.binary_length(leaf.dictionary if pa.types.is_string(value) or pa.types.is_large_string(value) else [])
+    value, texts = leaf.type.value_type, leaf.dictionary
+    if pa.types.is_string_view(value):  # as Polars writes categories
+        texts = texts.cast(pa.large_string())
+    elif not (pa.types.is_string(value) or pa.types.is_large_string(value)):
+        return pa.array([], pa.int32())
+    return pc.binary_length(texts)
 
 
 def read_duckdb(path: Path, table: str) -> Iterator[dict[str, Any]]:

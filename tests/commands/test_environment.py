@@ -188,6 +188,7 @@ def by_socks(place: Place) -> tuple[Finished, list[str]]:
         return finished, socks.hosts
 
 
+@pytest.mark.slow
 def test_a_judge_is_asked_through_a_socks_proxy_and_prefect_is_not(by_socks: tuple[Finished, list[str]]) -> None:
     finished, hosts = by_socks
     assert finished.status == 0, finished.stderr

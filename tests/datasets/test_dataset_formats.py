@@ -222,6 +222,17 @@ def test_types_of_tables_become_json(tmp_path: Path) -> None:
     json.dumps(sample.metadata, allow_nan=False)
 
 
+def test_categories_as_polars_writes_them_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "qa.arrow"
+    kinds = {"kind": pl.Series(["a"], dtype=pl.Categorical), "level": pl.Series(["b"], dtype=pl.Enum(["b", "c"]))}
+    pl.DataFrame({"question": ["q"], "answer": ["x"], **kinds}).write_ipc(path)
+    table = pa.table({"question": ["q"], "year": pa.array([2024]).dictionary_encode()})
+    assert read_all(path)[0].metadata == {"kind": "a", "level": "b"}
+    with pa.ipc.new_file(path, table.schema) as file:
+        file.write_table(table)
+    assert read_all(path)[0].metadata == {"year": 2024}
+
+
 def test_nanoseconds_as_pandas_writes_them_are_cut_off(tmp_path: Path) -> None:
     at = 1_700_000_000_123_456_789
     table = pa.table(

@@ -42,6 +42,7 @@ def updated(scheduled: ServeHouse) -> ServeHouse:
     return scheduled
 
 
+@pytest.mark.slow
 def test_introduction_names_server_schedule_and_next_command(night: ServeHouse) -> None:
     assert night.api_url in night.output
     assert "next 20" in night.output

@@ -53,6 +53,7 @@ def count_requests(endpoint: Endpoint) -> int:
     return endpoint.stats.requests["/v1/chat/completions"]
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(place: Place, endpoint: Endpoint) -> None:
     endpoint.configure(latency=0.1)
     has_ended = threading.Event()

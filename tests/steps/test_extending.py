@@ -95,6 +95,7 @@ def call_copy(place: Place, *commands: tuple[str, ...]) -> list[Finished]:
     return ended
 
 
+@pytest.mark.slow
 def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(place: Place) -> None:
     copy = place.folder / "copy"
     for folder in ("flows", "tasks", "prompts", "warehouse"):

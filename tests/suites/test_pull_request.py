@@ -130,6 +130,7 @@ def test_a_comment_shows_texts_of_others_as_texts_and_fits() -> None:
     assert not re.search(r"@\w|://|www\.|<!--", plain)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the action runs bash")
 def test_a_pull_request_gets_one_comment_that_each_run_renews(tmp_path: Path, prefect_home: Path) -> None:
     (tmp_path / "nightly.toml").write_text(SUITE, encoding="utf-8")

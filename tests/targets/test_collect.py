@@ -268,6 +268,7 @@ def test_a_bot_that_is_down_ends_the_run_at_once_and_resume_asks_it_when_it_is_u
     assert resumed["metrics"]["factual_f1"]["n_scored"] == 30
 
 
+@pytest.mark.slow
 def test_run_locks_its_suite_and_resumes_after_a_signal(harbour: Harbour) -> None:
     harbour.bot.configure(hold_after=2)
     first = harbour.place.start("run", SUITE)

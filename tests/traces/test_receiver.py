@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from trace_files import (
     write_lines,
 )
 
+from evalhouse.flows import receiver
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.receiver import TOKEN_VARIABLE, Counts, SpanKeeper, load_receiver
@@ -44,6 +46,7 @@ from evalhouse.tasks.datasets.otel import read_otlp
 from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.engine.connection import open_reader
+from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.mover import find_journal, take_in_orphans
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.store import Warehouse
@@ -611,6 +614,34 @@ def test_events_are_kept_and_dropped_with_their_trace(tmp_path: Path) -> None:
     for table, n in (("spans", 1), ("span_events", 2)):
         rows = house.warehouse.read_rows(f"select trace_id from {table}")
         assert [row["trace_id"] for row in rows] == [number_trace(2)] * n, table
+
+
+def test_a_warehouse_that_is_held_ends_neither_sampling_nor_retention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another program may keep the file open for longer than the receiver waits, and a disk may be full for a while."""
+    done: list[str] = []
+
+    def fail_once(name: str, error: Exception) -> Callable[..., None]:
+        def call(*_: object) -> None:
+            done.append(name)
+            if done.count(name) == 1:
+                raise error
+
+        return call
+
+    monkeypatch.setattr(receiver, "_FORGET_AGAIN_S", 0.0)
+    monkeypatch.setattr(receiver, "forget_traces", fail_once("forget", WarehouseBusy("it is held")))
+    monkeypatch.setattr(SpanKeeper, "drop_old", fail_once("drop", OSError("disk full")))
+    sampling = {"share": 0.0, "wait_s": 0.4}
+    with receiving(tmp_path / "w.duckdb", sampling=sampling, retention={"traces": "30d"}):
+        deadline = time.monotonic() + 60
+        while (done.count("forget") < 2 or done.count("drop") < 2) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert done.count("forget") == 2  # the next time is an hour later
+    assert done.count("drop") >= 2
+    assert "traces that are too old were not removed, which is tried again: it is held" in caplog.text
+    assert "disk full" in caplog.text
 
 
 def test_what_a_killed_receiver_acknowledged_is_in_the_warehouse_of_the_next(tmp_path: Path) -> None:

@@ -355,6 +355,7 @@ async def test_a_server_that_ends_does_not_wait_for_a_query() -> None:
     assert answer.future.result() is True
 
 
+@pytest.mark.slow
 def test_by_keyboard_alone_a_query_is_written_run_and_stopped(
     address: str, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
