@@ -8,6 +8,7 @@ from dataset_files import FRANCE, MOON, read_all, refuse, write_duckdb
 from warehouse_processes import held_file
 
 from evalhouse.tasks.datasets.read import read_samples
+from evalhouse.tasks.datasets.values import DatasetError
 
 ROWS = [FRANCE, MOON]
 
@@ -103,3 +104,17 @@ def test_a_locked_duckdb_file_is_refused_after_some_patience(tmp_path: Path, mon
     assert f"{path} is locked: " in message
     assert "allowed: a file that no program writes to; close the program that writes to it" in message
     assert len(read_all(f"{path}#qa")) == 1
+
+
+def test_a_view_of_the_file_reads_no_other_file(tmp_path: Path) -> None:
+    """A dataset may come from anyone, and its texts go to the judge."""
+    secret = tmp_path / "secret.env"
+    secret.write_text("API_KEY=topsecret")
+    path = tmp_path / "their.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("create table asked as select 'When?' as question")
+        connection.execute("create view own as select * from asked")
+        connection.execute(f"create view others as select content as question from read_text('{secret}')")
+    assert [sample.question for sample in read_all(f"{path}#own")] == ["When?"]
+    with pytest.raises(DatasetError, match="file system operations are disabled"):
+        read_all(f"{path}#others")

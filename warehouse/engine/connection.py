@@ -409,7 +409,9 @@ def read_table(
     thread it is started in: start, drive and close it there. Raises TableSourceError.
     """
     try:
-        with open_reader(Location(path=path.absolute()), patience_s=patience_s) as connection:
+        with open_reader(Location(path=path.absolute()), patience_s=patience_s, is_own=True) as connection:
+            # A view in a file of anyone may name others, and the network.
+            connection.execute("set enable_external_access = false")
             # DuckDB would otherwise keep up to four fifths of the machine's memory as a cache of pages read once.
             connection.execute("set memory_limit = '256MB'")
             # The schema may be left out where it is `main`.
