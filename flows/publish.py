@@ -254,6 +254,9 @@ async def _send(client: httpx.AsyncClient, name: str, address: str, body: object
             if answer.status_code in (401, 403):
                 variables = RECEIVERS[name].keys or ("OTEL_EXPORTER_OTLP_HEADERS",)
                 raise SettingsError(f"{problem}; check {' and '.join(variables)}")
+            if answer.is_success and answer.headers.get("content-type", "").startswith("text/html"):
+                # A page of a login, or of the application behind it, takes any request.
+                return f"{shown} answered with a page; check {' and '.join(RECEIVERS[name].addresses)}"
             if answer.is_success:  # OTLP states in the answer which events it did not take
                 return problem if name == "otlp" and _REJECTED.search(text) else None
             if answer.status_code not in (408, 425, 429) and answer.status_code < 500:
