@@ -162,7 +162,7 @@ KEY = "a1B2c3D4e5F6g7H8"
         (make_answer("400 Bad", BOMB, "content-encoding: gzip"), "status 400"),
         (make_answer("307 Moved", b"", "location: http://127.0.0.1:9/"), "status 307"),
         (make_answer("400 Bad", f"the key {KEY} is odd".encode()), "status 400: the key [key] is odd"),
-        (make_answer("200 OK", b"<html>Log in", "content-type: text/html"), "answered with a page; check OTEL_EXPORTER"),
+        (make_answer("200 OK", b"<html>Log in", "content-type: text/html"), "a page; check OTEL_EXPORTER"),
         (make_answer("-1 Odd", b""), "cannot be reached (RemoteProtocolError"),
         (send_without_end(ENDLESS, again=b" "), "did not complete its answer within 0.5 s"),
         (send_without_end(again=b""), "did not complete its answer"),
