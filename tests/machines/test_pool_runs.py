@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from cli_house import make_rows, write_dataset
@@ -158,11 +159,18 @@ def test_changes_of_parts_are_rows_log_lines_and_events(pool_run: PoolRun) -> No
     assert all((row["change"] == "lost") == (row["reason"] is not None) for row in rows)
     (run,) = pool_run.house.query("select flow_run_id from runs")
     names = {f"evalhouse.part.{row['change'].replace(' ', '-')}" for row in rows}
-    for row in rows:
-        filters = {"resource": {"id": [f"prefect.flow-run.{row['flow_run_id']}"]}, "event": {"name": sorted(names)}}
+
+    def list_events(part_id: str) -> dict[str, dict[str, Any]]:
+        filters = {"resource": {"id": [f"prefect.flow-run.{part_id}"]}, "event": {"name": sorted(names)}}
         events = pool_run.house.post("/events/filter", {"filter": filters})["events"]
-        assert f"evalhouse.part.{row['change'].replace(' ', '-')}" in {event["event"] for event in events}
-        assert all(f"prefect.flow-run.{run['flow_run_id']}" in str(event["related"]) for event in events)
+        return {event["event"]: event for event in events}
+
+    expected = [(row["flow_run_id"], f"evalhouse.part.{row['change'].replace(' ', '-')}") for row in rows]
+    # Prefect writes events some seconds later.
+    pool_run.house.wait_until(lambda: all(name in list_events(part_id) for part_id, name in expected))
+    for part_id in parts:
+        related = [str(event["related"]) for event in list_events(part_id).values()]
+        assert all(f"prefect.flow-run.{run['flow_run_id']}" in one for one in related)
     logs = pool_run.house.post("/logs/filter", {"logs": {"flow_run_id": {"any_": [run["flow_run_id"]]}}})
     printed = [line["message"] for line in logs]
     for row in rows:
