@@ -33,6 +33,7 @@ from evalhouse.prompts.render import (
     Message,
     PromptError,
     PromptProblem,
+    join_texts,
     list_texts,
 )
 from evalhouse.prompts.rubric import PREFERENCES, Criterion, Grade, Rating, Rubric
@@ -57,6 +58,7 @@ __all__ = [
     "Rubric",
     "check_prompts",
     "collect_words",
+    "join_texts",
     "list_ids",
     "list_languages",
     "list_row_reasons",

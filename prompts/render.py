@@ -272,6 +272,11 @@ def list_texts(value: BlockValue) -> list[str]:
     return [value] if isinstance(value, str) else [item.text for item in value]
 
 
+def join_texts(data: Mapping[str, BlockValue]) -> str:
+    """Return all texts of the blocks, with line breaks between them."""
+    return "\n".join(text for value in data.values() for text in list_texts(value))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Message:
     """One message of a chat request."""

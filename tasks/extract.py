@@ -12,7 +12,7 @@ from typing import NoReturn
 import orjson
 from prefect import task
 
-from evalhouse.prompts import BlockValue, Item, collect_words, list_texts
+from evalhouse.prompts import BlockValue, Item, collect_words, join_texts, list_texts
 from evalhouse.tasks.asking.splitting import shrink_room, split_to_judge
 from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.asking.verdicts import gather_all, read_statements
@@ -163,7 +163,7 @@ def _read_statements(text: str, *, question: Question, key: str) -> list[str]:
     prompt, source = question.prompt, None
     # Judges without a schema split by rules, and give the same when they are asked again.
     if prompt is not None and prompt.reply_schema:
-        source = "\n".join(words for block in question.data.values() for words in list_texts(block))
+        source = join_texts(question.data)
     statements = read_statements(text, key, source=source)
     if prompt is not None and prompt.examples and prompt.list_copied(statements, question.data):
         raise UnusableReply(f"{COPIED} among the statements")

@@ -19,7 +19,7 @@ from unicodedata import normalize
 
 import orjson
 
-from evalhouse.prompts import VERDICT_LISTS, list_texts
+from evalhouse.prompts import VERDICT_LISTS, join_texts
 from evalhouse.tasks.asking.splitting import HEADING
 from evalhouse.tasks.judge.protocol import MARKED_RATING, THOUGHT, Question, UnusableReply, ends_in_thoughts
 from evalhouse.warehouse.messages import join_surrogates
@@ -79,7 +79,7 @@ def may_quote_data(text: str, question: Question) -> bool:
     order shows nothing. So where the data name a key of the reply, a reply with words around its JSON may have one
     object only, and not one that the data have. A rating in marks that the data have too counts alone on the last line.
     """
-    plain, data, properties = _take_out(text), _join_data(question), _list_properties(question)
+    plain, data, properties = _take_out(text), join_texts(question.data), _list_properties(question)
     found = [one for one in _find_values(plain, data) if _has_key(one.value, properties)]
     if not found and (ratings := MARKED_RATING.findall(plain)):
         return ratings[-1] in MARKED_RATING.findall(data) and _RATING_LINE.search(plain.rpartition("\n")[2]) is None
@@ -90,8 +90,10 @@ def may_quote_data(text: str, question: Question) -> bool:
         value, end = json.JSONDecoder(strict=False).raw_decode(plain, start)
     except (ValueError, RecursionError):
         return True
-    verdicts = _list_verdicts(value)
-    is_quoted = all(_is_in(verdict, data) for verdict in verdicts) if verdicts else _is_in(value, data)
+    letters = _keep_letters(data)
+    is_quoted = all(
+        _keep_letters(json.dumps(part, ensure_ascii=False)) in letters for part in _list_verdicts(value) or [value]
+    )
     return not _has_key(value, properties) or "{" in plain[end:] or is_quoted
 
 
@@ -102,10 +104,6 @@ def _take_out(text: str) -> str:
     if fence is not None and plain.endswith(fence[1]):
         plain = plain[fence.end() :].removesuffix(fence[1]).strip()
     return plain
-
-
-def _join_data(question: Question) -> str:
-    return "\n".join(words for block in question.data.values() for words in list_texts(block))
 
 
 def _list_properties(question: Question) -> Collection[str]:
@@ -139,11 +137,9 @@ def _list_verdicts(value: object) -> list[object]:
     return [part for part in parts if isinstance(part, dict)]
 
 
-def _is_in(value: object, data: str) -> bool:
-    """Return whether the letters and digits of a value are in the data in this order, in any marks."""
-    both = json.dumps(value, ensure_ascii=False), data
-    letters, letters_of_data = (_MARKS.sub("", _decode(text)).casefold() for text in both)
-    return letters in letters_of_data
+def _keep_letters(text: str) -> str:
+    """Return the letters and digits of a text alone, in which a quotation in any marks is found."""
+    return _MARKS.sub("", _decode(text)).casefold()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +157,7 @@ def _repair_reply(text: str, question: Question) -> _Found | None:
         return None
     if not question.prompt.reply_schema:  # of a judge that reads no prompt
         return None
-    plain, material = _take_out(text), _join_data(question)
+    plain, material = _take_out(text), join_texts(question.data)
     ids = [item.id for block in question.data.values() if not isinstance(block, str) for item in block]
     labels = {label for of_prefix in question.prompt.labels.values() for label in of_prefix}
     fitter = _Fitter(ids=_map_choices(ids), labels=_map_choices(labels))
@@ -173,11 +169,11 @@ def _repair_reply(text: str, question: Question) -> _Found | None:
             fitting.append(replace(found, value=fitted))
     if len(fitting) != 1 or not fitting[0].kinds:
         return None
-    if "wrapper" in fitting[0].kinds and (  # what is within another object may be a quotation
-        _names_key(material, _list_properties(question))
-        or any(_is_in(verdict, material) for verdict in _list_verdicts(fitting[0].value))
-    ):
-        return None
+    if "wrapper" in fitting[0].kinds:  # what is within another object may be a quotation
+        letters, verdicts = _keep_letters(material), _list_verdicts(fitting[0].value)
+        is_quoted = any(_keep_letters(json.dumps(verdict, ensure_ascii=False)) in letters for verdict in verdicts)
+        if is_quoted or _names_key(material, _list_properties(question)):
+            return None
     return fitting[0]
 
 

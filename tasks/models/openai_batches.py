@@ -151,7 +151,7 @@ class OpenAIBatches:
                 f"{self._endpoint} has no batches for {self._name} (status 404): {shorten(error.message)}; "
                 f"leave {name_setting('batch')} out, or check OPENAI_BASE_URL"
             ) from None
-        except Exception as error:
+        except Exception as error:  # of the client, or of the transport and the shape of the answer, see above
             if not (exists or isinstance(error, openai.OpenAIError)):
                 raise
             raise translate_error(error, name=self._name, endpoint=self._endpoint) from None
