@@ -107,7 +107,8 @@ def _kept_open(arguments: tuple[str, ...]) -> Iterator[None]:
     chosen = arguments[arguments.index("--warehouse") + 1 :] if "--warehouse" in arguments else ()
     url = next(iter(chosen), os.environ.get("EVALHOUSE_WAREHOUSE", "evalhouse.duckdb"))
     with contextlib.ExitStack() as held:
-        if arguments[:1] == ("query",):  # locks the settings of the file that it has opened
+        # A query locks the settings of the file that it has opened, and a copy needs more than a reader may have.
+        if arguments[:1] == ("query",) or arguments[:2] == ("warehouse", "backup"):
             let_go()
         elif arguments and arguments[0] in _OPENING_OFTEN:
             with contextlib.suppress(WarehouseUrlError):

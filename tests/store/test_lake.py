@@ -189,6 +189,8 @@ def test_a_query_reads_the_lake_and_nothing_else_and_closes_off_only_its_connect
     ):
         with pytest.raises(QueryError):
             run_query(warehouse.location, sql)
+    with pytest.raises(WarehouseError, match="disabled by configuration"):  # as a view of its catalogue might
+        warehouse.read(f"from read_csv('{secret}')")
     wanted = pl.DataFrame({"sample_id": ["one-1", "one-2", "two-1"]})
     found = warehouse.read(
         "select sample_id from statements semi join wanted using (sample_id)", frames={"wanted": wanted}

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
+import polars as pl
 import pytest
 import warehouse_processes
 from filelock import FileLock
@@ -99,6 +100,22 @@ def test_folder_without_rights_is_reported(folder: Path) -> None:
     )
     assert ended.output.startswith("WarehouseUnwritable cannot write "), ended
     assert "Permission denied" in ended.output
+
+
+def test_a_view_in_the_warehouse_of_anyone_reads_no_other_file(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    secret = tmp_path / "secret.txt"
+    secret.write_text("of the user")
+    with duckdb.connect(str(warehouse.location.path)) as connection:
+        connection.execute(f"create or replace view run_summary as select content as run_id from read_text('{secret}')")
+    refused = pytest.raises(WarehouseError, match=r"secret\.txt.*disabled by configuration")
+    with refused:
+        warehouse.read("from run_summary")
+    with one_reader(), refused:
+        warehouse.read("from run_summary")
+    assert warehouse.read("select count(*) from wanted", frames={"wanted": pl.DataFrame({"a": [1, 2]})}).item() == 2
+    warehouse.append(make_batch("later"))
+    assert count_rows(warehouse, "statements") > 0, "writers are as before"
 
 
 def test_who_may_only_read_reads_even_what_a_killed_writer_left_in_the_log(folder: Path) -> None:

@@ -196,14 +196,14 @@ def test_what_a_killed_process_staged_is_removed_by_the_next(tmp_path: Path, mon
         ).code
         == -9
     )
-    assert len(list(tmp_path.glob("*/"))) == 2
-    (tmp_path / "evalhouse-staging-of-a-person.txt").touch()
+    assert len(list(tmp_path.glob("*/*/"))) == 2
+    (tmp_path / "evalhouse-scratch-of-a-person.txt").touch()
     later = Staging()
     in_use.add([{"ordinal": 1, **make_row("a")}])
-    assert len(list(tmp_path.glob("*/"))) == 2, "the dead one's is gone, and the living one's is not"
+    assert len(list(tmp_path.glob("*/*/"))) == 2, "the dead one's is gone, and the living one's is not"
     for staging in (in_use, later):
         staging.discard()
-    assert [path.name for path in tmp_path.iterdir()] == ["evalhouse-staging-of-a-person.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["evalhouse-scratch-of-a-person.txt"]
 
 
 def note_outcomes(warehouse: Warehouse, key: str, **reasons: str | None) -> None:

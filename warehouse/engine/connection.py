@@ -22,7 +22,7 @@ import duckdb
 import polars as pl
 from filelock import FileLock, Timeout
 
-from evalhouse.warehouse.engine.locks import ATTEMPT_S, Scratch, try_again
+from evalhouse.warehouse.engine.locks import ATTEMPT_S, Scratch, find_scratch, try_again
 from evalhouse.warehouse.errors import (
     RowsRefused,
     WarehouseBusy,
@@ -134,6 +134,7 @@ class _KeptReader:
             self.close()
             with _thread_lock(location, deadline):
                 self._connection = _connect_reader(location, deadline)
+                shut_in(self._connection, find_scratch())
             self._path, self._until = location.path, time.monotonic() + _KEPT_S
         return self._connection
 
@@ -261,7 +262,19 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
     if (kept := _kept.get()) is not None:
         kept.close()
     with _thread_lock(location, deadline), closing(_connect_reader(location, deadline)) as connection:
+        if not is_own:
+            shut_in(connection, find_scratch())
         yield connection
+
+
+def shut_in(connection: duckdb.DuckDBPyConnection, *folders: Path | str) -> None:
+    """Let SQL read no files but those in these folders, and no network: a view in the warehouse of anyone may name any.
+
+    Connections that this process has to one file share this.
+    """
+    if connection.execute("select current_setting('enable_external_access')").fetchall() == [(True,)]:
+        connection.execute("set allowed_directories = ?", [[f"{str(folder).rstrip('/')}/" for folder in folders]])
+        connection.execute("set enable_external_access = false")
 
 
 def are_long(n_bytes: int, n_rows: int) -> bool:
@@ -410,8 +423,7 @@ def read_table(
     """
     try:
         with open_reader(Location(path=path.absolute()), patience_s=patience_s, is_own=True) as connection:
-            # A view in a file of anyone may name others, and the network.
-            connection.execute("set enable_external_access = false")
+            shut_in(connection)
             # DuckDB would otherwise keep up to four fifths of the machine's memory as a cache of pages read once.
             connection.execute("set memory_limit = '256MB'")
             # The schema may be left out where it is `main`.

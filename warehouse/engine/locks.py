@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 Busy = str | Callable[[], str]
 """The message when a lock is not free in time."""
 
-_PREFIX: Final = "evalhouse-staging-"
+_PREFIX: Final = "evalhouse-scratch-"
+_PROCESS: Final = uuid.uuid4().hex
+_making = threading.Lock()
 SWEPT_S: Final = 1.0
 """Patience for a lock that should be free: cleaning up after ended processes holds it for a moment."""
 _IN_JOURNAL = ("run-", "suite-")  # the files of a killed process are removed with its journal
@@ -385,6 +387,11 @@ def try_again(
     raise busy
 
 
+def find_scratch() -> Path:
+    """Return the folder of all temporary folders of this process, which readers of a warehouse may read."""
+    return Path(tempfile.gettempdir()) / f"{_PREFIX}{_PROCESS}"
+
+
 class Scratch:
     """A temporary folder that its process alone may read; `close` it when done.
 
@@ -392,11 +399,13 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.gettempdir()) / f"{_PREFIX}{uuid.uuid4().hex}"
+        self.folder = find_scratch() / uuid.uuid4().hex
         # Not bound to a thread: another thread may end the run and release it.
         self._lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"), thread_local=False)
-        self._lock.acquire()
-        self.folder.mkdir(mode=0o700)
+        with _making:
+            self.folder.parent.mkdir(mode=0o700, exist_ok=True)
+            self._lock.acquire()
+            self.folder.mkdir(mode=0o700)
 
     def close(self) -> None:
         """Remove the folder with its files; a second time it does nothing."""
@@ -406,7 +415,7 @@ class Scratch:
 
 def remove_abandoned() -> None:
     """Remove the temporary folders of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/"):
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/*/"):
         lock = FileLock(folder.with_name(f"{folder.name}.lock"))
         try:
             lock.acquire(timeout=0)
@@ -420,3 +429,5 @@ def _remove_folder(folder: Path, lock: FileLock) -> None:
     # While it is still held: no other process can have begun to use it.
     Path(lock.lock_file).unlink(missing_ok=True)
     lock.release()
+    with _making, suppress(OSError):  # it has others
+        folder.parent.rmdir()
