@@ -41,7 +41,7 @@ from evalhouse.tasks.datasets.values import (
 from evalhouse.tasks.judge.protocol import LEXICAL
 from evalhouse.tasks.settings.run import AUTO, RunSettings, is_sample, is_traces
 from evalhouse.tasks.settings.suite import TRACES, TraceWindow
-from evalhouse.warehouse.messages import list_names, name_setting
+from evalhouse.warehouse.messages import join_surrogates, list_names, name_setting
 from evalhouse.warehouse.rows.samples import PART_BYTES, Staging, dump_turns
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
 from evalhouse.warehouse.store import Warehouse, measure_bytes
@@ -405,14 +405,15 @@ def write_samples(samples: Any, folder: Path, mapping: Mapping[str, str]) -> Pat
 def _write_by_column(place: int, sample: Mapping[Any, Any], columns: Columns) -> bytes:
     """Return a sample as JSON, with text for what JSON does not have in columns that are not read as a field."""
     written: dict[str, object] = {}
-    for name, value in sample.items():
+    for given, value in sample.items():
+        name = join_surrogates(str(given))
         try:
-            written[str(name)] = orjson.Fragment(orjson.dumps(value, default=_make_plain, option=_OPTIONS))
+            written[name] = orjson.Fragment(orjson.dumps(value, default=_make_plain, option=_OPTIONS))
         except orjson.JSONEncodeError as error:
-            if columns.reads(str(name)):
+            if columns.reads(name):
                 came = f"samples[{place}]: column {name!r} holds a value that cannot be read: {error}"
                 raise refuse_dataset(came, allowed=_ALLOWED, to_do="convert it to one of these") from None
-            written[str(name)] = str(value).encode(errors="replace").decode()
+            written[name] = join_surrogates(str(value))
     return orjson.dumps(written)
 
 

@@ -351,18 +351,20 @@ def read_metadata(rest: dict[str, object], context_rest: list[dict[str, object]]
                 return value.hex()
         return None if is_absent(value) else str(value)
 
-    def spell_numbers(value: object) -> object:
+    def spell_out(value: object) -> object:
         if isinstance(value, dict):
-            return {key: spell_numbers(member) for key, member in value.items()}
+            return {key: spell_out(member) for key, member in value.items()}
         if isinstance(value, list):
-            return [spell_numbers(item) for item in value]
-        return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
+            return [spell_out(item) for item in value]
+        is_long = isinstance(value, int) and not -(2**63) <= value < 2**64
+        return str(value) if is_long or isinstance(value, time) else value
 
     try:
         try:
             text = orjson.dumps(rest, default=to_text, option=orjson.OPT_NON_STR_KEYS)
-        except orjson.JSONEncodeError:  # orjson does not ask `default` about whole numbers of more than 64 bits
-            text = orjson.dumps(spell_numbers(rest), default=to_text, option=orjson.OPT_NON_STR_KEYS)
+        # orjson does not ask `default` about whole numbers of more than 64 bits, nor about a time with an offset.
+        except orjson.JSONEncodeError:
+            text = orjson.dumps(spell_out(rest), default=to_text, option=orjson.OPT_NON_STR_KEYS)
     except (orjson.JSONEncodeError, RecursionError) as error:
         problem = "it is nested too deep" if "recursion" in str(error).lower() else error  # Python's error or orjson's
         say("metadata", f"a column does not fit into JSON: {problem}")

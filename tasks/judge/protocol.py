@@ -450,6 +450,8 @@ class JudgeNames:
 
 def parse_judges(given: str | Mapping[str, object]) -> JudgeNames:
     """Return the judges in a text, or by name as a suite's table has them; raises ValueError with the problem."""
+    if not isinstance(given, str | Mapping):
+        raise ValueError("give the name of a judge, or a dictionary of names by step")
     pairs = _split(given) if isinstance(given, str) else given.items()
     judges: dict[str, str] = {}
     for task, name in pairs:

@@ -57,7 +57,9 @@ class PandasLike:
         ("answer", Decimal("1.10"), "1.10"),
         ("day", dt.date(2026, 3, 1), "2026-03-01"),
         ("vector", np.zeros(2), [0.0, 0.0]),
-        ("thing", Odd(), "odd ?"),
+        ("at", dt.time(10, tzinfo=dt.timezone(dt.timedelta(hours=1))), "10:00:00+01:00"),
+        ("thing", Odd(), "odd \ufffd"),
+        ("half \ud800", "of a pair", "of a pair"),
         ("parts", {"inner": {1, 2}}, "{'inner': {1, 2}}"),
         ("big", 2**80, str(2**80)),
         (3, "three", "three"),
@@ -70,7 +72,7 @@ def test_values_of_programs_are_read(tmp_path: Path, column: Any, value: object,
     elif column in ("contexts", "answer"):
         assert getattr(sample, column) == expected
     else:
-        assert sample.metadata[str(column)] == expected
+        assert sample.metadata[str(column).replace("\ud800", "\ufffd")] == expected
 
 
 @pytest.mark.parametrize("column", ["question", "answer", "Expected Output", "hits"])

@@ -221,6 +221,7 @@ def test_judges_are_named_in_one_way(given: str | Mapping[str, object], text: st
     ("openai:a,openai:b", "two default judges, 'openai:a' and 'openai:b'; name a step's judge as STEP=JUDGE"),
     ("openai:a,,rank=lexical", "no judge given for default; write JUDGE, or STEP=JUDGE"),
     ("none", "no judge given"),
+    (3, "give the name of a judge, or a dictionary of names by step"),
     ({"rank": 3}, "no judge given for rank"),
     ("jury:openai:a", "has two or more different judges"),
     ("jury:openai:a,openai:a", "has two or more different judges ('openai:a' is named twice); write"),
