@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
+from glob import escape, iglob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -415,7 +416,8 @@ class Scratch:
 
 def remove_abandoned() -> None:
     """Remove the temporary folders of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/*/"):
+    # Unlike Path.glob this one passes over a folder that its process removes meanwhile.
+    for folder in map(Path, iglob(f"{escape(tempfile.gettempdir())}/{_PREFIX}*/*/")):
         lock = FileLock(folder.with_name(f"{folder.name}.lock"))
         try:
             lock.acquire(timeout=0)
