@@ -10,6 +10,7 @@ import io
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 import click
@@ -131,6 +132,9 @@ def main(arguments: list[str] | None = None) -> None:
         for number in _SIGNALS:
             if signal.getsignal(number) in (_interrupt, signal.default_int_handler):
                 signal.signal(number, lambda *_: os._exit(status))
+        with suppress(OSError, ValueError):  # a bot or judge may print while Python ends: behind a JSON document
+            sys.stdout.flush()
+            os.dup2(2, 1)
         # Python gives handlers up before it has ended, which leaves the signals to kill it.
         atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in _SIGNALS])
     sys.exit(status)
