@@ -247,6 +247,8 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
         from evalhouse.warehouse.engine.lake import open_lake_reader  # noqa: PLC0415  # few warehouses are lakes
 
         with open_lake_reader(location, location.lake, patience_s=patience_s, is_own=is_own) as connection:
+            if not is_own:
+                shut_in(connection, location.lake.data, find_scratch())
             yield connection
         return
     if not _is_file(location):
@@ -268,7 +270,7 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
 
 
 def shut_in(connection: duckdb.DuckDBPyConnection, *folders: Path | str) -> None:
-    """Let SQL read no files but those in these folders, and no network: a view in the warehouse of anyone may name any.
+    """Let SQL read files of these folders alone, and no network: a view in the warehouse of anyone may name any.
 
     Connections that this process has to one file share this.
     """

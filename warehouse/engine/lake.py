@@ -26,8 +26,7 @@ from urllib.parse import urlsplit
 
 import duckdb
 
-from evalhouse.warehouse.engine.connection import shut_in
-from evalhouse.warehouse.engine.locks import find_scratch, hold
+from evalhouse.warehouse.engine.locks import hold
 from evalhouse.warehouse.errors import WarehouseError, WarehouseUnreachable, explain_missing, first_line
 from evalhouse.warehouse.location import Lake, Location
 
@@ -137,8 +136,6 @@ def _connect(
             connection.execute(f"create secret lake_files (type s3, scope '{_quote(lake.data)}'{named}{plain})")
         _attach(connection, location, lake, read_only=read_only, deadline=deadline)
         connection.execute(f"use {NAME}")
-        if read_only and not is_own:
-            shut_in(connection, lake.data, find_scratch())
     except BaseException as error:  # also Ctrl-C: no caller may get an incomplete connection
         connection.close()
         if is_broken_catalogue(error):
