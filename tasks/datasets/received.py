@@ -9,6 +9,7 @@ text and know neither Google, Hugging Face nor Anthropic. Each shape is the one 
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -137,8 +138,12 @@ class Redactor:
     def _redact_value(self, value: Any, depth: int = 0) -> Any:  # noqa: ANN401  # any value of an attribute
         if isinstance(value, str):
             opened = open_cell(value)
-            is_text = isinstance(opened, str)
-            return self._redact_text(value) if is_text else spell(self._redact_value(opened, depth + 1))
+            if not isinstance(opened, str):
+                return spell(self._redact_value(opened, depth + 1))
+            with suppress(orjson.JSONDecodeError):
+                if value[:1] == '"':  # a text that was written as JSON, as MLflow writes all of them
+                    value = orjson.dumps(self._redact_value(orjson.loads(value), depth + 1)).decode()
+            return self._redact_text(value)
         if depth > _MAX_NESTING:
             return _TOO_DEEP
         if isinstance(value, Mapping):
@@ -158,10 +163,14 @@ class Redactor:
 
     def _is_secret(self, name: object, value: object) -> bool:
         """Return True if a field is named like one that holds a secret, and its value may be one."""
-        if "key" not in self.redaction.patterns or not isinstance(value, str):
+        values = value if isinstance(value, list | tuple) else [value]
+        texts = [str(item) for item in values if isinstance(item, str | int) and not isinstance(item, bool)]
+        if "key" not in self.redaction.patterns or not texts:
             return False
         match = _SECRET_FIELD.fullmatch(str(name))
-        return match is not None and (match["password"] is not None or _SECRET_VALUE.fullmatch(value) is not None)
+        return match is not None and (
+            match["password"] is not None or any(_SECRET_VALUE.fullmatch(text) for text in texts)
+        )
 
     def _redact_text(self, text: str) -> str:
         redacted: str = _BASE64.sub(lambda match: self._redact_base64(match[0]), self._replace(text), concurrent=True)
