@@ -95,7 +95,8 @@ def _unpack(item: object) -> Mapping[str, Any]:
     if not isinstance(item, Mapping):
         return {}
     if isinstance(item.get("kwargs"), Mapping) and "lc" in item:
-        return {"type": str((item.get("id") or [""])[-1]), **item["kwargs"]}
+        path = item.get("id")
+        return {"type": str(path[-1]) if isinstance(path, list) and path else "", **item["kwargs"]}
     if isinstance(item.get("data"), Mapping) and "type" in item:  # as `messages_to_dict` writes them
         return {**item["data"], "type": item["type"]}
     if item.get("type") == "function_call":  # as OpenAI's Responses API lists calls and results among messages

@@ -27,6 +27,8 @@ from evalhouse.tasks.datasets.values import (
 from evalhouse.warehouse.messages import name_setting
 
 _WHOLE: Final = ("messages", "turns", "conversations")
+_TYPED: Final = ("question", "query")
+"""Columns whose texts are what people typed, which may itself be a list of messages."""
 _NAMES: Final = ("conversation_id", "thread_id", "session_id")
 _OF_LAST: Final[tuple[Field, ...]] = ("ground_truths", "context_ids", "reference_context_ids")
 
@@ -157,6 +159,8 @@ def _find_messages(values: Mapping[str, object], columns: Columns) -> tuple[Colu
         path = located["question"]
         is_recorded_column = path.root in RECORDED_COLUMNS
         value = path.find(values)
+        if isinstance(value, str) and path.name.lower() in _TYPED:
+            return None
         value = open_cell(value) if is_recorded_column else value
         items = open_messages(value)
         if items is None or not has_roles(items):

@@ -71,6 +71,8 @@ class DatasetSource:
 
     `place` is what a row's number counts. `tabular`: every row has the same columns, and cells may hold JSON text.
     `read` raises ReadingStopped where nothing more can be read. `file` is set for text, whose encoding may be unknown.
+    `leave_out` is for rows that were made of something else, such as traces: it takes a row that cannot be a
+    sample, and the problem, for which another dataset is refused. The texts of such rows are not looked into.
     """
 
     name: str
@@ -78,6 +80,7 @@ class DatasetSource:
     tabular: bool
     read: Read
     file: DataFile | None = None
+    leave_out: Callable[[RawRow, str], None] | None = None
 
 
 # --- encodings

@@ -197,6 +197,8 @@ def read_span(recorded: Recorded) -> Span:
     if _LANGFUSE in attributes:
         kind = refine_kind(kind, recorded.name)
     given, made = _pick(attributes, _INPUTS), _pick(attributes, _OUTPUTS)
+    if kind != "tool" and given is not None and attributes.get("input.mime_type") == "text/plain":
+        given = {"question": given}  # which stays as it was typed
     # The messages that a model was sent and its replies, from attributes or events of the span.
     asked = next((found for name in _ASKED if (found := list_messages(_look_up(tree, name), "user"))), [])
     replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name), "assistant"))), [])
@@ -370,7 +372,8 @@ def _check_ids(trace_id: str, span_id: str, needs: str) -> None:
 _TRACE_ID: Final = re.compile("[0-9a-fA-F]{32}")
 _SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
 _BASE64_ID: Final = re.compile("[0-9a-zA-Z+/]{22}==|[0-9a-zA-Z+/]{11}=")  # of 16 and 8 bytes
-_UNREADABLE: Final = (ValueError, AttributeError, TypeError, KeyError)
+UNREADABLE: Final = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
+"""The errors of reading what an application, or a person who talks to it, may have written in any shape."""
 
 
 def read_otlp(message: Tree, blame: Blame) -> Iterator[Recorded]:
@@ -401,7 +404,7 @@ def read_otlp(message: Tree, blame: Blame) -> Iterator[Recorded]:
                     for event in span.get("events") or []
                 ),
             )
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             blame(str(error))
         else:
             yield recorded
@@ -421,7 +424,7 @@ def read_otlp_logs(message: Tree, blame: Blame) -> Iterator[Logged | Unplaced]:
                 attributes=_read_attributes(record.get("attributes")),
                 body=_read_any(record.get("body")),
             )
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             blame(str(error))
         else:
             if logged is not None:

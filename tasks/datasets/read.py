@@ -32,6 +32,7 @@ from evalhouse.tasks.datasets.rows import (
 )
 from evalhouse.tasks.datasets.values import (
     DatasetError,
+    ProblemKind,
     Problems,
     ReadingStopped,
     is_absent,
@@ -267,6 +268,9 @@ def read_samples(
 
     def read_rows() -> Iterator[RawRow]:
         """Yield the rows, of a conversation one for each turn."""
+        if opened.leave_out is not None:
+            yield from islice(opened.read(problems.add), limit)
+            return
         for row in islice(opened.read(problems.add), limit):
             path = columns.locate(row.values).get("question")
             question = None if path is None else path.find(row.values)
@@ -304,7 +308,7 @@ def read_samples(
             raise ReadingStopped(None, "columns", text)
 
     def read() -> Iterator[list[SampleRow]]:
-        n_rows = 0
+        n_rows, nothing = 0, "no rows"
         first_rows: dict[str, int] = {}  # of each id: the one thing whose memory grows with the file
         try:
             for raw_rows in _batch(read_rows(), batch_size):
@@ -313,9 +317,22 @@ def read_samples(
                 samples = []
                 for raw in raw_rows:
                     n_rows += 1
+                    of_row: list[str] = []
+
+                    def note(row: int | None, kind: ProblemKind, text: str, of_row: list[str] = of_row) -> None:
+                        of_row.append(text)
+
                     sample = normalise_row(
-                        raw, ordinal=n_rows, columns=columns, complain=problems.add, judge_thoughts=judge_thoughts
+                        raw,
+                        ordinal=n_rows,
+                        columns=columns,
+                        complain=problems.add if opened.leave_out is None else note,
+                        judge_thoughts=judge_thoughts,
                     )
+                    if opened.leave_out is not None and of_row:
+                        opened.leave_out(raw, of_row[0])
+                        n_rows, nothing = n_rows - 1, f"no row can be read ({of_row[0]})"
+                        continue
                     samples += [sample] if sample is not None else []
                     given_id = sample.given_id if sample else read_given_id(raw, columns)
                     if given_id in first_rows:
@@ -326,7 +343,7 @@ def read_samples(
                 if not problems.n:
                     yield samples
             if n_rows == 0 and not problems.n:
-                raise ReadingStopped(None, "no_rows", "no rows")
+                raise ReadingStopped(None, "no_rows", nothing)
             check_mapped(columns.list_awaited())
         except ReadingStopped as stopped:
             problem = stopped.problem

@@ -81,6 +81,7 @@ def refine_kind(kind: Kind, name: str) -> Kind:
 # --- values
 
 _COUNT: Final = re.compile(r"\d{1,15}(\.0)?")
+_MOST_TOKENS: Final = 10**15
 _LATEST: Final = 253_402_300_800  # seconds of the epoch at the end of the year 9999, the last one of dates
 
 
@@ -109,7 +110,7 @@ def read_count(value: object) -> int | None:
     """Return a number of tokens, None for anything else."""
     if isinstance(value, str) and _COUNT.fullmatch(value):  # as text in a table with empty cells
         return int(float(value))
-    is_count = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    is_count = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS
     return int(cast(float, value)) if is_count else None
 
 
@@ -146,8 +147,13 @@ def read_list(value: object) -> list[Any] | None:
     """Return a list, the one that a text holds, or the members 0, 1, … of an object; None for anything else."""
     value = open_value(value)
     if isinstance(value, Mapping) and value and all(str(key).isdecimal() for key in value):
-        return [value[key] for key in sorted(value, key=int)]
+        return _list_members(value)
     return list(value) if isinstance(value, list | tuple) else None
+
+
+def _list_members(tree: Tree) -> list[Any]:
+    """Return the members 0, 1, … of an object in their order, also of a number that Python does not read."""
+    return [tree[key] for key in sorted(tree, key=lambda key: (len(str(key)), str(key)))]
 
 
 def nest(attributes: Tree) -> dict[str, Any]:
@@ -174,6 +180,7 @@ _WRAPPERS: Final[Mapping[Field, tuple[str, ...]]] = {
         "outputs", "output", "messages", "generations", "choices", "candidates", "message", "result", "returned",
     ),
 }  # fmt: skip
+_TYPED: Final = ("question", "user_input", "query")
 _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("question", "user_input", "query", "prompt", "q", "message", "text", "content"),
     "answer": ("answer", "response", "output_text", "text", "content", "final_output"),
@@ -216,7 +223,10 @@ def read_exchange(
     if turn is not None:
         is_first = kind == "llm"
         question = (turn.question or question) if is_first else (question or turn.question or None)
-        answer = (turn.answer or answer) if is_first else (answer or turn.answer)
+        # Not from what was given: a person may have typed messages there.
+        replying = turn if repeats_all else read_last_turn(replied)
+        replied_text = None if replying is None else replying.answer
+        answer = (replied_text or answer) if is_first else (answer or replied_text)
     calls = [item for message in replied for item in message.tool_calls]
     returned: object = None if turn is None or turn.contexts is None else turn.contexts
     if kind == "tool":
@@ -226,7 +236,7 @@ def read_exchange(
         returned = next((message.contexts for message in tools if message.contexts is not None), None)
     return {
         "question": question,
-        "turns": find_history(given) or tuple(cast(list[Tree], turn.conversation) if turn is not None else ()),
+        "turns": find_history(given) or (_list_turns(turn) if turn is not None else ()),
         "answer": answer,
         "is_printed": answer is None and isinstance(made, str) and bool(_STREAM.search(made) or _is_printed(made)),
         "tool_calls": tuple(call for item in calls if (call := name_call(item)) is not None),
@@ -260,6 +270,10 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         members = {key: item for key, item in value.items() if key not in _BESIDE and item not in (None, "", [], {})}
         if _RECORDED[field] in value and "kwargs" in value:
             return find_message(value[_RECORDED[field]], field, depth + 1)
+        # A question is what a person typed, and may itself be JSON.
+        typed = next((members[key] for key in _TYPED if isinstance(members.get(key), str)), None)
+        if field == "question" and typed is not None:
+            return cast(str, typed) if typed.strip() and not _is_printed(typed) else None
         for key in (*_KEYS[field], *_WRAPPERS[field]):
             if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
                 return text
@@ -311,10 +325,21 @@ def find_history(value: object, depth: int = 0) -> tuple[Tree, ...]:
                 if isinstance(pair, list | tuple) and len(pair) == 2
                 for message in zip(("user", "assistant"), pair, strict=True)
             )
-            turn = cut_turns([*messages, Message(role="user", text="?")])[-1]
-            return tuple(cast(list[Tree], turn.conversation))
+            return _list_turns(cut_turns([*messages, Message(role="user", text="?")])[-1])
     inner = (find_history(value.get(name), depth + 1) for name in ("inputs", "input", "kwargs"))
     return next(filter(None, inner), ())
+
+
+def _list_turns(turn: CutTurn) -> tuple[Tree, ...]:
+    """Return the turns before a turn, with their contexts where these are documents with texts: an application may keep
+    anything beside a message."""
+    turns: list[Tree] = []
+    for earlier in turn.conversation:
+        documents = read_documents(earlier.get("contexts")) if earlier["role"] == "assistant" else None
+        texts = [document.text for document in documents or ()]
+        contexts = {"contexts": texts} if texts and None not in texts else {}
+        turns.append({"role": earlier["role"], "text": earlier["text"], **contexts})
+    return tuple(turns)
 
 
 _NESTED: Final = ("message.", "message_content.", "tool_call.")
@@ -328,7 +353,7 @@ def _unfold(value: object, depth: int = 0) -> object:
         is_dotted = any(str(name).startswith(_NESTED) for name in value)
         tree = {name: _unfold(member, depth + 1) for name, member in (nest(value) if is_dotted else value).items()}
         is_list = bool(tree) and all(str(name).isdecimal() for name in tree)
-        return [tree[name] for name in sorted(tree, key=int)] if is_list else tree
+        return _list_members(tree) if is_list else tree
     return [_unfold(item, depth + 1) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -352,12 +377,12 @@ _PASSED_ON: Final = (
 )  # fmt: skip
 
 
-def read_documents(value: object) -> tuple[Document, ...] | None:
+def read_documents(value: object, depth: int = 0) -> tuple[Document, ...] | None:
     """Return the documents that a value holds, in their order; None if it is not a list of them."""
     value = open_value(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and depth <= _DEEPEST:
         inner = value.get("documents", value.get("outputs", value.get("output", value.get("results"))))
-        return read_documents(read_list(value) if inner is None else inner)
+        return read_documents(read_list(value) if inner is None else inner, depth + 1)
     if not isinstance(value, list | tuple):
         return None
     documents = [read_document(item) for item in value]

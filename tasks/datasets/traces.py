@@ -11,7 +11,7 @@ sample.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -22,6 +22,7 @@ import orjson
 
 from evalhouse.tasks.datasets.formats import DatasetSource, open_text
 from evalhouse.tasks.datasets.otel import (
+    UNREADABLE,
     Logged,
     Recorded,
     Unplaced,
@@ -38,7 +39,7 @@ from evalhouse.tasks.datasets.spans import Blame, Document, Kind, Span, Tree
 from evalhouse.tasks.datasets.values import Complain, ReadingStopped
 from evalhouse.tasks.datasets.vendors import read_langfuse, read_langsmith
 from evalhouse.tasks.settings.suite import TRACES, TraceFormat, TraceWindow
-from evalhouse.warehouse.messages import name_setting
+from evalhouse.warehouse.messages import describe_error, name_setting
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.rows.spans import fetch_trace_rows, find_forgotten_traces
 from evalhouse.warehouse.store import Warehouse
@@ -47,8 +48,30 @@ _SPAN_ID: Final = re.compile("[0-9a-f]{16}")  # of OpenTelemetry
 _MAX_NAMED: Final = 3  # traces that are named of those left out for one reason
 _MAX_DOCUMENT: Final = 2**28  # bytes of a file that is one JSON object
 
-Item = Span | Logged
-"""A part of a trace: a span, or an event about one."""
+Reason = Literal["no_question", "running", "error", "unreadable"]
+REASONS: Final[dict[Reason, str]] = {
+    "no_question": "no span has a question that a person asked",
+    "running": "still running, or its outermost span is not there",
+    "error": "ended with an error and no answer",
+    "unreadable": "cannot be read",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A trace that is not a sample."""
+
+    trace_id: str
+    reason: Reason
+    detail: str = ""
+
+
+Item = Span | Logged | LeftOut
+"""A part of a trace: a span, an event about one, or what makes the trace unreadable."""
+
+
+def _leave_out(trace_id: str, error: Exception) -> LeftOut:
+    return LeftOut(trace_id=trace_id, reason="unreadable", detail=describe_error(error))
 
 
 # --- formats
@@ -72,12 +95,19 @@ def _read_otel(row: Tree, blame: Blame) -> Iterator[Item | Unplaced]:
     fields = {resources: [fields] for scopes, resources in _SCOPES.items() if scopes in fields} or fields
     if fields:
         try:
-            yield from map(read_span, read_otlp(fields, blame))
+            yield from map(_try_span, read_otlp(fields, blame))
             yield from read_otlp_logs(fields, blame)
         except (AttributeError, TypeError, KeyError) as error:
             blame(f"not OTLP: {error}")
     elif (item := read_flat(row, blame)) is not None:
-        yield read_span(item) if isinstance(item, Recorded) else item
+        yield _try_span(item) if isinstance(item, Recorded) else item
+
+
+def _try_span(recorded: Recorded) -> Span | LeftOut:
+    try:
+        return read_span(recorded)
+    except UNREADABLE as error:
+        return _leave_out(recorded.trace_id, error)
 
 
 FORMATS: Final[Mapping[TraceFormat, Callable[[Tree, Blame], Iterator[Item | Unplaced]]]] = {
@@ -103,24 +133,9 @@ def guess_format(columns: Collection[str]) -> TraceFormat | None:
 
 # --- the sample of a trace
 
-Reason = Literal["no_question", "running", "error"]
-REASONS: Final[dict[Reason, str]] = {
-    "no_question": "no span has a question that a person asked",
-    "running": "still running, or its outermost span is not there",
-    "error": "ended with an error and no answer",
-}
 _ORDER: Final[tuple[Kind, ...]] = ("chain", "other", "retriever", "reranker", "llm")
 _ANSWERING: Final[tuple[Kind, ...]] = ("chain", "other", "llm")
 _MAX_DEPTH: Final = 200  # parents of a span that are looked at; a chain of all that were sent would take minutes
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeftOut:
-    """A trace that is not a sample."""
-
-    trace_id: str
-    reason: Reason
-    detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,17 +289,25 @@ class Tally:
         self.n_spans = self.n_traces = self.n_samples = self.n_unplaced = 0
         self.left_out, self._n = {}, Counter()
 
-    def count(self, spans: Sized, row: object) -> None:
+    def count(self, n_spans: int, row: object) -> None:
         """Count a trace, and what it became."""
-        self.n_spans += len(spans)
+        self.n_spans += n_spans
         self.n_traces += 1
         if isinstance(row, LeftOut):
-            self._n[row.reason] += 1
-            listed = self.left_out.setdefault(row.reason, [])
-            if len(listed) < _MAX_NAMED:
-                listed.append(row)
+            self._note(row)
         else:
             self.n_samples += 1
+
+    def leave_out(self, row: RawRow, problem: str) -> None:
+        """Count a trace that became a sample as left out: for a problem of its row."""
+        self.n_samples -= 1
+        self._note(LeftOut(trace_id=str(row.values["id"]), reason="unreadable", detail=problem))
+
+    def _note(self, left_out: LeftOut) -> None:
+        self._n[left_out.reason] += 1
+        listed = self.left_out.setdefault(left_out.reason, [])
+        if len(listed) < _MAX_NAMED:
+            listed.append(left_out)
 
     def describe(self) -> str:
         """Return all of it in a line."""
@@ -322,10 +345,13 @@ def read_traces(source: DatasetSource, form: TraceFormat, tally: Tally) -> Datas
             def blame(text: str, row: int = raw.row) -> None:
                 complain(row, "no_span", f"{text} ({name_setting('format', form)})")
 
-            yield from FORMATS[form](raw.values, blame)
+            try:
+                yield from FORMATS[form](raw.values, blame)
+            except UNREADABLE as error:
+                blame(f"it cannot be read: {describe_error(error)}")
 
-    def read_whole_traces(n_missing: Counter[int]) -> Iterator[list[Span]]:
-        """Yield the spans of each trace together, once the last of its items has come."""
+    def read_whole_traces(n_missing: Counter[int]) -> Iterator[list[Item]]:
+        """Yield the items of each trace together, once the last of them has come."""
         open_traces = dict[str, list[Item]]()
         for item in read_items(lambda _row, _kind, _text: None):  # the first reading reported all problems
             if isinstance(item, Unplaced):
@@ -335,18 +361,18 @@ def read_traces(source: DatasetSource, form: TraceFormat, tally: Tally) -> Datas
             open_traces.setdefault(item.trace_id, []).append(item)
             n_missing[key] -= 1
             if n_missing[key] == 0:
-                yield join_logged(open_traces.pop(item.trace_id))
-        yield from map(join_logged, open_traces.values())  # of two traces whose ids share a hash
+                yield open_traces.pop(item.trace_id)
+        yield from open_traces.values()  # of two traces whose ids share a hash
 
     def read(complain: Complain) -> Iterator[RawRow]:
         n_items = Counter(hash(item.trace_id) for item in read_items(complain) if not isinstance(item, Unplaced))
-        traces = ((spans, False) for spans in read_whole_traces(n_items))
+        traces = ((items, False) for items in read_whole_traces(n_items))
         return make_samples(traces, tally, are_in_order=False)
 
-    return replace(source, tabular=False, read=read)
+    return replace(source, tabular=False, read=read, leave_out=tally.leave_out)
 
 
-def make_samples(traces: Iterable[tuple[list[Span], bool]], tally: Tally, *, are_in_order: bool) -> Iterator[RawRow]:
+def make_samples(traces: Iterable[tuple[list[Item], bool]], tally: Tally, *, are_in_order: bool) -> Iterator[RawRow]:
     """Yield a row for each trace that can be judged. Raises ReadingStopped if there are traces and none can.
 
     A trace that is paired with True is an earlier turn of a session and not a sample. Unless they are in order already,
@@ -356,10 +382,15 @@ def make_samples(traces: Iterable[tuple[list[Span], bool]], tally: Tally, *, are
     def make_rows() -> Iterator[tuple[dict[str, Any], bool]]:
         tally.begin()
         of_sessions = []
-        for spans, is_earlier in traces:
-            row = make_row(spans)
+        for items, is_earlier in traces:
+            row: dict[str, Any] | LeftOut | None = next((item for item in items if isinstance(item, LeftOut)), None)
+            if row is None:
+                try:
+                    row = make_row(join_logged(item for item in items if not isinstance(item, LeftOut)))
+                except UNREADABLE as error:
+                    row = _leave_out(items[0].trace_id, error)
             if not is_earlier:
-                tally.count(spans, row)
+                tally.count(sum(not isinstance(item, Logged) for item in items), row)
             if isinstance(row, LeftOut):
                 continue
             if are_in_order or "conversation_id" not in row:
@@ -405,9 +436,13 @@ def to_row(item: Recorded | Logged, received_at: datetime) -> dict[str, Any]:
 
 
 def from_row(row: dict[str, Any]) -> Item:
-    """Return the span of a row of `spans`, or the event of a row of `span_events`."""
+    """Return the span of a row of `spans`, or the event of a row of `span_events`; why its trace is left out if it
+    cannot be read."""
     common = {name: row[name] for name in ("trace_id", "span_id", "service")}
-    attributes = orjson.loads(row["attributes"])
+    try:
+        attributes, events = orjson.loads(row["attributes"]), orjson.loads(row.get("events") or "[]")
+    except orjson.JSONDecodeError as error:  # nested too deep
+        return _leave_out(row["trace_id"], error)
     if "logged_at" in row:
         logged_at = row["logged_at"].replace(tzinfo=UTC).timestamp()
         return Logged(**common, name=row["name"], logged_at=logged_at, attributes=attributes)
@@ -422,9 +457,9 @@ def from_row(row: dict[str, Any]) -> Item:
         status=row["status"],
         message=row["message"],
         attributes=attributes,
-        events=tuple(orjson.loads(row["events"])) if row["events"] else (),
+        events=tuple(events),
     )
-    return read_span(recorded)
+    return _try_span(recorded)
 
 
 def open_stored(warehouse: Warehouse, window: TraceWindow, tally: Tally) -> DatasetSource:
@@ -435,7 +470,7 @@ def open_stored(warehouse: Warehouse, window: TraceWindow, tally: Tally) -> Data
         forgotten = find_forgotten_traces(warehouse, since, until)
         tally.forgotten = None if forgotten is None else forgotten.words
         traces = (
-            (join_logged(map(from_row, (*rows.spans, *rows.events))), rows.is_earlier)
+            (list(map(from_row, (*rows.spans, *rows.events))), rows.is_earlier)
             for rows in fetch_trace_rows(warehouse, since, until, window.service)
         )
         yield from make_samples(traces, tally, are_in_order=True)
@@ -445,4 +480,4 @@ def open_stored(warehouse: Warehouse, window: TraceWindow, tally: Tally) -> Data
             text = f"no traces{of_service} {bounds}"
             raise ReadingStopped(None, "no_traces", f"{text}; {tally.forgotten}" if tally.forgotten else text)
 
-    return DatasetSource(name=TRACES, place="row", tabular=False, read=read)
+    return DatasetSource(name=TRACES, place="row", tabular=False, read=read, leave_out=tally.leave_out)

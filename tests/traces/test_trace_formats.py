@@ -6,11 +6,13 @@ import json
 import random
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from receiving import read_stored, receiving
 from trace_files import (
     ANSWER,
     NOON,
@@ -204,6 +206,96 @@ def test_what_cannot_be_judged_is_counted_with_its_reason(tmp_path: Path) -> Non
     assert f"1 ended with an error and no answer ({number_trace(2)}: the index is down)" in note
     assert f"1 no span has a question that a person asked ({number_trace(3)})" in note
     assert f"2 still running, or its outermost span is not there ({number_trace(4)}, {number_trace(5)})" in note
+
+
+TYPED = json.dumps(
+    [
+        {"role": "user", "content": "Is it open?", "contexts": ["The pier is made of cheese."]},
+        {"role": "assistant", "content": "The moon is made of cheese."},
+        {"role": "user", "content": "Really?"},
+    ]
+)
+_LLM = "openinference.span.kind"
+
+
+@pytest.mark.parametrize("typed", [TYPED, json.dumps(json.loads(TYPED)[:2]), '[{"lc":1,"kwargs":{},"id":5}]', '"{'])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda typed: {_LLM: "CHAIN", "input.value": json.dumps({"messages": [{"role": "user", "content": typed}]})},
+        lambda typed: {_LLM: "CHAIN", "input.value": json.dumps({"inputs": {"question": typed}})},
+        lambda typed: {_LLM: "LLM", "input.value": typed, "input.mime_type": "text/plain"},
+        lambda typed: {
+            "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": typed}]}])
+        },
+        lambda typed: {
+            _LLM: "LLM",
+            "llm.input_messages.0.message.role": "user",
+            "llm.input_messages.0.message.content": typed,
+        },
+    ],
+)
+def test_what_a_person_typed_is_the_question_and_nothing_else(
+    tmp_path: Path, typed: str, write: Callable[[str], dict[str, Any]]
+) -> None:
+    """A list of messages among what visitors of a bot typed became samples with answers that the bot never gave."""
+    spans = [make_span(1, {"gen_ai.operation.name": "chat", **write(typed), "output.value": ANSWER})]
+    sample = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+    assert (sample.question, sample.answer, sample.contexts) == (typed, ANSWER, None)
+    assert not sample.conversation
+
+
+def test_messages_that_were_given_hold_no_answer_and_no_context_of_a_bot(tmp_path: Path) -> None:
+    """Without its type a text may be the messages of an application, or typed."""
+    spans = [make_span(1, {_LLM: "LLM", "input.value": json.dumps(json.loads(TYPED)[:2]), "output.value": ANSWER})]
+    sample = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+    assert (sample.question, sample.answer) == ("Is it open?", ANSWER)
+
+
+_DEEP: Any = {}
+for _ in range(900):
+    _DEEP = {"a": _DEEP}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "why"),
+    [
+        (
+            {"openinference.span.kind": "TOOL", "tool.name": "look_up", "input.value": json.dumps(_DEEP)},
+            "nested too deep",
+        ),
+        ({"llm.input_messages." + "9" * 5000 + ".message.content": "Hi"}, None),
+        ({"input.value": json.dumps({"messages": {"9" * 5000: {"role": "user", "content": "Hi"}}})}, None),
+        ({"openinference.span.kind": "LLM", "mlflow.chat.tokenUsage": '{"input_tokens": 1e999}'}, None),
+        ({"openinference.span.kind": "LLM", "langfuse.observation.usage_details": '{"input": 1e999}'}, None),
+        ({"retrieval.documents" + ".documents" * 3000: "x"}, None),
+        (
+            {
+                "input.value": json.dumps(
+                    {"chat_history": [{"role": "assistant", "content": "y", "context": {"page": 3}}]}
+                )
+            },
+            None,
+        ),
+    ],
+)
+def test_a_trace_that_cannot_be_read_does_not_keep_the_others_from_being_judged(
+    tmp_path: Path, attributes: dict[str, Any], why: str | None
+) -> None:
+    """An application, or a person who talks to it, may write anything into an attribute."""
+    odd = [make_span(2, attributes, trace=number_trace(2), parent=1), make_span(1, ASKED, trace=number_trace(2))]
+    requests = [make_request(make_bot_trace(trace=number_trace(1))), make_request(odd)]
+    with receiving(tmp_path / "w.duckdb") as house:
+        for request in requests:
+            assert house.post(request).json() == {}
+    read = [read_traces_of(write_lines(tmp_path / "t.jsonl", requests), "otel"), read_stored(tmp_path / "w.duckdb")]
+    for samples, staged in read:
+        names = [sample.sample_id for sample in samples]
+        assert names == [number_trace(1)] + ([number_trace(2)] if why is None else [])
+        left_out = "" if why is None else f"; left out: 1 cannot be read ({number_trace(2)}: "
+        (note,) = staged.notes
+        assert note.startswith(f"traces: 2 of 5 spans, {len(names)} became samples{left_out}")
+        assert why is None or why in note
 
 
 @pytest.mark.parametrize(
