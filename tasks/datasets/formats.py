@@ -392,6 +392,9 @@ def _parse_json(file: DataFile, *, many: bool = False) -> Iterator[JsonEvent]:
             has_nan = re.search(rb"\bNaN\b|\bInfinity\b", chunk)
             hint = " (NaN is not valid JSON: write null)" if has_nan else ""
             raise ReadingStopped(None, "broken_json", f"broken JSON on line {line:,}: {text}{hint}") from error
+        except SystemError as error:  # which the parser raises for a number that Python does not read
+            text = f"broken JSON on line {line:,}: a number with thousands of digits"
+            raise ReadingStopped(None, "broken_json", text) from error
 
 
 def _read_document(file: DataFile) -> list[object]:
@@ -423,10 +426,12 @@ def _read_document(file: DataFile) -> list[object]:
     if not isinstance(document, dict):
         raise ReadingStopped(None, "not_an_object", f"the file holds {name_kind(document)}, not an array of objects")
     columns: dict[str, list[object]] = {}
+    indexes: dict[str, list[str]] = {}  # the names of rows, where a frame was written with them
     arrays: dict[str, list[object]] = {}  # of objects
     for name, member in document.items():
         if isinstance(member, dict) and all(key.isdecimal() for key in member):
-            columns[name] = list(member.values())
+            indexes[name] = sorted(member, key=lambda row: (len(row), row))
+            columns[name] = [member[row] for row in indexes[name]]
         elif isinstance(member, list):
             columns[name] = member
             if member and isinstance(member[0], dict):
@@ -437,6 +442,11 @@ def _read_document(file: DataFile) -> list[object]:
         if len({len(column) for column in columns.values()}) > 1:
             lengths = list_names([f"{name} {len(column):,}" for name, column in columns.items()], 8)
             raise ReadingStopped(None, "broken_table", f"columns of different lengths: {lengths}")
+        first = next(iter(indexes), "")
+        for name, index in indexes.items():
+            if index != indexes[first]:
+                lacking = list_names(sorted({*index} ^ {*indexes[first]}), 3)
+                raise ReadingStopped(None, "broken_table", f"{first!r} and {name!r} do not both have rows {lacking}")
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if not arrays:
         arrays = _find_arrays(document)

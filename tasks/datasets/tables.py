@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.tasks.datasets.limited import FileTooLarge, LimitedReader
 from evalhouse.tasks.datasets.values import MAX_ROW, ReadingStopped, refuse_dataset
+from evalhouse.warehouse.errors import first_line
 from evalhouse.warehouse.messages import list_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _BUFFER: Final = 2**20  # bytes of a Parquet column read ahead; without it a whole row group is in memory
+_FIRST_S: Final = -62_135_596_800  # of the year 1 in seconds of the epoch
+_LAST_S: Final = 253_402_300_799  # of the year 9999
 TABLE_BATCH = 1000  # rows of a table that are in memory at once
 _MAX_UNPACKED: Final = 2**28  # bytes that a column of a row group may unpack to from less than a hundredth of that
 DUCKDB_PATIENCE_S = 5.0  # seconds to wait for a file that another program writes to
@@ -167,19 +170,26 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
                 if size > MAX_ROW:
                     text = f"{size / 2**20:,.0f} MB in one row; at most {MAX_ROW // 2**20} MB are read"
                     raise ReadingStopped(number + 1, "unreadable", text)
+                part.validate(full=True)
                 try:
+                    # Polars panics at these, with a hundred lines of its own.
+                    for name, array in zip(names, part.columns, strict=True):
+                        if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
+                            ends = pc.min_max(array.cast(pa.timestamp("s"), safe=False)).values()
+                            if any(end.is_valid and not _FIRST_S <= end.value <= _LAST_S for end in ends):
+                                raise ValueError(f"column {name!r} has a time before year 1 or after year 9999")
                     frame = pl.from_arrow(part)
                     assert isinstance(frame, pl.DataFrame)
                     rows = frame.to_dicts()
-                except (ValueError, OverflowError) as error:
+                except (ValueError, OverflowError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
                     rows_read = f"rows {number + 1:,} to {number + part.num_rows:,}"
-                    text = f"{rows_read} hold a value that cannot be read: {error}"
+                    text = f"{rows_read} hold a value that cannot be read: {first_line(str(error))}"
                     raise ReadingStopped(None, "unreadable", text) from error
                 number += part.num_rows
                 yield from rows
     except pa.ArrowException as error:
-        first_line = str(error).partition("\n")[0] or type(error).__name__
-        raise ReadingStopped(None, "unreadable", f"cannot be read as {ending}: {first_line}") from error
+        text = first_line(str(error)) or type(error).__name__
+        raise ReadingStopped(None, "unreadable", f"cannot be read as {ending}: {text}") from error
 
 
 def _list_leaves(array: "pa.Array") -> Iterator["pa.Array"]:

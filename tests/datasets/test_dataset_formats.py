@@ -255,10 +255,28 @@ def test_nanoseconds_as_pandas_writes_them_are_cut_off(tmp_path: Path) -> None:
         }
 
 
-def test_times_beyond_those_of_python_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (pa.array([10**15], pa.timestamp("ms")), "column 'at' has a time before year 1 or after year 9999"),
+        (pa.array([2**62], pa.timestamp("ms")), "column 'at' has a time before year 1 or after year 9999"),
+        (pa.array([2**31 - 1], pa.date32()), "column 'at' has a time before year 1 or after year 9999"),
+        (pa.array([[2**31 - 1]], pa.list_(pa.date32())), "out-of-range date"),
+        (pa.array([1], pa.timestamp("us", "Mars/Olympus")), "unable to parse time zone: 'Mars/Olympus'"),
+    ],
+)
+def test_times_that_python_does_not_have_are_refused(tmp_path: Path, values: pa.Array, why: str) -> None:
+    """Some programs write a far time for `never`."""
     path = tmp_path / "qa.parquet"
-    pq.write_table(pa.table({"question": ["q"], "at": pa.array([10**15], pa.timestamp("ms"))}), path)
-    assert "rows 1 to 1 hold a value that cannot be read" in str(refuse(path))
+    pq.write_table(pa.table({"question": ["q"], "at": values}), path)
+    assert f"rows 1 to 1 hold a value that cannot be read: {why}" in str(refuse(path))
+
+
+def test_text_that_is_not_utf8_is_refused_in_a_parquet_file(tmp_path: Path) -> None:
+    path = tmp_path / "qa.parquet"
+    unchecked = pa.StringArray.from_buffers(1, *pa.array([b"q\xff"], pa.binary()).buffers()[1:])
+    pq.write_table(pa.table({"question": unchecked}), path)
+    assert "Invalid UTF8 sequence" in str(refuse(path))
 
 
 def test_rows_of_several_row_groups_are_counted_on(tmp_path: Path) -> None:

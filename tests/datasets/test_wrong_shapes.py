@@ -198,6 +198,17 @@ CASES = {
     "pandas to_json": Case(
         "pandas.json", write_json({"question": {"0": TIDE, "1": KEEPER}, "answer": {"0": SIX, "1": MAUD}}), ANSWERED,
         "columns: question, answer; not found: ground_truth, contexts"),
+    "pandas to_json, its columns in other orders": Case(
+        "pandas.json", write_json({"question": {"0": TIDE, "1": KEEPER}, "answer": {"1": MAUD, "0": SIX}}), ANSWERED,
+        "columns: question, answer; not found: ground_truth, contexts"),
+    "columns of different rows": Case(
+        "torn.json", write_json({"question": {"0": TIDE, "1": KEEPER}, "answer": {"1": MAUD, "2": SIX}}),
+        message="{path}: 'question' and 'answer' do not both have rows 0, 2; each column has a different name, each "
+        "record a cell for each column, and a quote inside a quoted cell is doubled"),
+    "a number of thousands of digits": Case(
+        "long.json", lambda path: path.write_text(f'[{{"question": "q", "answer": {"9" * 5000}}}]'),
+        message="{path}: broken JSON on line 1: a number with thousands of digits; JSON has double quotes and no comma "
+        "after the last member; fix or remove what is broken"),
     "columns of different lengths": Case(
         "torn.json", write_json({"question": [TIDE, KEEPER], "answer": [SIX]}),
         message="{path}: columns of different lengths: question 2, answer 1; each column has a different name, each "
