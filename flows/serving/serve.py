@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.flows.errors import BAD_INPUT, SettingsError
-from evalhouse.flows.preparing.request import resolve_suite
+from evalhouse.flows.preparing.request import BY_HAND, resolve_suite
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.results.output import write_count
 from evalhouse.flows.server.api import KEYLESS, PrefectApi, PrefectApiError, check_prefect_server, find_api, is_keyless
@@ -42,7 +42,7 @@ from evalhouse.flows.server.local import SERVE_LOG, LocalServer
 from evalhouse.flows.serving.backlog import catch_up, is_gate_due, is_marked, is_served, queue_resume, sweep_crashed
 from evalhouse.flows.serving.deployments import Registered, list_deleted, register, retire_unserved
 from evalhouse.flows.serving.flow_runs import HEARTBEAT_S, HistoryLimit, ServedSuite, fetch_served_suite, list_fires
-from evalhouse.flows.serving.notify import describe_failures, describe_trigger
+from evalhouse.flows.serving.notify import describe_failures, describe_trigger, notify_of_break
 from evalhouse.tasks.settings.suite import Retention
 from evalhouse.warehouse.engine.locks import hold_file, is_file_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing
@@ -303,6 +303,8 @@ class _Serving:
                 if self._refused.get(key) != problem:
                     self._refused[key] = problem
                     self._log(problem)
+                    if suite.notify is not None:  # until it is corrected no run begins
+                        await asyncio.to_thread(notify_of_break, suite.notify, suite.name, BY_HAND, problem)
                 continue
             self._suites[place] = changed
             self._limit_history()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from serve_house import ServeHouse, open_serve_house
+from webhook import Webhook, serve_webhook
 
 from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.server.api import PrefectApi
@@ -24,6 +25,12 @@ NIGHTLY, NOON, YEARLY = "0 3 * * *", "0 12 * * *", "0 0 1 1 *"
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeHouse]:
     with open_serve_house(tmp_path_factory.mktemp("operators")) as house:
         yield house
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    with serve_webhook() as served:
+        yield served
 
 
 def read(house: ServeHouse, suite: str) -> dict[str, Any]:
@@ -54,9 +61,11 @@ def make_old(house: ServeHouse) -> str:
 
 
 @pytest.mark.slow
-def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> None:
+def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse, webhook: Webhook) -> None:
     names = ("paused", "off", "moved", "plain", "dropped")
     suites = {name: house.write_suite(name, cron=NIGHTLY, kb_name=name) for name in names}
+    with suites["off"].open("a", encoding="utf-8") as file:
+        file.write(f'[notify]\nwebhook = "{webhook.url}"\n')
     house.serve(*suites.values())
     api = house.api
     api.post(f"/deployments/{read(house, 'paused')['id']}/pause_deployment", {})
@@ -110,6 +119,12 @@ def test_state_of_operators_stays_and_files_are_followed(house: ServeHouse) -> N
         "plain: its changed file is served",
     )
     house.wait_until(lambda: all(line in house.output for line in (*lines, "off: the changed file is not served")))
+    house.wait_until(lambda: bool(webhook.bodies))
+    (posted,) = webhook.bodies
+    assert (posted["suite"], posted["status"], posted["run_id"]) == ("off", "failed", None)
+    assert posted["problem"].startswith(
+        "off: the changed file is not served, and schedule and trigger stay as they were"
+    )
     assert read(house, "dropped")["paused"]
     assert sorted(list_schedules(house, "plain")) == [(YEARLY, True), (NOON, False)]
     suites["off"].write_text(as_served, encoding="utf-8")
