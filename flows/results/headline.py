@@ -14,6 +14,7 @@ from evalhouse.flows.results.output import capitalise, write_count, write_share,
 from evalhouse.flows.results.run_facts import Cause, load_advice, sort_first
 from evalhouse.tasks.comparing.changes import FINE, OF_RETRIEVAL, WAYS, CauseMove
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
+from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS
 
@@ -122,6 +123,11 @@ def write_headline(against: Against) -> Headline:
             )
         else:
             clauses.append(f"no score differs from {called}")
+    if partly_lost := [compared for compared in comparison.metrics if compared.is_partly_lost]:
+        most = max(partly_lost, key=lambda compared: compared.n_lost)
+        reasons = list_names(sorted(most.lost, key=most.lost.__getitem__, reverse=True), 2)
+        of_all = write_count(most.n_lost + most.paired.n, "sample")
+        clauses.insert(0, f"{most.n_lost:,} of {of_all} that {called} scored have no score now ({reasons})")
     clauses += against.slices
     if causes.n:
         before, now = (write_share(n / causes.n) for n in (causes.n_base, causes.n_candidate))

@@ -60,6 +60,7 @@ Reason = Literal[
     "interval_holds_limit",  # undecided, as are all below
     "too_few_samples",
     "not_beyond_chance",
+    "scores_lost",
     "nothing_common",
     "other_judge",
     "other_formula",
@@ -250,8 +251,9 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     where nothing changed, at most one gate in twenty then gives a false alarm, however many drops it checks. Also
     failed when the baseline has scores and the run has none. Where nothing changed that the metric rests on, and no
     score, the drop is 0 and passes, however few samples there are. All others are undecided, among them samples too few
-    to exclude a drop beyond the limit though all scores are equal, fewer than MIN_CLUSTERS independent samples, and a
-    metric whose judge, prompt, settings or formula are not the baseline's.
+    to exclude a drop beyond the limit though all scores are equal, fewer than MIN_CLUSTERS independent samples, a run
+    that has no score of more than MAX_LOST of what the baseline scored, and a metric whose judge, prompt, settings or
+    formula are not the baseline's.
 
     The judge's noise floor is shown and decides nothing: the interval is of differences with that noise in them.
     """
@@ -270,6 +272,10 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
         paired, floor = comparison.paired, comparison.noise_floor
         drop = paired.find_drop(comparison.better)
         finding = _judge_drop(comparison, limit, drop)
+        if finding.outcome == "passed" and comparison.is_partly_lost:
+            n_scored = paired.n + comparison.n_lost
+            lost = f"{comparison.n_lost} of {n_scored} samples that the baseline scored have no score"
+            finding = _Finding("undecided", "scores_lost", f"{lost} ({', '.join(comparison.lost)})")
         if finding.outcome != "passed" and floor and paired.difference and abs(paired.difference) <= floor:
             noise = f"the judge's noise alone may make changes of up to {floor:.3f}"
             finding = replace(finding, detail=f"{finding.detail}; {noise}")

@@ -46,12 +46,15 @@ from evalhouse.tasks.comparing.paired import (
     is_sampled,
 )
 from evalhouse.warehouse.engine.connection import one_reader
-from evalhouse.warehouse.messages import suggest
+from evalhouse.warehouse.messages import list_names, suggest
 from evalhouse.warehouse.metric_files import SIGNS, Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 from evalhouse.warehouse.store import Warehouse
+
+MAX_LOST = 0.05
+"""The share of samples without a score from which a difference of the others may not be that of the bot."""
 
 
 class ComparisonError(ValueError):
@@ -82,7 +85,8 @@ class MetricComparison:
     `n_*` counts scored samples, `coverage_*` is their share of the run; `mean_*` is over all of them, `common_*` over
     the samples that both runs scored, as is everything in `paired`. `change` is the difference of the means over all,
     which the `parts` add up to; None when a run has no score. `noise` is the possible share of the judge's noise in
-    `paired`, None where no sample is common.
+    `paired`, None where no sample is common. `lost` counts by reason the samples of both runs that the base scored and
+    in which something failed in the candidate, so that no difference has them.
     """
 
     metric: str
@@ -99,6 +103,17 @@ class MetricComparison:
     parts: tuple[Part, ...]
     noise: MetricNoise | None = None
     better: Better = "high"
+    lost: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def n_lost(self) -> int:
+        """The samples of both runs that only the base scored."""
+        return sum(self.lost.values())
+
+    @property
+    def is_partly_lost(self) -> bool:
+        """True if more than MAX_LOST of what the base scored has no score in the candidate."""
+        return self.n_lost > MAX_LOST * (self.paired.n + self.n_lost)
 
     @property
     def noise_floor(self) -> float | None:
@@ -216,9 +231,17 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         results = [estimated.get(column.metric, paired) for column, paired in zip(columns, results, strict=True)]
     results = [leave_side_open(paired, column.better) for column, paired in zip(columns, results, strict=True)]
     noise = PairNoise(pair)
+    lost: dict[str, dict[str, int]] = {}
+    if not has_part:
+        is_lost = pl.col("base").is_not_null() & pl.col("candidate_failure").is_not_null()
+        for metric, reason, n in (
+            scores.filter(is_lost).group_by("metric", "candidate_failure").len().sort(pl.all()).rows()
+        ):
+            lost.setdefault(metric, {})[reason] = n
     metrics = []
     for column, paired in zip(columns, results, strict=True):
         compared = _compare_column(samples, column, paired, noise=noise, clusters=clusters, changed=changed)
+        compared = replace(compared, lost=lost.get(column.metric, {}))
         if has_part:  # a run judged a part of its dataset: estimates replace plain means
             compared = replace(compared, parts=(), noise=None)
         if row := estimates.get(column.metric):
@@ -522,6 +545,16 @@ def _list_warnings(
         yield (
             f"run {run.run_id} judged a part of its dataset ({run.n_samples:,} samples): means and differences are "
             "estimates for all of it, samples and flips only of what was judged"
+        )
+    of_loss: dict[tuple[int, int, str], list[str]] = {}
+    for compared in metrics:
+        if compared.is_partly_lost:
+            reasons = ", ".join(f"{reason}: {n:,}" for reason, n in compared.lost.items())
+            of_loss.setdefault((compared.n_lost, compared.paired.n, reasons), []).append(compared.metric)
+    for (n_lost, n_both, reasons), names in of_loss.items():
+        yield (
+            f"{n_lost:,} of {n_lost + n_both:,} samples that {base.run_id} scored have no score in {candidate.run_id} "
+            f"({reasons}), so no difference has them: {list_names(names, 6)}"
         )
     unknown = [compared.metric for compared in metrics if compared.noise is not None and compared.noise.is_unknown]
     if unknown:

@@ -12,7 +12,9 @@ import pytest
 from noise_house import BASE, CANDIDATE, NoiseHouse
 from rows import Row
 
+from evalhouse.flows.results.headline import Against, write_headline
 from evalhouse.tasks.comparing.changes import METADATA_INPUTS
+from evalhouse.tasks.comparing.gate_checks import check_drops
 from evalhouse.tasks.comparing.runs import (
     Comparison,
     ComparisonError,
@@ -315,6 +317,37 @@ def test_only_what_moved_is_listed(make: Make) -> None:
     nights.add_scores(BASE, "m", {"a": 0.5, "b": 0.5, "c": None})
     nights.add_scores(CANDIDATE, "m", {"a": 0.5, "b": 0.75, "c": 1.0, "d": 1.0})
     assert nights.compare_pair().moves.rows() == [("b", "m", 0.5, 0.75, "noise"), ("c", "m", None, 1.0, "noise")]
+
+
+def test_scores_that_the_candidate_lacks_are_named_with_their_reasons(make: Make) -> None:
+    """Where bad answers are lost, the mean of the others is higher, and no sample of both got worse."""
+    nights = make()
+    names = [f"s{number:02}" for number in range(40)]
+    nights.add("samples", *({**SAMPLE, "sample_id": name, "input_hash": "1"} for name in names))
+    for run_id in (BASE, CANDIDATE):
+        nights.add_samples(run_id, dict.fromkeys(names, "1"))
+    nights.add_scores(BASE, "m", {name: 0.0 if name < "s20" else 0.5 for name in names})
+    nights.add_scores(CANDIDATE, "m", {name: None if name < "s20" else 0.5 for name in names})
+    nights.add_scores(BASE, "other", dict.fromkeys(names, 0.5))
+    nights.add_scores(CANDIDATE, "other", {name: None if name < "s02" else 0.5 for name in names})
+    comparison = nights.compare_pair()
+    lost, few = comparison.metrics
+    assert (lost.lost, lost.is_partly_lost, few.lost, few.is_partly_lost) == (
+        {"no_answer": 20}, True, {"no_answer": 2}, False,
+    )  # fmt: skip
+    warnings = [text for text in comparison.warnings if "have no score" in text]
+    assert warnings == [
+        f"20 of 40 samples that {BASE} scored have no score in {CANDIDATE} (no_answer: 20), "
+        "so no difference has them: m"
+    ]
+    headline = write_headline(Against(called="the base", name="the base", comparison=comparison))
+    assert headline.sentence.startswith(
+        "20 of 40 samples that the base scored have no score now (no_answer); no score "
+    )
+    (check,) = check_drops({"m": 0.5}, {"m": lost})
+    assert (check.outcome, check.reason) == ("undecided", "scores_lost")
+    assert check.detail == "20 of 40 samples that the baseline scored have no score (no_answer)"
+    assert check_drops({"other": 0.5}, {"other": few})[0].outcome == "passed"
 
 
 STAGES: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], dict[str, str]], ...] = (

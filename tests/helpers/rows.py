@@ -164,9 +164,9 @@ def fill(con: duckdb.DuckDBPyConnection, table: str, *rows: Row) -> None:
         rows_text = ", ".join(f"({', '.join(_write(row.get(name)) for name in names)})" for row in given)
         con.execute(f"insert into {table} ({', '.join(names)}) values {rows_text}")
     else:
-        # DuckDB finds it by its name, which takes half as long as to register it.
-        given_rows = pl.DataFrame(given, schema=schema).to_arrow()  # noqa: F841
+        con.register("given_rows", pl.DataFrame(given, schema=schema).to_arrow())
         con.execute(f"insert into {table} by name select * from given_rows")
+        con.unregister("given_rows")
     if table in ("run_samples", "scores", "llm_calls"):
         missing = con.sql(f"select distinct run_id from {table} anti join runs using (run_id)").fetchall()
         # Of no series, as a run was not yet spoken of.

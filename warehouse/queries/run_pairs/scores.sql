@@ -9,6 +9,8 @@ select
     candidate.value as candidate,
     base.metric_version as base_version,
     candidate.metric_version as candidate_version,
+    failures.reason as candidate_failure,
     coalesce(candidate.better, base.better, 'high') as better
 from base
 full join candidate using (metric, sample_id)
+left join unscored_reasons as failures on failures.reason = candidate.unscored_reason and failures.is_failure
