@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from evalhouse.tasks.asking.usage import load_batch_rates
 from evalhouse.tasks.judge.protocol import FatalJudgeError, Judge, list_judges
 from evalhouse.tasks.settings.run import RunSettings, find_deadline
 from evalhouse.warehouse.messages import name_setting, shorten
-from evalhouse.warehouse.rows.calls import BatchLedger, KnownModel, fetch_known_model, write_served_model
+from evalhouse.warehouse.rows.calls import BatchLedger, KnownModel, ServedModel, fetch_known_model, write_served_models
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> l
 
     Stored replies are found by the model's name and address. The first model that was seen under a name has that key,
     with all replies from before a server was first asked; the key of any other model has its identity too. So a reply
-    is never taken for one of another model, and none is lost when the first one is served again. Raises FatalJudgeError
+    is never taken for one of another model, and none is lost when the first one is served again. The address of any
+    other judge is stored too: behind another one may be another model. Raises FatalJudgeError
     for a run that is resumed and began with another model.
     """
     from evalhouse.tasks.models.serving import read_serving  # noqa: PLC0415  # the lexical judge has no server
@@ -95,15 +97,6 @@ def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> l
         if identity is None and serving.window is None:
             _settle_model(judge, known, known.of_run or known.last, None)
             continue
-        write_served_model(
-            warehouse,
-            run_id,
-            judge=judge.name,
-            endpoint=judge.endpoint,
-            model=judge.model,
-            identity=identity,
-            context_window=serving.window,
-        )
         _settle_model(judge, known, identity or known.last, serving.window)
         if identity is not None and known.last is not None and identity != known.last:
             notices.append(
@@ -117,6 +110,15 @@ def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> l
                 f"on. Replies of {judge.name} on record are from before: they are taken for this model's; "
                 f"{name_setting('fresh')} asks again."
             )
+    reports = {id(judge): (serving.identity, serving.window) for judge, serving in zip(own, servings, strict=True)}
+    served = []
+    for outer in judges:
+        identity, window = reports.get(id(getattr(outer, "made", outer)), (None, None))
+        if outer.endpoint is not None:
+            model = ServedModel(judge=outer.name, endpoint=outer.endpoint, model=outer.model)
+            served.append(replace(model, identity=identity, context_window=window))
+    if served:
+        write_served_models(warehouse, run_id, served)
     return notices
 
 

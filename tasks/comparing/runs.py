@@ -524,7 +524,7 @@ def _list_warnings(
         yield f"the runs differ in {difference}"
     if base.judge == candidate.judge and base.language == candidate.language and not other_judges.is_empty():
         steps = ", ".join(other_judges["step"].unique(maintain_order=True))
-        yield f"the runs differ in prompts or in the model that answered: {steps}"
+        yield f"the runs differ in prompts, in the model that answered or in its address: {steps}"
     versions = (
         scores.drop_nulls(["base_version", "candidate_version"])
         .filter(pl.col("base_version") != pl.col("candidate_version"))

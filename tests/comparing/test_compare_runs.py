@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,32 @@ def test_another_judge_is_seen_by_sample_and_step(make: Make) -> None:
         nights.add_calls(run_id, *calls)
     expected = [(f"s{number}", "classify") for number, case in enumerate(JUDGES) if case[2]]
     assert sorted(nights.pair().fetch("changed_judges").rows()) == expected
+
+
+@pytest.mark.parametrize(
+    ("served", "is_changed"),
+    [
+        (({"endpoint": "http://a/v1"}, {"endpoint": "http://b/v1"}), True),
+        (({"endpoint": "http://a/v1", "identity": "ours"}, {"endpoint": "http://b/v1"}), True),
+        (({"endpoint": "http://a/v1", "identity": "ours"}, {"endpoint": "http://b/v1", "identity": "ours"}), False),
+        (({"endpoint": "http://a/v1", "identity": "ours"}, {"endpoint": "http://a/v1", "identity": "other"}), True),
+        (({"endpoint": "http://a/v1"}, {"endpoint": "http://a/v1"}), False),
+        (({}, {"endpoint": "http://b/v1"}), False),
+    ],
+)
+def test_a_judge_at_another_address_is_another_one(
+    make: Make, served: tuple[dict[str, str], dict[str, str]], is_changed: bool
+) -> None:
+    """Behind the same name in CI and on a laptop may be different models."""
+    nights = make()
+    for run_id, model in zip((BASE, CANDIDATE), served, strict=True):
+        nights.add_calls(run_id, {"judge": "openai:m", "status": "ok", "model": "m", "prompt_hash": "p"})
+        if model:
+            nights.add(
+                "served_models",
+                {"run_id": run_id, "judge": "openai:m", "model": "m", "noted_at": datetime(2025, 1, 1), **model},
+            )
+    assert nights.pair().fetch("changed_judges").rows() == ([("s", "classify")] if is_changed else [])
 
 
 def test_the_numbers_are_those_of_polars(make: Make) -> None:

@@ -21,7 +21,6 @@ from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.models.chat import ChatModelJudge
 from evalhouse.tasks.models.make import check_reachable, make_judge, make_judges
 from evalhouse.tasks.models.serving import Serving, is_own, read_serving
-from evalhouse.warehouse.store import Warehouse
 
 LLAMA = {
     "owned_by": "llamacpp",
@@ -171,9 +170,15 @@ def test_only_self_hosted_servers_are_asked(tmp_path: Path, monkeypatch: pytest.
     names = ("openai:gpt-4.1-mini", "anthropic:claude-test", "azure:judges", "lexical")
     judges = [make_judge(make_settings(judge=name)) for name in names]
     keys = [read_key(judge) for judge in judges]
-    assert ask_servers(judges, "run-1", Warehouse(str(tmp_path / "none.duckdb"))) == []
-    recall_servers(judges, "run-1", Warehouse(str(tmp_path / "none.duckdb")))
+    warehouse = open_warehouse(tmp_path)
+    for _ in range(2):
+        assert ask_servers(judges, "run-1", warehouse) == []
+    recall_servers(judges, "run-1", warehouse)
     assert [read_key(judge) for judge in judges] == keys
+    # Where each was asked is stored once, for comparisons.
+    noted = warehouse.read("select judge, endpoint, identity from served_models").rows()
+    assert noted[0] == ("openai:gpt-4.1-mini", "https://api.openai.com/v1", None)
+    assert [judge for judge, _, _ in noted] == list(names[:3])
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 planned, sent and fetched, so that any later process can resume them), and which model a server had under a name.
 """
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -115,22 +116,23 @@ def fetch_known_model(warehouse: Warehouse, run_id: str, endpoint: str, model: s
     return KnownModel(**warehouse.fetch_row("served/known", run_id=run_id, endpoint=endpoint, model=model))
 
 
-def write_served_model(
-    warehouse: Warehouse,
-    run_id: str,
-    *,
-    judge: str,
-    endpoint: str,
-    model: str,
-    identity: str | None,
-    context_window: int | None,
-) -> None:
-    """Store the model that a run begins with, and what its server reports (the window in tokens); once a run."""
-    row = {
-        "judge": judge, "endpoint": endpoint, "model": model, "identity": identity, "context_window": context_window,
-        "run_id": run_id, "noted_at": now_utc(),
-    }  # fmt: skip
-    warehouse.append_rows(f"served/{run_id}/{endpoint}/{model}", run_id, {"served_models": [row]})
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """A judge at an address, and what its server reports of the model: None where it is not asked or says nothing."""
+
+    judge: str
+    endpoint: str
+    model: str
+    identity: str | None = None
+    context_window: int | None = None
+
+
+def write_served_models(warehouse: Warehouse, run_id: str, models: Collection[ServedModel]) -> None:
+    """Store the models that a run begins with, once a run."""
+    names = sorted(f"{model.endpoint} {model.model} {model.identity}" for model in models)
+    key = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+    rows = [{**vars(model), "run_id": run_id, "noted_at": now_utc()} for model in models]
+    warehouse.append_rows(f"served/{run_id}/{key}", run_id, {"served_models": rows})
 
 
 BatchStatus = Literal["planned", "sent", "over", "never_sent"]

@@ -1,7 +1,8 @@
 -- A reply from the record has the model it was asked of, one from the endpoint the model that answered. Behind the name
--- of either a user's server may have a new model.
+-- of either a user's server may have a new model, and at another address is another one, unless the servers report the
+-- same.
 with served as (
-    select run_id, judge, max(identity) as identity
+    select run_id, judge, max(identity) as identity, max(endpoint) as endpoint
     from served_models
     where run_id in ($base, $candidate)
     group by all
@@ -14,7 +15,8 @@ asked as (
         step,
         list_sort(list(distinct judge || ' ' || coalesce(prompt_hash, ''))) as judges,
         list(distinct model) filter (where status = 'ok' and model is not null) as models,
-        list(distinct identity) filter (where identity is not null) as identities
+        coalesce(list(distinct identity) filter (where identity is not null), []) as identities,
+        coalesce(list(distinct endpoint) filter (where endpoint is not null), []) as endpoints
     from llm_calls
     left join served using (run_id, judge)
     where run_id in ($base, $candidate) and status in ('ok', 'cached') and sample_id is not null
@@ -30,6 +32,11 @@ where base.run_id = $base and candidate.run_id = $candidate
         or (len(base.models) > 0 and len(candidate.models) > 0 and not list_has_any(base.models, candidate.models))
         or (
             len(base.identities) > 0 and len(candidate.identities) > 0
+            and not list_has_any(base.identities, candidate.identities)
+        )
+        or (
+            len(base.endpoints) > 0 and len(candidate.endpoints) > 0
+            and not list_has_any(base.endpoints, candidate.endpoints)
             and not list_has_any(base.identities, candidate.identities)
         )
     )
