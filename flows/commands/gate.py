@@ -32,9 +32,10 @@ from evalhouse.flows.results.run_facts import find_other_run
 from evalhouse.tasks.comparing.gate_checks import Limits, Score, cover_all
 from evalhouse.tasks.comparing.runs import ComparisonSettings
 from evalhouse.tasks.comparing.slices import find_slices
-from evalhouse.tasks.settings.suite import MAX_K, MEAN_OF_PASSED, PASSED, PREVIOUS_ANY, SliceGate
+from evalhouse.tasks.settings.suite import MAX_K, MEAN_OF_PASSED, PASSED, PREVIOUS_ANY, SliceGate, explain_scale
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import suggest
+from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.gates import accept_run, find_user, list_nights, record_decision
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import NO_CLUSTER
@@ -265,6 +266,12 @@ def gate(
         raise SettingsError("--max-drop needs a baseline; name one with --against, such as `--against passed`")
     if against is not None and not limits.drops:
         raise SettingsError(f"--against {against} has nothing to compare; give --max-drop, or leave --against out")
+    given_limits = {
+        "--min": limits.minimums, "--max": limits.maximums, "--max-drop": limits.drops, "--trend": limits.trends,
+    }  # fmt: skip
+    for option, by_metric in given_limits.items():
+        if problem := explain_scale(by_metric, load_metrics()):
+            raise SettingsError(f"{option}: {problem}")
     for metric in limits.minimums:
         if scores[metric].better == "low":
             raise SettingsError(f"--min {metric}: this metric is better when low; use --max")

@@ -324,8 +324,8 @@ def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> P
     if staged is not None and staged.content_hash != run.dataset_hash:
         staged.staging.discard()
         raise WarehouseError(
-            f"run {run.run_id} stopped before its dataset was loaded, and {settings.dataset} has changed since; "
-            "start a new run: stored replies of the judge cost nothing"
+            f"run {run.run_id} stopped before its dataset was loaded, and {settings.dataset} has changed since; put it "
+            "back as it was, so that no stored answer is asked for again, or start a new run"
         )
     return PreparedRun(run=run, tools=tools, staged=staged, target=target, parent=parent, resumed=True)
 

@@ -33,7 +33,14 @@ from evalhouse.prompts import PromptError
 from evalhouse.tasks.datasets.read import StagedDataset, describe_language, stage_of
 from evalhouse.tasks.judge.protocol import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_night, list_settings
-from evalhouse.tasks.settings.suite import MARK, RefreshedTestset, SuiteGate, TargetSettings, explain_direction
+from evalhouse.tasks.settings.suite import (
+    MARK,
+    RefreshedTestset,
+    SuiteGate,
+    TargetSettings,
+    explain_direction,
+    explain_scale,
+)
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.testsets import TestsetError
 from evalhouse.tasks.testsets.questions import load_set
@@ -171,6 +178,9 @@ def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
     metrics = {metric.name: metric for metric in plan.metrics}
     for kind, limits in (("min", gate.min), ("max_drop", gate.max_drop), ("trend", gate.trends)):
         if problem := explain_direction(kind, limits, metrics):
+            raise SettingsError(f"[gate.{kind}] {problem}")
+    for kind, limits in (("min", gate.min), ("max", gate.max), ("max_drop", gate.max_drop)):
+        if problem := explain_scale(limits, metrics):  # a rubric's too
             raise SettingsError(f"[gate.{kind}] {problem}")
 
 

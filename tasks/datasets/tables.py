@@ -172,7 +172,7 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
                     raise ReadingStopped(number + 1, "unreadable", text)
                 part.validate(full=True)
                 try:
-                    # Polars panics at these, with a hundred lines of its own.
+                    # Polars panics at these, which prints a hundred lines.
                     for name, array in zip(names, part.columns, strict=True):
                         if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
                             ends = pc.min_max(array.cast(pa.timestamp("s"), safe=False)).values()

@@ -260,6 +260,15 @@ def explain_direction(kind: str, names: Iterable[str], metrics: Mapping[str, Met
     return f"{', '.join(found)}: {advice}" if found else None
 
 
+def explain_scale(limits: Mapping[str, float], metrics: Mapping[str, MetricFile]) -> str | None:
+    """Return the problem of limits that no score can reach, else None: scores of built-in metrics are from 0 to 1."""
+    for name, limit in limits.items():
+        if name in metrics and not metrics[name].is_own and not 0 <= limit <= 1:
+            percent = f"; {limit:g} % is {limit / 100:g}" if 1 < limit <= 100 else ""
+            return f"{name} is from 0 to 1, and so are its limits: got {limit:g}{percent}"
+    return None
+
+
 class SliceGate(_Table):
     """The limits that each slice of a run has to keep: the samples that share a value of a metadata column.
 
@@ -270,15 +279,16 @@ class SliceGate(_Table):
     max: dict[str, float] = Field(default={}, description="most means by metric, for metrics that are better when low")
     max_drop: dict[str, _NotNegative] = Field(default={}, description="most drops against the baseline by metric")
 
-    @field_validator("min", "max_drop")
+    @field_validator("min", "max", "max_drop")
     @classmethod
     def check_directions(cls, limits: dict[str, float], info: ValidationInfo) -> dict[str, float]:
         return refuse_direction(limits, info)
 
 
 def refuse_direction(limits: dict[str, float], info: ValidationInfo) -> dict[str, float]:
-    """Refuse limits of metrics whose direction does not fit; raises PydanticCustomError."""
-    problem = explain_direction(str(info.field_name), limits, load_metrics())
+    """Refuse limits of metrics whose direction or scale does not fit; raises PydanticCustomError."""
+    metrics, kind = load_metrics(), str(info.field_name)
+    problem = (explain_direction(kind, limits, metrics) if kind != "max" else None) or explain_scale(limits, metrics)
     if problem:
         raise PydanticCustomError("wrong_direction", "{problem}", {"problem": problem})
     return limits
@@ -313,7 +323,7 @@ class SuiteGate(_Table):
         description="limits for each value of a metadata column, by column; an empty one has the limits of [gate]",
     )
 
-    @field_validator("min", "max_drop", "trend")
+    @field_validator("min", "max", "max_drop", "trend")
     @classmethod
     def check_directions(
         cls, limits: dict[str, float] | Literal[False], info: ValidationInfo

@@ -347,7 +347,7 @@ def test_only_what_moved_is_listed(make: Make) -> None:
 
 
 def test_scores_that_the_candidate_lacks_are_named_with_their_reasons(make: Make) -> None:
-    """Where bad answers are lost, the mean of the others is higher, and no sample of both got worse."""
+    """Losing the bad answers makes the mean of the others higher, and no sample of both got worse."""
     nights = make()
     names = [f"s{number:02}" for number in range(40)]
     nights.add("samples", *({**SAMPLE, "sample_id": name, "input_hash": "1"} for name in names))

@@ -192,6 +192,8 @@ debounce_s = 3
 [gate]
 [gate.min]
 hallucination = 0.1
+[gate.max]
+hallucination = 5
 [gate.coverage]
 factual_f1 = 90
 
@@ -218,9 +220,10 @@ on = ["fialed"]
         "line 21: trigger.knowledge_base: is missing; give it, or `asset` in its place",
         "line 22: trigger.debounce_s: got 3; input should be greater than or equal to 10",
         "line 25: gate.min: hallucination: better when low; put a limit into [gate.max]",
-        "line 28: gate.coverage.factual_f1: got 90; input should be less than or equal to 1",
-        "line 31: notify.webhook: give an address that begins with https:// or http://, or ${NAME}",
-        "line 32: notify.on[1]: got 'fialed'; input should be 'completed', 'incomplete', 'failed' or 'gate_failed'",
+        "line 27: gate.max: hallucination is from 0 to 1, and so are its limits: got 5; 5 % is 0.05",
+        "line 30: gate.coverage.factual_f1: got 90; input should be less than or equal to 1",
+        "line 33: notify.webhook: give an address that begins with https:// or http://, or ${NAME}",
+        "line 34: notify.on[1]: got 'fialed'; input should be 'completed', 'incomplete', 'failed' or 'gate_failed'",
     ]
 
 

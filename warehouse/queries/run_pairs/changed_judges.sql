@@ -1,6 +1,6 @@
--- A reply from the record has the model it was asked of, one from the endpoint the model that answered. Behind the name
--- of either a user's server may have a new model, and at another address is another one, unless the servers report the
--- same.
+-- A reply from the record has the model it was asked of, one from the endpoint the model that answered. A server of the
+-- user may have a new model under a name, and the model at another address counts as a new one, unless both servers report
+-- the same.
 with served as (
     select run_id, judge, max(identity) as identity, max(endpoint) as endpoint
     from served_models
