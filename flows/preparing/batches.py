@@ -76,8 +76,8 @@ def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> l
     Stored replies are found by the model's name and address. The first model that was seen under a name has that key,
     with all replies from before a server was first asked; the key of any other model has its identity too. So a reply
     is never taken for one of another model, and none is lost when the first one is served again. The address of any
-    other judge is stored too: behind another one may be another model. Raises FatalJudgeError
-    for a run that is resumed and began with another model.
+    other judge is stored too: behind another one may be another model. Raises FatalJudgeError for a run that is resumed
+    and began with another model.
     """
     from evalhouse.tasks.models.serving import read_serving  # noqa: PLC0415  # the lexical judge has no server
 

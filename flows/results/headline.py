@@ -14,7 +14,6 @@ from evalhouse.flows.results.output import capitalise, write_count, write_share,
 from evalhouse.flows.results.run_facts import Cause, load_advice, sort_first
 from evalhouse.tasks.comparing.changes import FINE, OF_RETRIEVAL, WAYS, CauseMove
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
-from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS
 
@@ -125,7 +124,9 @@ def write_headline(against: Against) -> Headline:
             clauses.append(f"no score differs from {called}")
     if partly_lost := [compared for compared in comparison.metrics if compared.is_partly_lost]:
         most = max(partly_lost, key=lambda compared: compared.n_lost)
-        reasons = list_names(sorted(most.lost, key=most.lost.__getitem__, reverse=True), 2)
+        reasons = ", ".join(
+            reason.replace("_", " ") for reason in sorted(most.lost, key=lambda name: -most.lost[name])[:2]
+        )
         of_all = write_count(most.n_lost + most.paired.n, "sample")
         clauses.insert(0, f"{most.n_lost:,} of {of_all} that {called} scored have no score now ({reasons})")
     clauses += against.slices

@@ -369,7 +369,7 @@ def test_scores_that_the_candidate_lacks_are_named_with_their_reasons(make: Make
     ]
     headline = write_headline(Against(called="the base", name="the base", comparison=comparison))
     assert headline.sentence.startswith(
-        "20 of 40 samples that the base scored have no score now (no_answer); no score "
+        "20 of 40 samples that the base scored have no score now (no answer); no score "
     )
     (check,) = check_drops({"m": 0.5}, {"m": lost})
     assert (check.outcome, check.reason) == ("undecided", "scores_lost")
