@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +36,7 @@ SEGMENT: Final = ".jsonl"
 # A segment is read and written into its table at once, so this bounds what both take.
 _SEGMENT_BYTES = 16_000_000
 _OWNER_LOCK = ".lock"
+_FIRST = "/first-"  # in the key of a batch that has this many rows of a segment
 _SWEPT_S = 1.0
 
 
@@ -295,12 +296,15 @@ class Mover:
                 del self._waiting[0]
 
 
-def take_in_segment(warehouse: Warehouse, table: JournalledTable, segment: Segment, *, patience_s: float) -> None:
-    """Write a segment into its table, set aside the rows that the table cannot hold, and remove the segment.
+def take_in_segment(
+    warehouse: Warehouse, table: JournalledTable, segment: Segment, *, patience_s: float, n_known: int = 0
+) -> None:
+    """Write a segment but for its first `n_known` rows into its table, set aside the rows that the table cannot hold,
+    and remove the segment.
 
     Raises WarehouseBusy, or WarehouseUnwritable, and then keeps it.
     """
-    refused = _store_rows(warehouse, table, segment.key, segment.rows, patience_s=patience_s)
+    refused = _store_rows(warehouse, table, segment.key, segment.rows[n_known:], patience_s=patience_s)
     refused += [(line, "not valid JSON") for line in segment.damaged]
     if refused:
         path = warehouse.location.refused_path / table / f"{segment.path.stem}-refused{SEGMENT}"
@@ -382,9 +386,38 @@ def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
     number = 0
     for table in FLUSH_POLICIES:
         for segment in find_orphans(find_journal(warehouse.location, table)):
-            take_in_segment(warehouse, table, segment, patience_s=patience_s)
-            number += len(segment.rows)
+            # Where a backup took the warehouse's place, it may have the first rows.
+            keys = warehouse.fetch("batches/of_segment", key=segment.key)["batch_key"].to_list()
+            begun = [int(key.rpartition(_FIRST)[2].partition("/")[0]) for key in keys if _FIRST in key]
+            n_known = max(begun, default=0)
+            take_in_segment(warehouse, table, segment, patience_s=patience_s, n_known=n_known)
+            number += len(segment.rows) - n_known
     return number
+
+
+def list_segments(location: Location) -> dict[JournalledTable, list[Segment]]:
+    """Return by table all segments on this machine, also those that a process still writes; their rows are read."""
+    found: dict[JournalledTable, list[Segment]] = {}
+    for table in FLUSH_POLICIES:
+        paths = sorted(find_journal(location, table).glob(f"*{SEGMENT}"))
+        found[table] = [segment for path in paths if (segment := Segment(path=path)).rows]
+    return found
+
+
+def copy_segments(copy: Warehouse, segments: Mapping[JournalledTable, Sequence[Segment]]) -> dict[str, int]:
+    """Write the rows of these segments into the copy of their warehouse, and return how many rows each table got.
+
+    The segments stay, and may grow: the key has the number of their rows.
+    """
+    numbers: dict[str, int] = {}
+    for table, of_table in segments.items():
+        for segment in of_table:
+            if not copy.fetch("batches/of_segment", key=segment.key).is_empty():
+                continue  # it was moved, and its process was killed before it removed the file
+            key = f"{segment.key}{_FIRST}{len(segment.rows)}"
+            refused = _store_rows(copy, table, key, segment.rows, patience_s=FLUSH_PATIENCE_S)
+            numbers[table] = numbers.get(table, 0) + len(segment.rows) - len(refused)
+    return numbers
 
 
 def find_journal(location: Location, table: JournalledTable) -> Path:

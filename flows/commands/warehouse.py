@@ -147,7 +147,8 @@ def move(source: str, target: str, as_json: bool) -> int:
     """Copy a whole warehouse, such as a DuckDB file into a lake or back.
 
     FROM and TO are warehouse URLs or paths. Every table is counted and hashed on both sides, run by run. A move that
-    was cut short continues where it stopped when the same command is given again. FROM is not changed.
+    was cut short continues where it stopped when the same command is given again. FROM gets the replies that wait
+    beside it, and is not changed otherwise.
     """
     from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
     from evalhouse.warehouse.upkeep.copies import move_warehouse  # noqa: PLC0415

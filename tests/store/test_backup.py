@@ -3,23 +3,29 @@ much room."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from cli_house import House, copy_house
 from cli_process import Finished
 from kept_open import let_go
 from warehouse_processes import ROOT, count_rows, make_batch, make_warehouse
+from warehouse_runs import make_row, make_run
 
 from evalhouse.warehouse.engine.connection import open_writer
+from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.mover import Journal, take_in_orphans
+from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep import copies as backup_module
-from evalhouse.warehouse.upkeep.check_and_compact import measure_size
+from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, measure_size
 from evalhouse.warehouse.upkeep.copies import back_up, move_warehouse
 
 Ask = Callable[..., Finished]
@@ -65,6 +71,55 @@ def test_a_backup_beside_a_writer_is_one_moment_and_the_writer_loses_nothing(tmp
     assert count_rows(warehouse, "batches") == _N_BATCHES
     assert count_rows(warehouse, "statements") == 20 * _N_BATCHES
     assert [path.name for path in done.path.parent.iterdir()] == ["one.duckdb"]
+
+
+def _judge(folder: Path, n: int) -> tuple[Warehouse, Journal]:
+    """A warehouse with verdicts of so many samples, and the calls behind them in the journal of a running process."""
+    warehouse = make_warehouse(folder)
+    journal = Journal(warehouse.location.journal_path)
+    for number in range(n):
+        journal.append(make_row(number, sample_id=f"b-{number + 1}"))
+    batch = make_batch("b", n=n)
+    calls = pl.Series("call_id", [f"c{number}" for number in range(n)])
+    batch.tables["classifications"].replace_column(batch.tables["classifications"].get_column_index("call_id"), calls)
+    insert_run(warehouse, make_run("r", status="running"))
+    warehouse.append(batch)
+    return warehouse, journal
+
+
+def _list_wrong(warehouse: Warehouse) -> list[str]:
+    return [finding.what for finding in check_warehouse(warehouse) if finding.verdict == "wrong"]
+
+
+def test_a_backup_during_a_run_has_the_replies_that_its_verdicts_rest_on(tmp_path: Path) -> None:
+    """They may be in the journal of the run's process for a while, and the disk may be lost with it."""
+    warehouse, journal = _judge(tmp_path / "live", 5)
+    done = back_up(warehouse, str(tmp_path / "copy.duckdb"))
+    copy = Warehouse(str(done.path))
+    assert count_rows(copy, "llm_calls") == done.tables["llm_calls"] == 5
+    assert "verdicts whose call is not on record" not in [*_list_wrong(copy), *_list_wrong(warehouse)]
+    assert count_rows(warehouse, "llm_calls") == 0
+    # The copy takes the place of the file, and the journal of the process that was killed is still beside it.
+    journal.append(make_row(5))
+    journal.close()
+    shutil.copyfile(done.path, warehouse.location.path)
+    assert take_in_orphans(warehouse) == 1
+    assert warehouse.read("select call_id from llm_calls order by all")["call_id"].to_list() == [
+        f"c{n}" for n in range(6)
+    ]
+
+
+def test_a_move_takes_the_replies_of_a_killed_run_along_and_waits_for_a_running_one(tmp_path: Path) -> None:
+    warehouse, journal = _judge(tmp_path / "live", 5)
+    target = Warehouse(str(tmp_path / "moved.duckdb"))
+    with pytest.raises(WarehouseError, match=r"a process still writes to .* \(5 received rows\)"):
+        move_warehouse(warehouse, target, lambda *_: None)
+    with hold_run(warehouse.location, "r"), pytest.raises(WarehouseError, match=r"still writes to .* \(r\); stop it"):
+        move_warehouse(warehouse, target, lambda *_: None)
+    journal.close()
+    assert move_warehouse(warehouse, target, lambda *_: None)["llm_calls"] == 5
+    assert count_rows(target, "llm_calls") == 5
+    assert "verdicts whose call is not on record" not in _list_wrong(target)
 
 
 def test_a_backup_overwrites_nothing_and_names_itself_in_a_folder(house: House, tmp_path: Path, ask: Ask) -> None:

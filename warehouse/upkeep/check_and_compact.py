@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import duckdb
+import polars as pl
 
 from evalhouse.warehouse import steps
 from evalhouse.warehouse.engine.connection import (
@@ -24,9 +25,11 @@ from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.migrate import load_migrations
 from evalhouse.warehouse.errors import WarehouseError, first_line
 from evalhouse.warehouse.messages import Finding
-from evalhouse.warehouse.mover import FLUSH_POLICIES, count_refused, find_journal, find_orphans
+from evalhouse.warehouse.mover import FLUSH_POLICIES, count_refused, find_journal, find_orphans, list_segments
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, VERDICT_TABLES, Warehouse, list_spooled
+
+_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,15 @@ def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
         f"{column}s": " union ".join(f"select {column} from {table}" for table in tables)
         for column, tables in (("run_id", VERDICT_TABLES), ("call_id", [table.name for table in steps.VERDICT_TABLES]))
     }
-    for row in warehouse.read_rows(read_query("upkeep/faults").format_map(ids)):
+    for _ in range(_ROUNDS):
+        # A run stores verdicts while their calls are in its journal. It may add some while this is read.
+        called = [row["call_id"] for segment in list_segments(location)["llm_calls"] for row in segment.rows]
+        journalled = pl.DataFrame({"call_id": called}, schema={"call_id": pl.String})
+        sql = read_query("upkeep/faults").format_map(ids)
+        faults = warehouse.read(sql, frames={"journalled": journalled}).to_dicts()
+        if not any(row["n"] for row in faults) or journalled.is_empty():
+            break
+    for row in faults:
         yield Finding(what=str(row["what"]), verdict="wrong" if row["n"] else "ok", detail=f"{row['n'] or 'none'}")
 
     # The files beside the warehouse.

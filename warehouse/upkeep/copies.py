@@ -2,12 +2,12 @@
 
 A backup is whole as of one moment, while runs continue to write. DuckDB itself copies (a copy of the file by other
 means would lose the rows in its log), under the writers' lock: runs wait for it or spool beside the warehouse, and lose
-nothing. A lake is copied table by table in one transaction, which sees one snapshot. The copy has another name until
-every row of it was counted and hashed, and it was opened and read.
+nothing. Rows in the journals of this machine are copied too. A lake is copied table by table in one transaction, which
+sees one snapshot. The copy has another name until every row of it was counted and hashed, and it was opened and read.
 
 A move copies a file into a lake or back, table by table and run by run, some runs to a transaction. Rows are counted
 and hashed on both sides, so that an interrupted move resumes where it stopped; the hash of a set of rows is the sum of
-the hashes of its rows, so that their order does not matter. The source is only read.
+the hashes of its rows, so that their order does not matter. The source gets what waits beside it, and nothing else.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -26,8 +26,10 @@ from evalhouse.warehouse.engine.connection import (
     open_reader,
     open_writer,
 )
+from evalhouse.warehouse.engine.locks import list_held
 from evalhouse.warehouse.engine.migrate import find_missing, load_migrations
 from evalhouse.warehouse.errors import WarehouseError, WarehouseUnwritable
+from evalhouse.warehouse.mover import JournalledTable, Segment, copy_segments, list_segments, take_in_orphans
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, cut_by_bytes
@@ -65,7 +67,9 @@ def back_up(warehouse: Warehouse, target: str) -> Backup:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)
         warehouse.flush()
-        tables = _copy_tables(warehouse, partial)
+        tables, segments = _copy_tables(warehouse, partial)
+        for table, n_rows in copy_segments(Warehouse(str(partial)), segments).items():
+            tables[table] = tables.get(table, 0) + n_rows
         # Open the copy as a warehouse and check its invariants; violations that the source has too are ignored.
         wrong, known = (
             {finding.what: finding.detail for finding in check_warehouse(house) if finding.verdict == "wrong"}
@@ -89,8 +93,9 @@ def back_up(warehouse: Warehouse, target: str) -> Backup:
             left.unlink(missing_ok=True)
 
 
-def _copy_tables(warehouse: Warehouse, path: Path) -> dict[str, int]:
-    """Copy all tables into a new file and return their rows, counted and hashed on both sides under the lock."""
+def _copy_tables(warehouse: Warehouse, path: Path) -> tuple[dict[str, int], dict[JournalledTable, list[Segment]]]:
+    """Copy all tables into a new file and return their rows, counted and hashed on both sides under the lock, and what
+    is on its way into them: rows of the copy may rest on calls that are in a running process's journal."""
     location = warehouse.location
     if location.lake is not None:
         # A file has the tables of a lake, with other types for some columns.
@@ -129,7 +134,7 @@ def _copy_tables(warehouse: Warehouse, path: Path) -> dict[str, int]:
                         "the backup may be failing: name another place"
                     )
                 counts[name] = int(own[0][0])
-            return counts
+            return counts, list_segments(location)
         except duckdb.Error as error:
             raise explain_failure(location, error) from None
         finally:
@@ -154,11 +159,23 @@ class _Window:
 def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, int], None]) -> dict[str, int]:
     """Copy all rows that the target does not have yet; return the number of rows by table, also given to `report`.
 
-    Raises WarehouseError when the target holds other runs, when rows arrive changed, or when the tables of the two
-    sides are of different versions.
+    What waits beside the source is taken in before. Raises WarehouseError when a process still writes to the source,
+    when the target holds other runs, when rows arrive changed, or when the tables of the two sides are of different
+    versions.
     """
     if source.location == target.location:
         raise WarehouseError(f"{source.location.name} is both the source and the target; name two warehouses")
+    take_in_orphans(source)
+    source.flush()
+    running = source.read("select run_id from runs where status = 'running'")["run_id"].to_list()
+    held = list_held(source.location, [f"run-{run_id}" for run_id in running])
+    n_waiting = sum(len(segment.rows) for of_table in list_segments(source.location).values() for segment in of_table)
+    if held or n_waiting:
+        what = ", ".join(sorted(name.removeprefix("run-") for name in held)) or f"{n_waiting:,} received rows"
+        raise WarehouseError(
+            f"a process still writes to {source.location.name} ({what}); stop it, or wait until it has ended, and move "
+            "then"
+        )
     tables = {row["table_name"]: tuple(row["columns"]) for row in source.fetch_rows("upkeep/tables")}
     target.migrate()
     if tables != {row["table_name"]: tuple(row["columns"]) for row in target.fetch_rows("upkeep/tables")}:

@@ -38,6 +38,7 @@ union all
 select 'verdicts whose call is not on record', count(*)
 from ({call_ids}) as used
 anti join llm_calls using (call_id)
+anti join journalled using (call_id)
 where used.call_id is not null
 union all
 select 'calls whose prompt is not on record', count(*)
