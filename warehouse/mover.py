@@ -396,7 +396,7 @@ def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
 
 
 def list_segments(location: Location) -> dict[JournalledTable, list[Segment]]:
-    """Return by table all segments on this machine, also those that a process still writes; their rows are read."""
+    """Return by table all segments on this machine, with their rows, also where a process still writes to them."""
     found: dict[JournalledTable, list[Segment]] = {}
     for table in FLUSH_POLICIES:
         paths = sorted(find_journal(location, table).glob(f"*{SEGMENT}"))
