@@ -150,7 +150,7 @@ def test_broken_suite_fails_its_flow_run_and_serving_continues(disturbed: ServeH
     assert f"{SUITE}.toml, line 4: judge_" in flow_run["state"]["message"]
     house.wait_until(lambda: "judge_" in house.output)
     assert house.list_runs(SUITE, "manual") == []
-    house.write_suite(SUITE, kb_name=KB, more="[gate.min]\nfactual_f1 = 1.5\n[gate.max_drop]\nmrr = 1")
+    house.write_suite(SUITE, kb_name=KB, more="[gate]\nmax_latency_p95_ms = 0.001\n[gate.max_drop]\nmrr = 1")
     flow_run = start_by_hand(house)
     assert flow_run["state_type"] == "FAILED"
     assert "gate failed: " in flow_run["state"]["message"]

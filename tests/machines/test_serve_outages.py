@@ -31,7 +31,7 @@ def house(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServeHouse
     with open_serve_house(tmp_path) as house:
         if hasattr(request, "param"):
             house.place.variables["PREFECT_CLIENT_MAX_RETRIES"] = request.param
-        suite = house.write_suite(SUITE, cron="0 0 1 1 *", more="[gate.min]\nfactual_f1 = 1.5\n")
+        suite = house.write_suite(SUITE, cron="0 0 1 1 *", more="[gate]\nmax_latency_p95_ms = 0.001\n")
         house.serve(suite)
         begin_run(house)
         house.wait_until(lambda: "was started by hand" in house.output)
@@ -78,7 +78,7 @@ def test_a_run_outlives_its_server_and_its_serving_process_and_both_are_reported
     assert "Traceback" not in house.output
     assert "start it (" not in house.output
     (line,) = [line for line in house.output.splitlines() if f"{first} completed" in line]
-    assert "gate failed: factual_f1: mean at least 1.500, found" in line
+    assert "gate failed: latency (p95) at most 0.001 ms, found" in line
     assert f"serve: {line[9:]}" in read_log(house)
 
     begin_run(house)
