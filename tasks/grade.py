@@ -59,7 +59,7 @@ async def grade_by_rubric(live_run: LiveRun, work: SampleWork, prompt: Prompt) -
     if prompt.name == "sql_equivalence":  # what can be proved needs no judge
         from evalhouse.tasks.measures.structured_answers import prove_by_running  # noqa: PLC0415  # brings the sandbox
 
-        proof = await prove_by_running(sample)
+        proof = await prove_by_running(sample, live_run.settings.dataset)
     if proof is not None:
         work.add_grade(rubric.name, proof)
     elif "contexts" in rubric.needs and not sample.contexts:

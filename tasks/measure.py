@@ -86,7 +86,7 @@ async def compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | None
     # One at a time: should the process end, it is plain which sample it was measuring.
     async with live_run.measuring:
         with _marked(live_run, work.sample.sample_id):
-            grades = await asyncio.to_thread(compare_results, work.sample)
+            grades = await asyncio.to_thread(compare_results, work.sample, live_run.settings.dataset)
     if isinstance(grades, str):
         return grades
     for agreement in grades:

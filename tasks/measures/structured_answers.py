@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, permutations, product
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +39,7 @@ _MAX_BYTES: Final = 64 * 2**20  # of the rows that a query returns
 # Sums in another order differ in the last of their sixteen digits. Those beyond _NOISE are dropped first, so that a
 # half at the end of _DIGITS goes one way in both sums.
 _NOISE, _DIGITS = 15, 12
+_PATTERN = re.compile(r"[*?\[{]")  # DuckDB reads all files whose names fit one
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d\S*)?$", re.ASCII)
 # How many cells are read to find out which of several equal columns is which.
 _MAX_CELLS_TRIED = 2_000_000
@@ -274,15 +276,15 @@ def _settle(value: Cell) -> Cell:
 RESULT_SETS = "result_sets"
 
 
-def compare_results(sample: StoredSample) -> list[Grade] | str:
-    """Return grades from 0 to 1, or the reason without grades.
+def compare_results(sample: StoredSample, dataset: str) -> list[Grade] | str:
+    """Return grades from 0 to 1, or the reason without grades; files of the sample are in the dataset's folder.
 
     `row_precision`, `row_recall`, `column_precision`, `column_recall`, and the scores `any_order` (F1 of the cells) and
     `in_order` (F1 times the share of rows in the expected order). A bot's query that fails scores 0.
     Raises QueryStopped where it ran over a limit or ended its process, FatalJudgeError for tables that cannot be read.
     """
     try:
-        expected = _find_rows(sample, sample.ground_truth, "expected_rows")
+        expected = _find_rows(sample, sample.ground_truth, "expected_rows", dataset)
     except QueryError as error:
         raise FatalJudgeError(f"sample {sample.sample_id}: the expected query fails: {error}") from None
     except TableError as error:
@@ -292,7 +294,7 @@ def compare_results(sample: StoredSample) -> list[Grade] | str:
     names = ("row_precision", "row_recall", "column_precision", "column_recall", "any_order", "in_order")
     ratings = dict.fromkeys(names, 0.0)
     try:
-        made = _find_rows(sample, sample.answer, "rows")
+        made = _find_rows(sample, sample.answer, "rows", dataset)
         if made is None:
             return "no_answer"
         agreement = compare_result_sets(expected, made)
@@ -310,7 +312,7 @@ def compare_results(sample: StoredSample) -> list[Grade] | str:
     return [Grade(criterion=name, rating=rating, reason=note) for name, rating in ratings.items()]
 
 
-async def prove_by_running(sample: StoredSample) -> Grade | None:
+async def prove_by_running(sample: StoredSample, dataset: str) -> Grade | None:
     """Return a grade where both queries return different rows on the sample's data; anything else proves nothing.
 
     A query that fails proves nothing either: it may be written for another database. Raises FatalJudgeError for tables
@@ -319,7 +321,7 @@ async def prove_by_running(sample: StoredSample) -> Grade | None:
     results = []
     for sql in (sample.ground_truth, sample.answer):
         try:
-            results.append(await asyncio.to_thread(_find_rows, sample, sql, None))
+            results.append(await asyncio.to_thread(_find_rows, sample, sql, None, dataset))
         except QueryError:
             return None
         except TableError as error:
@@ -336,7 +338,7 @@ async def prove_by_running(sample: StoredSample) -> Grade | None:
     )
 
 
-def _find_rows(sample: StoredSample, sql: str | None, column: str | None) -> ResultSet | None:
+def _find_rows(sample: StoredSample, sql: str | None, column: str | None, dataset: str) -> ResultSet | None:
     """Return the rows in a column of the dataset, else the result of a query; None without either.
 
     Raises QueryError or TableError.
@@ -349,7 +351,21 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None) -> Res
         return None
     if not isinstance(tables, dict):
         raise TableError(f"column tables is {str(tables)[:80]!r}; it must be an object: table name to rows or a path")
-    return run_on_tables(sql, tables, setup=setup)
+    # The dataset of anyone may name any file.
+    folder = Path(dataset.partition("#")[0]).absolute().parent
+    placed = {}
+    for name, source in tables.items():
+        placed[name] = source
+        if isinstance(source, str):
+            paths = [(base / source).resolve() for base in (folder, Path.cwd())]
+            found = [path for path in paths if path.is_relative_to(folder.resolve()) and path.is_file()]
+            if not found or _PATTERN.search(source):
+                raise TableError(
+                    f"table {name!r} is at {source!r}; it must be one file in {folder}, the folder of the dataset, or "
+                    "below it"
+                )
+            placed[name] = str(found[0])
+    return run_on_tables(sql, placed, setup=setup)
 
 
 TOOL_CALLS = "tool_calls"

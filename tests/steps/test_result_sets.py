@@ -263,6 +263,38 @@ def test_tables_that_cannot_be_made_are_named(tables: dict[str, Any], setup: str
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_table_is_read_from_the_folder_of_its_dataset_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    """The dataset of anyone may name a file with passwords, whose values an error message would quote."""
+    folder = tmp_path / "data"
+    (folder / "tables").mkdir(parents=True)
+    (folder / "tables" / "ship.csv").write_text("id,name\n1,Ada\n")
+    secret = tmp_path / "secret.csv"
+    secret.write_text("password\nhunter2\n")
+    (folder / "link.csv").symlink_to(secret)
+    monkeypatch.chdir(tmp_path)
+    names = ("tables/ship.csv", "data/tables/ship.csv", str(folder / "tables" / "ship.csv"))
+    if not inside:
+        names = (
+            str(secret),
+            "../secret.csv",
+            "secret.csv",
+            "link.csv",
+            "tables/*.csv",
+            "tables/none.csv",
+            f"{tmp_path}/*.csv",
+        )
+    for name in names:
+        sample = make_pair("select 1", "select error((select string_agg(t::varchar, ';') from t))", tables={"t": name})
+        if inside:
+            assert "Ada" in compare_results(sample, "data/ships.jsonl")[0].reason
+        else:
+            with pytest.raises(FatalJudgeError, match=r"it must be one file in .*, the folder of the dataset"):
+                compare_results(sample, str(folder / "ships.jsonl#part"))
+
+
 @pytest.mark.parametrize(
     "sql",
     [
@@ -330,6 +362,7 @@ def test_memory_is_limited_and_nothing_spills_to_disk(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+DATASET = "ships.jsonl"
 ALL = "select id, name from ship order by id"
 TURNED = "select name as ship, id from ship order by id desc"
 SOME = "select id, name from ship where yard = 'Orm'"
@@ -344,13 +377,13 @@ def make_pair(expected: str | None = ALL, made: str | None = ALL, **metadata: ob
 
 
 def rate(sample: StoredSample) -> dict[str, float]:
-    grades = compare_results(sample)
+    grades = compare_results(sample, DATASET)
     assert not isinstance(grades, str), grades
     return {grade.criterion: grade.rating for grade in grades}
 
 
 def explain(sample: StoredSample) -> str:
-    grades = compare_results(sample)
+    grades = compare_results(sample, DATASET)
     assert not isinstance(grades, str)
     (reason,) = {grade.reason for grade in grades}
     return reason
@@ -382,7 +415,7 @@ def test_rows_come_from_tables_or_a_script_or_are_given_for_either_side(
     (make_pair(None, ALL, expected_rows=[]), "no_answer"),
 ])  # fmt: skip
 def test_what_is_not_there_is_the_reason(sample: StoredSample, reason: str) -> None:
-    assert compare_results(sample) == reason
+    assert compare_results(sample, DATASET) == reason
 
 
 @pytest.mark.parametrize("made", [BROKEN, "", "I cannot tell.", "drop table ship"])
@@ -407,7 +440,7 @@ async def test_a_bots_query_that_is_stopped_leaves_the_sample_unscored(
     assert str(outcome["detail"]).startswith(message)
     assert score_work(work, "result_set_match") == (None, "measure_failed")
     if made == ENDLESS:  # to start the process again takes a second
-        assert await prove_by_running(make_pair(ALL, made)) is None
+        assert await prove_by_running(make_pair(ALL, made), DATASET) is None
 
 
 def test_a_bots_rows_that_cannot_be_read_score_zero() -> None:
@@ -424,7 +457,7 @@ def test_a_bots_rows_that_cannot_be_read_score_zero() -> None:
 ])  # fmt: skip
 def test_an_error_of_the_dataset_stops_the_run_and_is_not_the_bots(sample: StoredSample, message: str) -> None:
     with pytest.raises(FatalJudgeError, match=message):
-        compare_results(sample)
+        compare_results(sample, DATASET)
 
 
 async def test_a_score_is_the_f1_of_cells_in_any_order_unless_order_is_asked_for(tmp_path: Path) -> None:
@@ -456,7 +489,7 @@ async def test_a_sample_that_ended_the_process_twice_is_not_measured_again(tmp_p
 async def test_a_sample_is_marked_while_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
 
-    def look(sample: StoredSample) -> str:
+    def look(sample: StoredSample, _: str) -> str:
         seen.append(find_mark(Warehouse(str(tmp_path / "w.duckdb")), "run-1", sample.sample_id).read_bytes())
         return "no_answer"
 
@@ -470,7 +503,7 @@ async def test_a_sample_is_marked_while_it_is_measured(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("made", [SOME, "select id from ship"])
 async def test_a_difference_in_what_they_return_is_a_proof(made: str) -> None:
-    proof = await prove_by_running(make_pair(ALL, made))
+    proof = await prove_by_running(make_pair(ALL, made), DATASET)
     assert proof is not None
     assert (proof.rating, proof.said, proof.rule) == (0, None, "settled by running both")
     assert proof.reason.startswith("run on the sample's data they differ: ")
@@ -488,7 +521,7 @@ async def test_a_difference_in_what_they_return_is_a_proof(made: str) -> None:
     ],
 )
 async def test_anything_else_proves_nothing(sample: StoredSample) -> None:
-    assert await prove_by_running(sample) is None
+    assert await prove_by_running(sample, DATASET) is None
 
 
 async def test_what_is_settled_by_running_costs_no_request(tmp_path: Path) -> None:
