@@ -386,13 +386,19 @@ def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
     number = 0
     for table in FLUSH_POLICIES:
         for segment in find_orphans(find_journal(warehouse.location, table)):
-            # Where a backup took the warehouse's place, it may have the first rows.
-            keys = warehouse.fetch("batches/of_segment", key=segment.key)["batch_key"].to_list()
-            begun = [int(key.rpartition(_FIRST)[2].partition("/")[0]) for key in keys if _FIRST in key]
-            n_known = max(begun, default=0)
+            n_known = _count_known(warehouse, segment)
             take_in_segment(warehouse, table, segment, patience_s=patience_s, n_known=n_known)
             number += len(segment.rows) - n_known
     return number
+
+
+def _count_known(warehouse: Warehouse, segment: Segment) -> int:
+    """Return how many rows of a segment are in its table, from the first one on: all where it was moved, and its
+    process was killed before it removed the file, and some where a backup of that time took the warehouse's place."""
+    keys = warehouse.fetch("batches/of_segment", key=segment.key)["batch_key"].to_list()
+    if segment.key in keys:
+        return len(segment.rows)
+    return max((int(key.rpartition(_FIRST)[2].partition("/")[0]) for key in keys if _FIRST in key), default=0)
 
 
 def list_segments(location: Location) -> dict[JournalledTable, list[Segment]]:
@@ -412,11 +418,10 @@ def copy_segments(copy: Warehouse, segments: Mapping[JournalledTable, Sequence[S
     numbers: dict[str, int] = {}
     for table, of_table in segments.items():
         for segment in of_table:
-            if not copy.fetch("batches/of_segment", key=segment.key).is_empty():
-                continue  # it was moved, and its process was killed before it removed the file
+            rows = segment.rows[_count_known(copy, segment) :]
             key = f"{segment.key}{_FIRST}{len(segment.rows)}"
-            refused = _store_rows(copy, table, key, segment.rows, patience_s=FLUSH_PATIENCE_S)
-            numbers[table] = numbers.get(table, 0) + len(segment.rows) - len(refused)
+            refused = _store_rows(copy, table, key, rows, patience_s=FLUSH_PATIENCE_S)
+            numbers[table] = numbers.get(table, 0) + len(rows) - len(refused)
     return numbers
 
 

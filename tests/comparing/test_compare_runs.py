@@ -163,6 +163,8 @@ def test_another_judge_is_seen_by_sample_and_step(make: Make) -> None:
         (({"endpoint": "http://a/v1", "identity": "ours"}, {"endpoint": "http://b/v1", "identity": "ours"}), False),
         (({"endpoint": "http://a/v1", "identity": "ours"}, {"endpoint": "http://a/v1", "identity": "other"}), True),
         (({"endpoint": "http://a/v1"}, {"endpoint": "http://a/v1"}), False),
+        (({"endpoint": "http://a/v1"}, {"endpoint": "http://a/v1 http://b/v1"}), True),  # resumed elsewhere
+        (({"endpoint": "http://b/v1"}, {"endpoint": "http://a/v1 http://b/v1"}), True),
         (({}, {"endpoint": "http://b/v1"}), False),
     ],
 )
@@ -173,11 +175,9 @@ def test_a_judge_at_another_address_is_another_one(
     nights = make()
     for run_id, model in zip((BASE, CANDIDATE), served, strict=True):
         nights.add_calls(run_id, {"judge": "openai:m", "status": "ok", "model": "m", "prompt_hash": "p"})
-        if model:
-            nights.add(
-                "served_models",
-                {"run_id": run_id, "judge": "openai:m", "model": "m", "noted_at": datetime(2025, 1, 1), **model},
-            )
+        for endpoint in model.get("endpoint", "").split():
+            of_run = {"run_id": run_id, "judge": "openai:m", "model": "m", "noted_at": datetime(2025, 1, 1), **model}
+            nights.add("served_models", {**of_run, "endpoint": endpoint})
     assert nights.pair().fetch("changed_judges").rows() == ([("s", "classify")] if is_changed else [])
 
 

@@ -2,10 +2,9 @@
 -- user may have a new model under a name, and the model at another address counts as a new one, unless both servers report
 -- the same.
 with served as (
-    select run_id, judge, max(identity) as identity, max(endpoint) as endpoint
+    select run_id, judge, identity, endpoint
     from served_models
     where run_id in ($base, $candidate)
-    group by all
 ),
 
 asked as (
@@ -15,8 +14,8 @@ asked as (
         step,
         list_sort(list(distinct judge || ' ' || coalesce(prompt_hash, ''))) as judges,
         list(distinct model) filter (where status = 'ok' and model is not null) as models,
-        coalesce(list(distinct identity) filter (where identity is not null), []) as identities,
-        coalesce(list(distinct endpoint) filter (where endpoint is not null), []) as endpoints
+        list_sort(coalesce(list(distinct identity) filter (where identity is not null), [])) as identities,
+        list_sort(coalesce(list(distinct endpoint) filter (where endpoint is not null), [])) as endpoints
     from llm_calls
     left join served using (run_id, judge)
     where run_id in ($base, $candidate) and status in ('ok', 'cached') and sample_id is not null
@@ -32,12 +31,11 @@ where base.run_id = $base and candidate.run_id = $candidate
         or (len(base.models) > 0 and len(candidate.models) > 0 and not list_has_any(base.models, candidate.models))
         or (
             len(base.identities) > 0 and len(candidate.identities) > 0
-            and not list_has_any(base.identities, candidate.identities)
+            and base.identities <> candidate.identities
         )
         or (
-            len(base.endpoints) > 0 and len(candidate.endpoints) > 0
-            and not list_has_any(base.endpoints, candidate.endpoints)
-            and not list_has_any(base.identities, candidate.identities)
+            len(base.endpoints) > 0 and len(candidate.endpoints) > 0 and base.endpoints <> candidate.endpoints
+            and (len(base.identities) = 0 or base.identities <> candidate.identities)
         )
     )
 order by step, sample_id
