@@ -458,7 +458,12 @@ class AnthropicBatches:
         # In the place where the model would keep the client for blocking calls, which no other code makes.
         http_client = httpx2.Client(transport=httpx2.MockTransport(exchange))
         chat.__dict__["_client"] = anthropic.Anthropic(
-            api_key=key, base_url=address, max_retries=0, http_client=http_client
+            # With a time limit it refuses requests for long replies, which are only written here.
+            api_key=key,
+            base_url=address,
+            max_retries=0,
+            http_client=http_client,
+            timeout=None,
         )
 
     async def invoke(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> BaseMessage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 from endpoint import Endpoint, Raw, Trouble, make_error, running_endpoint
 from endpoint_replies import Asked
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls, read_outcomes
+from provider_calls import make_question
 
 from evalhouse.flows.preparing.batches import add_batch_queue
 from evalhouse.flows.serving.backlog import has_left_batch
@@ -331,3 +333,16 @@ async def test_anthropic_takes_a_night_in_message_batches(
     assert all(call["prompt_tokens"] and call["completion_tokens"] for call in calls if call["status"] == "ok")
     # Of each prompt's requests the first has no mark, the second fills the cache, and the rest find it there.
     assert sum(bool(call["cached_tokens"]) for call in calls) >= len(calls) - N_SAMPLES - 2 * 4 - 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of models that end some day
+@pytest.mark.parametrize("model", ["claude-haiku-4-5", "claude-sonnet-4-5", "claude-opus-4-1"])
+async def test_requests_of_models_with_long_replies_are_written(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    """Their client refuses to ask for a reply of 64,000 tokens at once, where it has a time limit."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+    judge = make_judge(make_settings(batch=True, judge=f"anthropic:{model}"))
+    service = queues.find_batches(judge)
+    assert service is not None
+    line = json.loads(service.write_line("one", judge.prepare(make_question())))
+    assert (line["custom_id"], line["params"]["model"]) == ("one", model)
+    await judge.close()
