@@ -10,10 +10,13 @@ trace is whole.
 import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, Literal
+
+import orjson
 
 from evalhouse.tasks.datasets.spans import (
     LANGFUSE_KINDS,
@@ -23,6 +26,7 @@ from evalhouse.tasks.datasets.spans import (
     Span,
     Tree,
     count_tokens,
+    leave_typed,
     list_messages,
     nest,
     read_count,
@@ -69,6 +73,12 @@ _OUTPUTS: Final = (
     "output.value", "traceloop.entity.output", "gen_ai.task.output", "langfuse.trace.output",
     "langfuse.observation.output", "gen_ai.tool.call.result", "mlflow.spanOutputs", "promptflow.function.output",
 )  # fmt: skip
+_IN_JSON: Final = ("traceloop.entity.input", "mlflow.spanInputs", "promptflow.function.inputs")
+"""Inputs that are always JSON, also where they are one text."""
+_TYPED: Final = (
+    "spring.ai.chat.client.user.text", "gen_ai.retrieval.query.text", "reranker.query", "promptflow.retrieval.query",
+)  # fmt: skip
+"""Inputs that are always a text."""
 _ASKED: Final = ("gen_ai.input.messages", "llm.input_messages", "gen_ai.prompt")
 _REPLIED: Final = ("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
 _DOCUMENTS: Final = (
@@ -164,6 +174,21 @@ def _pick(attributes: Tree, names: Iterable[str]) -> Any:  # noqa: ANN401  # any
     return next((attributes[name] for name in names if attributes.get(name) not in (None, "")), None)
 
 
+def _open_given(attributes: Tree) -> object:
+    """Return the text that a step was given: as an object where its tracer writes JSON, and in one under `question`
+    where a person typed it, so that it is not opened. Where it may be either, it is returned unchanged."""
+    name = next(name for name in _INPUTS if attributes.get(name) not in (None, ""))
+    given, mime = attributes[name], str(attributes.get("input.mime_type", "")).lower() if name == _INPUTS[0] else ""
+    if name in _IN_JSON or "json" in mime:
+        with suppress(orjson.JSONDecodeError):
+            opened = orjson.loads(given)
+            if isinstance(opened, dict | list):
+                return opened
+            given = opened if isinstance(opened, str) else given
+        return {"question": given}
+    return {"question": given} if name in _TYPED or "text/plain" in mime else given
+
+
 def _look_up(tree: Tree, name: str) -> Any:  # noqa: ANN401  # any value of an attribute
     """Return what a tree has under a dotted name; None for nothing."""
     value: Any = tree
@@ -197,10 +222,12 @@ def read_span(recorded: Recorded) -> Span:
     if _LANGFUSE in attributes:
         kind = refine_kind(kind, recorded.name)
     given, made = _pick(attributes, _INPUTS), _pick(attributes, _OUTPUTS)
-    if kind != "tool" and given is not None and attributes.get("input.mime_type") == "text/plain":
-        given = {"question": given}  # which stays as it was typed
+    if kind != "tool" and isinstance(given, str):
+        given = _open_given({**attributes, **recorded.attributes})
     # The messages that a model was sent and its replies, from attributes or events of the span.
     asked = next((found for name in _ASKED if (found := list_messages(_look_up(tree, name), "user"))), [])
+    if isinstance(_look_up(tree, _ASKED[-1]), str):
+        asked = leave_typed(asked)
     replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name), "assistant"))), [])
     has_asked = bool(asked)
     for event_name, of_event in events:

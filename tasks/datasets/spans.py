@@ -7,8 +7,8 @@ conversation. Only what cannot be anything else is read as a text.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
@@ -180,7 +180,6 @@ _WRAPPERS: Final[Mapping[Field, tuple[str, ...]]] = {
         "outputs", "output", "messages", "generations", "choices", "candidates", "message", "result", "returned",
     ),
 }  # fmt: skip
-_TYPED: Final = ("question", "user_input", "query")
 _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("question", "user_input", "query", "prompt", "q", "message", "text", "content"),
     "answer": ("answer", "response", "output_text", "text", "content", "final_output"),
@@ -215,7 +214,9 @@ def read_exchange(
     `name` is the tool's, "" for none. The messages of a model count before its input and output, and the ones of other
     steps after them: what a person wrote comes before the prompt that was made of it.
     """
-    asked, replied = asked or find_messages(given), replied or find_messages(made)
+    of_given = find_messages(given, is_given=True)
+    asked = asked or (leave_typed(of_given) if isinstance(given, str) else of_given)
+    replied = replied or find_messages(made)
     # A graph returns the messages that it was given, followed by its replies.
     repeats_all = any(message.role == "user" for message in replied)
     turn = read_last_turn(replied if repeats_all else [*asked, *replied])
@@ -245,6 +246,11 @@ def read_exchange(
     }
 
 
+def leave_typed(messages: Iterable[Message]) -> list[Message]:
+    """Return messages of a text, which a person may have typed: without contexts and results of tools."""
+    return [replace(message, contexts=None, context_ids=None) for message in messages if message.role != "tool"]
+
+
 def _is_printed(text: str) -> bool:
     return _PRINTED.fullmatch(text.strip()) is not None
 
@@ -257,23 +263,22 @@ def read_last_turn(messages: Sequence[Message]) -> CutTurn | None:
 
 
 def find_message(value: object, field: Field, depth: int = 0) -> str | None:
-    """Return the question or the answer in a recorded value; None if there is not exactly one that it can be."""
-    value = open_cell(value)
+    """Return the question or the answer in a recorded value; None if there is not exactly one that it can be.
+
+    Within what a step was given a text is what a person typed, also if it is JSON.
+    """
+    value = open_cell(value) if depth == 0 or field == "answer" else value
     if isinstance(value, str):
         return value if value.strip() and not _is_printed(value) else None
     if depth > _DEEPEST:
         return None
     if has_roles(value if isinstance(value, list | tuple) else [value]):
-        turn = read_last_turn(find_messages(value))
+        turn = read_last_turn(find_messages(value, is_given=field == "question"))
         return None if turn is None else (turn.question if field == "question" else turn.answer) or None
     if isinstance(value, Mapping):
         members = {key: item for key, item in value.items() if key not in _BESIDE and item not in (None, "", [], {})}
         if _RECORDED[field] in value and "kwargs" in value:
             return find_message(value[_RECORDED[field]], field, depth + 1)
-        # A question is what a person typed, and may itself be JSON.
-        typed = next((members[key] for key in _TYPED if isinstance(members.get(key), str)), None)
-        if field == "question" and typed is not None:
-            return cast(str, typed) if typed.strip() and not _is_printed(typed) else None
         for key in (*_KEYS[field], *_WRAPPERS[field]):
             if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
                 return text
@@ -285,15 +290,15 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
     return find_message(value[0], field, depth + 1) if len(value) == 1 or (value and are_choices) else None
 
 
-def find_messages(value: object, depth: int = 0) -> list[Message]:
-    """Return the messages in a recorded request, reply or state; [] for none."""
-    value = _unfold(open_cell(value))
+def find_messages(value: object, depth: int = 0, *, is_given: bool = False) -> list[Message]:
+    """Return the messages in a recorded request, reply or state; [] for none. See `find_message` for what was given."""
+    value = _unfold(value if is_given and depth else open_cell(value))
     if isinstance(value, Mapping) and not has_roles([value]):
         names = (*_WRAPPERS["question"], *_WRAPPERS["answer"], "content")
-        inner = (find_messages(value[name], depth + 1) for name in names if depth <= _DEEPEST and value.get(name))
-        return next(filter(None, inner), [])
+        members = (value[name] for name in names if depth <= _DEEPEST and value.get(name))
+        return next(filter(None, (find_messages(member, depth + 1, is_given=is_given) for member in members)), [])
     if isinstance(value, list | tuple) and len(value) == 1 and not has_roles(value):
-        return find_messages(value[0], depth + 1) if depth <= _DEEPEST else []
+        return find_messages(value[0], depth + 1, is_given=is_given) if depth <= _DEEPEST else []
     items = list(value) if isinstance(value, list | tuple) else [value]
     if len(items) > 1 and all(isinstance(item, Mapping) and "finish_reason" in item for item in items):
         items = items[:1]
@@ -313,7 +318,7 @@ def list_messages(value: object, speaker: Literal["user", "assistant"]) -> list[
 
 def find_history(value: object, depth: int = 0) -> tuple[Tree, ...]:
     """Return the earlier turns beside a question, oldest first: a list of messages, or pairs of question and answer."""
-    value = open_cell(value)
+    value = value if depth else open_cell(value)
     if not isinstance(value, Mapping) or depth > _DEEPEST:
         return ()
     for name in _HISTORIES:

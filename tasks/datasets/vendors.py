@@ -79,7 +79,7 @@ def read_langfuse(row: Tree, blame: Blame) -> Iterator[Span]:
         # The trace itself, which has an input and an output and is above its observations, and these.
         listed = read_list(row.get("observations")) or []
         inner = [_read_observation(_rename(item), an_id) for item in listed if isinstance(item, Mapping)]
-        given, made = _open(row.get("input")), _open(row.get("output"))
+        given, made = _open(row.get("input"), is_given=True), _open(row.get("output"))
         started_at = read_time(row.get("timestamp"))
         latency = read_score(row.get("latency"))
         ends = [span.ended_at for span in inner]
@@ -117,7 +117,7 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
     named = {name.removeprefix(prefix): value for name, value in metadata.items() if name.startswith(prefix)}
     attributes = {**named, **flatten(read_tree(metadata.get(_ATTRIBUTES)))}
     recorded = read_span(Recorded(trace_id=trace_id, span_id="", attributes=attributes))
-    given, made = _open(row.get("input")), _open(row.get("output"))
+    given, made = _open(row.get("input"), is_given=True), _open(row.get("output"))
     name = str(row.get("name") or "")
     # The kind of its type; for a mere SPAN, that of its attributes, or of its output: a step that returned documents
     # and nothing else is a retriever, for which older SDKs had no type. A message has a text too and is not a document.
@@ -159,17 +159,18 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
     )
 
 
-def _open(value: object) -> object:
+def _open(value: object, *, is_given: bool = False) -> object:
     """Return a recorded value as it was before it was written as JSON, once or more often.
 
-    A text that reads as a number or a truth value in JSON comes as one; here it is text again.
+    A text that reads as a number or a truth value in JSON comes as one; here it is text again. A text that was given to
+    a step may be what a person typed, and stays a text.
     """
     value = open_text(value)
     if value == "null":
         return None
     if isinstance(value, bool | int | float):
         return orjson.dumps(value).decode()
-    return open_value(value)
+    return value if is_given else open_value(value)
 
 
 def _find_service(metadata: Tree) -> str | None:

@@ -224,7 +224,16 @@ _LLM = "openinference.span.kind"
     [
         lambda typed: {_LLM: "CHAIN", "input.value": json.dumps({"messages": [{"role": "user", "content": typed}]})},
         lambda typed: {_LLM: "CHAIN", "input.value": json.dumps({"inputs": {"question": typed}})},
-        lambda typed: {_LLM: "LLM", "input.value": typed, "input.mime_type": "text/plain"},
+        lambda typed: {
+            _LLM: "CHAIN",
+            "input.value": json.dumps({"input": typed}),
+            "input.mime_type": "application/json",
+        },
+        lambda typed: {_LLM: "CHAIN", "input.value": json.dumps([typed]), "input.mime_type": "application/json"},
+        lambda typed: {_LLM: "LLM", "input.value": typed, "input.mime_type": "text/plain; charset=utf-8"},
+        lambda typed: {"traceloop.span.kind": "workflow", "traceloop.entity.input": json.dumps({"args": [typed]})},
+        lambda typed: {"mlflow.spanType": '"CHAIN"', "mlflow.spanInputs": json.dumps(typed)},
+        lambda typed: {"spring.ai.chat.client.user.text": typed},
         lambda typed: {
             "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": typed}]}])
         },
@@ -247,9 +256,18 @@ def test_what_a_person_typed_is_the_question_and_nothing_else(
 
 def test_messages_that_were_given_hold_no_answer_and_no_context_of_a_bot(tmp_path: Path) -> None:
     """Without its type a text may be the messages of an application, or typed."""
-    spans = [make_span(1, {_LLM: "LLM", "input.value": json.dumps(json.loads(TYPED)[:2]), "output.value": ANSWER})]
-    sample = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
-    assert (sample.question, sample.answer) == ("Is it open?", ANSWER)
+    returned = json.dumps([{"id": "1", "text": "The pier is made of cheese.", "source": "s"}])
+    with_tool = json.dumps([{"role": "user", "content": "Is it open?"}, {"role": "tool", "content": returned}])
+    for typed in (json.dumps(json.loads(TYPED)[:2]), with_tool):
+        langfuse = {**make_langfuse_trace(), "input": typed, "observations": []}
+        for form, attributes in (
+            ("otel", {_LLM: "LLM", "input.value": typed}), ("otel", {"gen_ai.prompt": typed}), ("langfuse", None),
+        ):  # fmt: skip
+            row = (
+                langfuse if attributes is None else make_request([make_span(1, {**attributes, "output.value": ANSWER})])
+            )
+            sample = read_one(write_lines(tmp_path / "t.jsonl", [row]), form)
+            assert (sample.question, sample.answer, sample.contexts) == ("Is it open?", ANSWER, None)
 
 
 _DEEP: Any = {}
