@@ -159,7 +159,7 @@ def _find_messages(values: Mapping[str, object], columns: Columns) -> tuple[Colu
         path = located["question"]
         is_recorded_column = path.root in RECORDED_COLUMNS
         value = path.find(values)
-        if isinstance(value, str) and path.name.lower() in _TYPED:
+        if isinstance(value, str) and path.name.rpartition(".")[2].lower() in _TYPED:
             return None
         value = open_cell(value) if is_recorded_column else value
         items = open_messages(value)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -52,6 +52,7 @@ __all__ = ["DatasetError", "SampleRow", "read_samples"]
 Source = str | Path | pl.DataFrame | DatasetSource
 Open = Callable[[Source, str | None], DatasetSource]
 """Opens a dataset, with the encoding of its text where one was named."""
+_LOOKED_AHEAD: Final = 100  # rows by which it is known whether a column of texts holds conversations
 _NO_MAPPING: Mapping[str, str] = MappingProxyType({})
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _NOTHING: Final = ("NAType", "NaTType")  # what pandas has for a missing value beside NaN
@@ -271,16 +272,33 @@ def read_samples(
         if opened.leave_out is not None:
             yield from islice(opened.read(problems.add), limit)
             return
-        for row in islice(opened.read(problems.add), limit):
-            path = columns.locate(row.values).get("question")
-            question = None if path is None else path.find(row.values)
-            if isinstance(question, str) and question.lstrip()[:1] not in ("[", "{", '"'):
+        rows = islice(opened.read(problems.add), limit)
+        first: list[RawRow] = []
+        stopped: ReadingStopped | None = None
+        try:
+            first.extend(islice(rows, _LOOKED_AHEAD))
+        except ReadingStopped as error:  # what is wrong with the rows before comes first
+            stopped = error
+        # In a column with plain questions a list of messages is what a person typed, too.
+        columns.plain = {name for name, question in map(find_question, first) if is_plain(question)}
+        for row in chain(first, rows):
+            name, question = find_question(row)
+            if isinstance(question, str) and (name in columns.plain or is_plain(question)):
                 yield row
                 continue
             # Only for rows that may hold a list of messages.
             from evalhouse.tasks.datasets.conversations import cut_row  # noqa: PLC0415
 
             yield from cut_row(row, columns, turns, complain=problems.add, use=columns.use)
+        if stopped is not None:
+            raise stopped
+
+    def find_question(row: RawRow) -> tuple[str, object]:
+        path = columns.locate(row.values).get("question")
+        return ("", None) if path is None else (path.name, path.find(row.values))
+
+    def is_plain(question: object) -> bool:
+        return isinstance(question, str) and question.lstrip()[:1] not in ("", "[", "{", '"')
 
     def check_mapped(missing: list[str]) -> None:
         if missing:

@@ -12,7 +12,7 @@ with it was reported to `complain`.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -338,6 +338,9 @@ class Columns:
     answer to the next name that is understood. Raises DatasetError for an unknown field.
     """
 
+    plain: Set[str] = frozenset()
+    """The columns that hold plain questions in some of the first rows."""
+
     def __init__(self, mapping: Mapping[str, str], use: ColumnUse | None = None) -> None:
         for ours, theirs in mapping.items():
             if ours not in FIELDS:
@@ -476,6 +479,7 @@ class _OpenRow:
         self.located = columns.locate(raw.values)
         self._raw = raw
         self._mapped = columns.mapped
+        self._plain = columns.plain
         self._complain = complain
 
     def say(self, kind: ProblemKind, text: str) -> None:
@@ -528,7 +532,9 @@ class _OpenRow:
         steps = find_text(opened, field)
         if steps is not None:
             return read_text(self.take(field, path.step_into(steps)), field, self.say)
-        self.take(field)
+        given = self.take(field)
+        if field == "question" and isinstance(given, str) and (path.is_nested or path.name in self._plain):
+            return read_text(given, field, self.say)  # a person may have typed anything
         places = [name_setting("mapping", f"{field}={place}") for place in islice(list_texts(opened, path.name), 3)]
         to_do = f"; which text is it? {', '.join(places)}, …" if places else ""
         came = f"{field} is {name_kind(opened)} in {path.name!r}, not one text: {quote_value(opened)}"

@@ -271,10 +271,16 @@ def test_single_turns_stay_as_they_are(tmp_path: Path, row: Row) -> None:
     assert use.describe(is_asked=False).startswith("columns: ")
 
 
-@pytest.mark.parametrize("column", ["question", "query"])
+@pytest.mark.parametrize("column", ["question", "query", "inputs.question", "user_input", "prompt", "inputs"])
 def test_a_list_of_messages_that_a_person_typed_is_one_question(tmp_path: Path, column: str) -> None:
     typed = json.dumps([tell("user", TIDE), tell("assistant", SIX, contexts=[LOW]), tell("user", LOW)])
-    (sample,), _ = read_rows(tmp_path, {column: typed, "answer": NOON})
+    plain = [{column: TIDE, "answer": SIX}] if column in ("user_input", "prompt") else []
+    rows = [{column: typed, "answer": NOON}, *plain]
+    if column == "inputs":
+        rows = [{"inputs": {"question": typed}, "answer": NOON}]
+    samples, _ = read_rows(tmp_path, *rows)
+    assert len(samples) == len(rows)
+    sample = samples[0]
     assert (sample.question, sample.answer, sample.contexts, sample.conversation) == (typed, NOON, None, None)
 
 
