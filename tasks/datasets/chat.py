@@ -293,6 +293,9 @@ def read_conversation(value: object, say: Say) -> tuple[list[Turn] | None, int]:
         return None, 0
     turns, n_system = [], 0
     for place, item in enumerate(items, start=1):
+        if isinstance(item, Turn):  # it was read with another turn of its conversation
+            turns.append(item)
+            continue
 
         def complain(_: object, text: str, place: int = place) -> None:
             say("conversation", f"turn {place} of the conversation: {text}")

@@ -13,7 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from evalhouse.tasks.datasets.chat import Message, UnreadableConversation, has_roles, open_messages, read_messages
+from evalhouse.tasks.datasets.chat import (
+    Message,
+    UnreadableConversation,
+    has_roles,
+    open_messages,
+    read_conversation,
+    read_messages,
+)
 from evalhouse.tasks.datasets.rows import RUN_MARKS, ColumnPath, Columns, ColumnUse, Field, RawRow, Turns, hash_json
 from evalhouse.tasks.datasets.values import (
     MISSING,
@@ -25,7 +32,11 @@ from evalhouse.tasks.datasets.values import (
     open_cell,
 )
 from evalhouse.warehouse.messages import name_setting
+from evalhouse.warehouse.rows.samples import Turn
 
+MAX_TURNS: Final = 100
+"""The most earlier turns of a sample, the last ones before its question. Without a bound a session of all visitors, or a
+long chat, would take time and memory in the square of its turns; a request has room for fewer."""
 _WHOLE: Final = ("messages", "turns", "conversations")
 _TYPED: Final = ("question", "query")
 """Columns whose texts are what people typed, which may itself be a list of messages."""
@@ -92,7 +103,7 @@ def cut_turns(messages: Sequence[Message]) -> list[CutTurn]:
         turn = CutTurn(
             number=len(turns) + 1,
             question=asked.text,
-            conversation=list(history),
+            conversation=history[-MAX_TURNS:],
             answer="\n".join(answers) or None,
             contexts=sources[0].contexts if sources else returned or None,
             context_ids=sources[0].context_ids if sources else None,
@@ -267,10 +278,19 @@ def _make_rows(
     others = columns.locate(shared) if not shared.keys() <= {"id", "conversation_id"} else {}
     closed = {name_column(name): None for name in ("answer", "ground_truth", "contexts") if name in others}
     rows = []
+    read: dict[int, Turn | None] = {}  # each earlier turn once, by its identity; None where something is wrong with it
+
+    def read_once(earlier: dict[str, object]) -> object:
+        if id(earlier) not in read:
+            problems: list[str] = []
+            found, _ = read_conversation([earlier], lambda _, text: problems.append(text))
+            read[id(earlier)] = found[0] if found and not problems else None
+        return read[id(earlier)] or earlier
+
     for turn in turns:
         fields: dict[Field, object] = {
             "question": turn.question,
-            "conversation": turn.conversation or None,
+            "conversation": [read_once(earlier) for earlier in turn.conversation] or None,
             "answer": turn.answer,
             "contexts": turn.contexts,
             "context_ids": turn.context_ids,

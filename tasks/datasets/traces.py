@@ -20,6 +20,8 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from evalhouse.tasks.datasets.chat import read_conversation
+from evalhouse.tasks.datasets.conversations import MAX_TURNS
 from evalhouse.tasks.datasets.formats import DatasetSource, open_text
 from evalhouse.tasks.datasets.otel import (
     UNREADABLE,
@@ -41,6 +43,7 @@ from evalhouse.tasks.datasets.vendors import read_langfuse, read_langsmith
 from evalhouse.tasks.settings.suite import TRACES, TraceFormat, TraceWindow
 from evalhouse.warehouse.messages import describe_error, name_setting
 from evalhouse.warehouse.rows.runs import now_utc
+from evalhouse.warehouse.rows.samples import Turn
 from evalhouse.warehouse.rows.spans import fetch_trace_rows, find_forgotten_traces
 from evalhouse.warehouse.store import Warehouse
 
@@ -253,19 +256,21 @@ def join_sessions(rows: Iterable[tuple[dict[str, Any], bool]]) -> Iterator[dict[
 
     A row that is paired with True is a turn of its session and not a sample.
     """
-    session, turns, n = None, list[dict[str, Any]](), 0
+    session, turns, n = None, list[Turn](), 0
     for row, is_earlier in rows:
         own = row.get("conversation_id")
         if own is None or own != session:
             session, turns, n = own, [], 0
         n += 1
         if not is_earlier:
-            earlier = {"conversation": list(turns)} if turns else {}
+            earlier = {"conversation": turns[-MAX_TURNS:]} if turns else {}
             yield {**row, **earlier, **({"turn": n} if own is not None else {})}
-        turns.append({"role": "user", "text": row["question"]})
+        given: list[dict[str, Any]] = [{"role": "user", "text": row["question"]}]
         if row["answer"] is not None:
             contexts = [context["text"] for context in row.get("contexts") or ()]
-            turns.append({"role": "assistant", "text": row["answer"], **({"contexts": contexts} if contexts else {})})
+            given.append({"role": "assistant", "text": row["answer"], **({"contexts": contexts} if contexts else {})})
+        # Each is read once; an assistant that only thought has no turn.
+        turns = [*turns[2 - MAX_TURNS :], *(read_conversation(given, lambda *_: None)[0] or ())]
 
 
 # --- the traces of a dataset

@@ -31,6 +31,7 @@ from trace_files import (
     write_lines,
 )
 
+from evalhouse.tasks.datasets import chat
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.datasets.spans import Span, read_time
 from evalhouse.tasks.datasets.traces import make_row
@@ -363,6 +364,24 @@ def test_earlier_traces_of_a_session_are_its_earlier_turns(tmp_path: Path) -> No
     turns = by_id["2"].conversation or []
     assert [(turn.role, turn.text) for turn in turns] == [("user", QUESTION), ("assistant", ANSWER)]
     assert turns[1].contexts == TEXTS
+
+
+@pytest.mark.parametrize("form", ["otel", None])
+def test_each_of_many_turns_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any) -> None:  # noqa: ANN401
+    """An application may have one session for all visitors, and a visitor may chat on and on."""
+    n, read = 150, list[object]()
+    split = chat.split_thoughts
+    monkeypatch.setattr(chat, "split_thoughts", lambda text: (read.append(text), split(text))[1])
+    if form:
+        traces = [make_bot_trace(trace=number_trace(i), at_s=60.0 * i, session="all") for i in range(1, n + 1)]
+        path = write_lines(tmp_path / "t.jsonl", [make_request(spans) for spans in traces])
+    else:
+        messages = [{"role": role, "content": f"{role} {i}"} for i in range(n) for role in ("user", "assistant")]
+        path = write_lines(tmp_path / "t.jsonl", [{"id": "c", "messages": messages}])
+    samples, _ = read_traces_of(path, form)
+    assert len(samples) == n
+    assert [len(sample.conversation or ()) for sample in (samples[1], samples[50], samples[-1])] == [2, 100, 100]
+    assert len(read) <= 4 * n
 
 
 @pytest.mark.parametrize(
