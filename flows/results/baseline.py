@@ -98,11 +98,14 @@ def describe_acceptance(accepted: Mapping[str, Any]) -> str:
 def make_decision(document: Mapping[str, Any], origin: Origin) -> Decision:
     """Make the decision to store from a gate's document.
 
-    A run becomes a baseline if it passed and no undecided drop is a worsening beyond chance (its whole interval). A run
-    with such a drop may be within its limit and passes, but later runs are compared with the level before it.
+    A run becomes a baseline if it passed and no undecided drop is a worsening beyond chance (its whole interval), or
+    lacks scores. A run with such a drop may be within its limit and passes, but later runs are compared with the level
+    before it.
     """
     doubted = any(
-        check["kind"] == "max_drop" and check["outcome"] == "undecided" and (check["ci_low"] or 0.0) > 0
+        check["kind"] == "max_drop"
+        and check["outcome"] == "undecided"
+        and ((check["ci_low"] or 0.0) > 0 or check["reason"] == "scores_lost")
         for check in document["checks"]
         if check["reason"] not in _OTHER_YARDSTICKS
     )

@@ -122,7 +122,7 @@ def write_headline(against: Against) -> Headline:
             )
         else:
             clauses.append(f"no score differs from {called}")
-    if partly_lost := [compared for compared in comparison.metrics if compared.is_partly_lost]:
+    if partly_lost := [compared for compared in comparison.metrics if compared.is_partly_failed]:
         most = max(partly_lost, key=lambda compared: compared.n_lost)
         reasons = ", ".join(
             reason.replace("_", " ") for reason in sorted(most.lost, key=lambda name: -most.lost[name])[:2]

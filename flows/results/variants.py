@@ -77,6 +77,12 @@ def write_variants_headline(comparison: VariantComparison) -> Headline:
         clauses = [f"the winner is {contenders[0]}, {moved.pop(contenders[0])}"]
     else:
         clauses = [f"the winner is {first}, as {'the other run is' if len(others) == 1 else 'all others are'} worse"]
+    for name, failed in zip(comparison.names, comparison.failed, strict=True):
+        if failed is not None:
+            of_all = write_count(failed.n_of, "sample")
+            reasons = ", ".join(reason.replace("_", " ") for reason in failed.reasons[:2])
+            whose = "another run" if name == first else first
+            clauses.append(f"{name} has no score in {failed.n:,} of {of_all} that {whose} scored ({reasons})")
     clauses += [f"{name} is {parts}" for name, parts in moved.items()]
     metrics_moved = {
         metric.metric

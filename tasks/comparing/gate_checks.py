@@ -541,17 +541,17 @@ def compare_with_mean(laid: SideBySide, settings: ComparisonSettings, unchanged:
         # The only part of the difference is what keeps the runs from being compared, or that nothing changed.
         cause = next((cause for cause in of_metric.unlike if cause), NOISE if of_metric.metric in unchanged else None)
         n_moved, value = paired.n_higher + paired.n_lower, paired.difference or 0.0
-        metrics.append(
-            describe_metric(
-                of_metric.metric,
-                base,
-                candidate,
-                n_samples=(len(base), len(candidate)),
-                paired=paired,
-                parts=(Part(name=cause, n=paired.n, n_moved=n_moved, value=value),) if cause else (),
-                better=of_metric.better,
-            )
+        described = describe_metric(
+            of_metric.metric,
+            base,
+            candidate,
+            n_samples=(len(base), len(candidate)),
+            paired=paired,
+            parts=(Part(name=cause, n=paired.n, n_moved=n_moved, value=value),) if cause else (),
+            better=of_metric.better,
         )
+        n_lost = int((~np.isnan(base) & np.isnan(candidate)).sum())
+        metrics.append(replace(described, lost={"unscored": n_lost} if n_lost else {}))
     warnings = []
     runs = every[0].runs
     for place, run in enumerate(runs[:-1]):

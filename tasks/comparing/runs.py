@@ -4,6 +4,7 @@ Here the statistics (`paired`) and the parts of a difference (`changes`) meet th
 that commands print.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -86,7 +87,7 @@ class MetricComparison:
     the samples that both runs scored, as is everything in `paired`. `change` is the difference of the means over all,
     which the `parts` add up to; None when a run has no score. `noise` is the possible share of the judge's noise in
     `paired`, None where no sample is common. `lost` counts by reason the samples of both runs that the base scored and
-    in which something failed in the candidate, so that no difference has them.
+    the candidate did not, so that no difference has them; in `n_failed` of them something failed.
     """
 
     metric: str
@@ -104,6 +105,7 @@ class MetricComparison:
     noise: MetricNoise | None = None
     better: Better = "high"
     lost: Mapping[str, int] = field(default_factory=dict)
+    n_failed: int = 0
 
     @property
     def n_lost(self) -> int:
@@ -114,6 +116,11 @@ class MetricComparison:
     def is_partly_lost(self) -> bool:
         """True if more than MAX_LOST of what the base scored has no score in the candidate."""
         return self.n_lost > MAX_LOST * (self.paired.n + self.n_lost)
+
+    @property
+    def is_partly_failed(self) -> bool:
+        """True if that is so for failures alone: other samples may have nothing that the metric measures any more."""
+        return self.n_failed > MAX_LOST * (self.paired.n + self.n_lost)
 
     @property
     def noise_floor(self) -> float | None:
@@ -174,7 +181,11 @@ class Clusters:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricColumn:
-    """One metric by sample, in the order of the samples; `steps`, `rests_on` and `version` are of the metric itself."""
+    """One metric by sample, in the order of the samples; `steps`, `rests_on` and `version` are of the metric itself.
+
+    `unscored` has the reasons of the samples that the candidate did not score, by their places; `failures` lists the
+    reasons among them with which something failed.
+    """
 
     metric: str
     base: Floats
@@ -185,6 +196,8 @@ class MetricColumn:
     rests_on: frozenset[Cause]
     version: str | None
     better: Better
+    unscored: Mapping[int, str] = field(default_factory=dict)
+    failures: frozenset[str] = frozenset()
 
 
 @one_reader()
@@ -231,17 +244,9 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         results = [estimated.get(column.metric, paired) for column, paired in zip(columns, results, strict=True)]
     results = [leave_side_open(paired, column.better) for column, paired in zip(columns, results, strict=True)]
     noise = PairNoise(pair)
-    lost: dict[str, dict[str, int]] = {}
-    if not has_part:
-        is_lost = pl.col("base").is_not_null() & pl.col("candidate_failure").is_not_null()
-        for metric, reason, n in (
-            scores.filter(is_lost).group_by("metric", "candidate_failure").len().sort(pl.all()).rows()
-        ):
-            lost.setdefault(metric, {})[reason] = n
     metrics = []
     for column, paired in zip(columns, results, strict=True):
         compared = _compare_column(samples, column, paired, noise=noise, clusters=clusters, changed=changed)
-        compared = replace(compared, lost=lost.get(column.metric, {}))
         if has_part:  # a run judged a part of its dataset: estimates replace plain means
             compared = replace(compared, parts=(), noise=None)
         if row := estimates.get(column.metric):
@@ -346,6 +351,11 @@ def build_columns(
             rests_on=frozenset(INPUTS[name] for name in list_inputs(of_metric, rubrics)),
             version=next((version for version in frame["candidate_version"].to_list() if version is not None), None),
             better=next((way for way in SIGNS if way in frame["better"]), "high"),
+            unscored={
+                samples.places[sample_id]: reason
+                for sample_id, reason in frame.select("sample_id", "candidate_reason").drop_nulls().iter_rows()
+            },
+            failures=frozenset(frame["candidate_failure"].drop_nulls().to_list()),
         )
 
 
@@ -397,7 +407,7 @@ def describe_column(
         changed=column.changed,
         inputs=changed,
     )
-    return describe_metric(
+    described = describe_metric(
         column.metric,
         column.base,
         column.candidate,
@@ -406,6 +416,10 @@ def describe_column(
         parts=parts,
         better=column.better,
     )
+    is_lost = in_candidate & ~np.isnan(column.base)
+    lost = Counter(reason for place, reason in column.unscored.items() if is_lost[place])
+    failed = {reason: n for reason, n in lost.items() if reason in column.failures}
+    return replace(described, lost=dict(lost.most_common()), n_failed=sum(failed.values()))
 
 
 def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> Clusters:

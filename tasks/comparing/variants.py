@@ -8,6 +8,7 @@ Runs are compared with the first one only: whether two of the others differ is t
 Slices of a metadata column are a second family, over all values, runs and metrics.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,6 +22,7 @@ from evalhouse.tasks.comparing.intervals import Floats
 from evalhouse.tasks.comparing.noise import find_scale
 from evalhouse.tasks.comparing.paired import ROUNDING, Paired, compare_paired, is_sampled
 from evalhouse.tasks.comparing.runs import (
+    MAX_LOST,
     ComparisonError,
     ComparisonSettings,
     check_common,
@@ -75,13 +77,23 @@ class VariantMetric:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Failed:
+    """The number of samples without a score, of the `n_of` that another run scored, with the reasons."""
+
+    n: int
+    n_of: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class VariantComparison:
     """Runs compared with the first of them. `names` are their labels, else the names of variants, or ids where that is
     missing or shared.
 
     `n_samples` counts the samples that each run shares with the first one, `n_comparisons` the differences over which p
     is adjusted. `cluster` is the column that was used, `by` that of the slices. `scores` has by metric the values of
-    `sample_ids` × runs, NaN where unscored.
+    `sample_ids` × runs, NaN where unscored. `failed` has for each run how many samples it failed to score that the
+    first run scored, or one of the others where it is the first; None for a run that failed in few.
     """
 
     runs: tuple[RunRow, ...]
@@ -95,6 +107,7 @@ class VariantComparison:
     warnings: tuple[str, ...] = ()
     sample_ids: tuple[str, ...] = ()
     scores: Mapping[str, Floats]
+    failed: tuple[Failed | None, ...]
 
     def list_found(self, place: int, verdict: str) -> list[VariantMetric]:
         """Return the metrics in which the run at this place, from 1, is better or worse than the first one."""
@@ -102,18 +115,19 @@ class VariantComparison:
 
     @property
     def contenders(self) -> list[int]:
-        """The places of the runs that are better than the first one in some metric, and worse in none."""
-        places = range(1, len(self.runs))
+        """The places of the runs that are better than the first one in some metric, worse in none, and did not fail."""
+        places = [place for place in range(1, len(self.runs)) if self.failed[place] is None]
         return [place for place in places if self.list_found(place, "better") and not self.list_found(place, "worse")]
 
     @property
     def winner(self) -> RunRow | None:
         """The only run that is better than the first one and worse in nothing, or the first one if all others are
-        worse and better in nothing; None if there is no clear winner."""
+        worse and better in nothing; None if there is no clear winner, as where that run failed."""
         if len(self.contenders) == 1:
             return self.runs[self.contenders[0]]
         others = range(1, len(self.runs))
-        if all(self.list_found(place, "worse") and not self.list_found(place, "better") for place in others):
+        are_worse = all(self.list_found(place, "worse") and not self.list_found(place, "better") for place in others)
+        if are_worse and self.failed[0] is None:
             return self.runs[0]
         return None
 
@@ -181,6 +195,8 @@ def compare_variants(
     names = tuple(
         label if label and labels.count(label) == 1 else run.run_id for run, label in zip(runs, labels, strict=True)
     )
+    of_pairs = [pair.fetch("scores").filter(pl.col("metric").is_in(metrics)) for pair in pairs]
+    failed_first = [_find_failed(scores, "candidate", "base") for scores in of_pairs]
     return VariantComparison(
         runs=tuple(runs),
         names=names,
@@ -195,7 +211,24 @@ def compare_variants(
         warnings=tuple(_list_warnings(pairs, names, (len(laid.sample_ids), *counts), nights)),
         sample_ids=tuple(laid.sample_ids),
         scores={of_metric.metric: np.roll(of_metric.values, 1, axis=0).T for of_metric in nights},
+        failed=(
+            max(filter(None, failed_first), key=lambda failed: failed.n, default=None),
+            *(_find_failed(scores, "base", "candidate") for scores in of_pairs),
+        ),
     )
+
+
+def _find_failed(scores: pl.DataFrame, scored: str, failing: str) -> Failed | None:
+    """Return what a side of a pair failed to score that the other side scored, in the metric with the most of it, where
+    that is more than MAX_LOST."""
+    is_lost = pl.col(f"{failing}_failure").is_not_null()
+    known = scores.filter(pl.col(scored).is_not_null() & (pl.col(failing).is_not_null() | is_lost))
+    counts = known.group_by("metric").agg(n=is_lost.sum(), n_of=pl.len(), reasons=pl.col(f"{failing}_failure"))
+    most = counts.filter(pl.col("n") > MAX_LOST * pl.col("n_of")).sort("n", "metric").tail(1).to_dicts()
+    if not most:
+        return None
+    reasons = Counter(reason for reason in most[0]["reasons"] if reason is not None)
+    return Failed(n=most[0]["n"], n_of=most[0]["n_of"], reasons=tuple(reason for reason, _ in reasons.most_common()))
 
 
 def _keep_scored_causes(of_metric: Nights) -> Nights:

@@ -35,8 +35,8 @@ from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.rows.samples import Turn
 
 MAX_TURNS: Final = 100
-"""The most earlier turns of a sample, the last ones before its question. Without a bound a session of all visitors, or a
-long chat, would take time and memory in the square of its turns; a request has room for fewer."""
+"""The most earlier turns of a sample, the last ones before its question. Without a bound a session of all visitors, or
+a long chat, would take time and memory in the square of its turns; a request has room for fewer."""
 _WHOLE: Final = ("messages", "turns", "conversations")
 _TYPED: Final = ("question", "query")
 """Columns whose texts are what people typed, which may itself be a list of messages."""

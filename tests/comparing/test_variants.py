@@ -17,6 +17,7 @@ from ui_house import make_client
 from warehouse_processes import make_warehouse
 from warehouse_runs import lay_warehouse, make_run
 
+from evalhouse.flows.results.baseline import make_decision
 from evalhouse.flows.serving.suite_runs import decide_suite_gate
 from evalhouse.tasks.comparing.intervals import find_mean_interval
 from evalhouse.tasks.comparing.paired import Paired, compare_paired
@@ -75,8 +76,9 @@ def add_run(
         for metric in metrics:
             better = "low" if metric == "hallucination" else "high"
             connection.execute(
-                "insert into scores (run_id, sample_id, metric, value, metric_version, better) "
-                f"select $run_id, 's' || n, $metric, {scores.get(metric, SCORE)}, '1', $better from {numbers}",
+                "insert into scores (run_id, sample_id, metric, value, metric_version, better, unscored_reason) "
+                f"select $run_id, 's' || n, $metric, {scores.get(metric, SCORE)} as found, '1', $better, "
+                f"if(found is null, 'target_failed', null) from {numbers}",
                 {"run_id": name, "metric": metric, "better": better},
             )
         derive(connection, [name], ["scores"])
@@ -357,6 +359,37 @@ def test_p_is_adjusted_over_all_slices(store: Warehouse, ask: Ask) -> None:
     assert fallen["p"] == pytest.approx(2 / 2**6)
     assert fallen["p_adjusted"] > 0.05
     assert {row["verdict"] for row in rows} == {"undecided"}
+
+
+FLAKY = f"if(n < 40, {SCORE} + 0.2, null)"
+
+
+@pytest.mark.parametrize(("flaky", "winner"), [
+    ("bravo", "No clear winner; bravo has no score in 80 of 120 samples that alpha scored (target failed); bravo is "),
+    ("alpha", "No clear winner; alpha has no score in 80 of 120 samples that another run scored (target failed); "),
+])  # fmt: skip
+def test_a_run_that_failed_on_most_samples_is_no_winner(store: Warehouse, ask: Ask, flaky: str, winner: str) -> None:
+    """Only samples that both scored are compared: the ones on which a broken bot answered are often the easy ones."""
+    for name in ("alpha", "bravo", "carol"):
+        add_run(store, name, answer_correctness=FLAKY if name == flaky else SCORE)
+    assert read_sentence(ask, "alpha", "bravo", "carol").startswith(winner)
+
+
+def test_a_night_without_many_scores_is_undecided_and_no_baseline(store: Warehouse, ask: Ask) -> None:
+    add_run(store, "base", metrics=["faithfulness"], metadata=LANGUAGES, faithfulness=GOOD)
+    add_run(store, "night", metrics=["faithfulness"], faithfulness=f"if(n % 4 > 0, null, {GOOD})")
+    limit = ("--max-drop", "faithfulness=0.3")
+    document = ask("gate", "night", "--against", "base", *limit, "--json").document
+    (check,) = document["checks"]
+    assert (check["outcome"], check["reason"]) == ("undecided", "scores_lost")
+    assert check["detail"] == "90 of 120 samples that the baseline scored have no score (target_failed)"
+    assert not make_decision(document, "suite").is_baseline
+    # Of a slice too, where the whole lacks few.
+    add_run(
+        store, "part", metrics=["faithfulness"], metadata=LANGUAGES, faithfulness=f"if(n in (4, 8, 12), null, {GOOD})"
+    )
+    checks = ask("gate", "part", "--against", "base", *limit, "--by", "language", "--json").document["checks"]
+    assert {check["by_value"]: check["reason"] for check in checks} == {None: None, "en": None, "zh": "scores_lost"}
 
 
 def test_a_gate_checks_each_slice_by_the_same_limits(store: Warehouse, ask: Ask) -> None:
