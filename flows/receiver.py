@@ -126,8 +126,8 @@ class SpanKeeper:
         self._open: dict[str, _OpenTrace] = {}
         self._kept_until: dict[str, float] = {}
         self._movers: dict[Table, Mover] = {
-            "spans": Mover(warehouse, "spans", moved=self._count_moved),
-            "span_events": Mover(warehouse, "span_events", moved=self._count_moved),
+            "spans": Mover(warehouse, "spans", moved=self._count_moved, is_lasting=True),
+            "span_events": Mover(warehouse, "span_events", moved=self._count_moved, is_lasting=True),
         }
         folder = find_journal(warehouse.location, "spans") / _WAITING
         self._waiting = Journal(folder)

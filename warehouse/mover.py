@@ -14,9 +14,11 @@ import json
 import logging
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
@@ -38,6 +40,7 @@ _SEGMENT_BYTES = 16_000_000
 _OWNER_LOCK = ".lock"
 _FIRST = "/first-"  # in the key of a batch that has this many rows of a segment
 _SWEPT_S = 1.0
+_LOG_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,13 +231,20 @@ class Mover:
     """Keeps rows of a table; safe to use from several threads. `close` before the process ends.
 
     `failure` is the error that stopped the moving, if one did: rows that are kept afterwards are on disk alone. `moved`
-    is called with each segment whose rows are in the warehouse now.
+    is called with each segment whose rows are in the warehouse now. In a process that runs for months (`is_lasting`) a
+    full disk is logged, and the move tried again.
     """
 
     def __init__(
-        self, warehouse: Warehouse, table: JournalledTable, *, moved: Callable[[Segment], None] = lambda _: None
+        self,
+        warehouse: Warehouse,
+        table: JournalledTable,
+        *,
+        moved: Callable[[Segment], None] = lambda _: None,
+        is_lasting: bool = False,
     ) -> None:
         messages.note_environment()
+        self._is_lasting = is_lasting
         self._warehouse, self._table, self._moved = warehouse, table, moved
         self.journal = Journal(find_journal(warehouse.location, table))
         self._waiting: list[Path] = []
@@ -269,6 +279,7 @@ class Mover:
             self.journal.close()
 
     def _run(self) -> None:
+        log_at = 0.0
         while self.failure is None:
             self._wake.wait(FLUSH_POLICIES[self._table].every_s)
             self._wake.clear()
@@ -279,7 +290,11 @@ class Mover:
             except WarehouseBusy:  # the rows wait for the next turn
                 pass
             except WarehouseError as error:
-                self.failure = error
+                if not (self._is_lasting and isinstance(error, WarehouseUnwritable)):
+                    self.failure = error
+                elif time.monotonic() >= log_at:
+                    logger.warning("rows of %s wait on disk, and are moved when there is room: %s", self._table, error)
+                    log_at = time.monotonic() + _LOG_EVERY_S
             except BaseException as error:  # the run must learn of any error that ends the moving
                 self.failure = error
                 raise
@@ -304,7 +319,12 @@ def take_in_segment(
 
     Raises WarehouseBusy, or WarehouseUnwritable, and then keeps it.
     """
-    refused = _store_rows(warehouse, table, segment.key, segment.rows[n_known:], patience_s=patience_s)
+    rows = segment.rows[n_known:]
+    if table in ("spans", "span_events"):  # of traces that were forgotten while these were in the journal
+        named = warehouse.fetch("spans/forgotten_ones").iter_rows()
+        forgotten = {trace_id: at.replace(tzinfo=UTC).timestamp() * 1e6 for trace_id, at in named}
+        rows = [row for row in rows if int(str(row["received_at"])) > forgotten.get(str(row["trace_id"]), 0.0)]
+    refused = _store_rows(warehouse, table, segment.key, rows, patience_s=patience_s)
     refused += [(line, "not valid JSON") for line in segment.damaged]
     if refused:
         path = warehouse.location.refused_path / table / f"{segment.path.stem}-refused{SEGMENT}"
@@ -388,7 +408,7 @@ def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
         for segment in find_orphans(find_journal(warehouse.location, table)):
             n_known = _count_known(warehouse, segment)
             take_in_segment(warehouse, table, segment, patience_s=patience_s, n_known=n_known)
-            number += len(segment.rows) - n_known
+            number += len(segment.rows)
     return number
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,10 @@ from evalhouse.flows.receiver import TOKEN_VARIABLE, Counts, SpanKeeper, load_re
 from evalhouse.tasks.datasets.otel import read_otlp
 from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.tasks.settings.suite import TraceWindow
+from evalhouse.warehouse import mover
 from evalhouse.warehouse.engine.connection import open_reader
-from evalhouse.warehouse.errors import WarehouseBusy
-from evalhouse.warehouse.mover import find_journal, take_in_orphans
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseUnwritable
+from evalhouse.warehouse.mover import FLUSH_POLICIES, JournalledTable, Segment, find_journal, take_in_orphans
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep.forget import Rule, forget
@@ -248,6 +250,48 @@ def test_full_disk_is_reported_and_the_spans_are_sent_again(tmp_path: Path, monk
         response = house.post(make_request(make_bot_trace()))
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
     assert "No space left" in response.json()["message"]
+
+
+def test_a_disk_that_was_full_for_a_moment_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [WarehouseUnwritable("no room on the disk")] * 2
+    take_in = mover.take_in_segment
+
+    def fail_twice(warehouse: Warehouse, table: JournalledTable, segment: Segment, *, patience_s: float) -> None:
+        if failures:
+            raise failures.pop()
+        take_in(warehouse, table, segment, patience_s=patience_s)
+
+    monkeypatch.setattr(mover, "take_in_segment", fail_twice)
+    every = dict.fromkeys(("spans", "span_events"), 0.05)
+    policies = {table: replace(policy, every_s=every.get(table, 5.0)) for table, policy in FLUSH_POLICIES.items()}
+    monkeypatch.setattr(mover, "FLUSH_POLICIES", policies)
+    with receiving(tmp_path / "w.duckdb") as house:
+        assert house.post(make_request(make_bot_trace())).status_code == 200
+        deadline = time.monotonic() + 60
+        while (failures or house.keeper.n_on_disk) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert house.post(make_request(make_bot_trace(trace=number_trace(2)))).status_code == 200
+    assert len(house.read()) == 6
+    assert caplog.text.count("rows of spans wait on disk, and are moved when there is room: no room on the disk") == 1
+
+
+def test_spans_that_were_in_the_journal_are_forgotten_with_their_trace(tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path / "w.duckdb"))
+    chain, _, model = make_bot_trace()
+    with receiving(tmp_path / "w.duckdb") as house:
+        house.post(make_request([chain]))
+        house.keeper._movers["spans"].flush()
+        house.post(make_request([model, *make_bot_trace(trace=number_trace(2))]))
+        forgotten = forget(warehouse, Rule(words="--sample", sample_id=TRACE))
+        assert forgotten.traces is not None
+        house.keeper._movers["spans"].flush()
+        house.post(make_request([chain]))  # what comes later is new
+    rows = house.read()
+    assert sorted((row["trace_id"], row["span_id"][-1]) for row in rows) == sorted(
+        [(TRACE, chain["spanId"][-1]), *((number_trace(2), str(number)) for number in (1, 2, 3))]
+    )
 
 
 def test_beside_a_reader_spans_are_taken_and_moved_later(tmp_path: Path) -> None:
