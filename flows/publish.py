@@ -38,6 +38,7 @@ _AGAINST: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     "factual_recall": (_LEFT_OUT,),
 }  # fmt: skip
 # The ids of traces, as each tool makes them.
+_OF_ONE_QUESTION: Final = re.compile(r"/\d+\Z")  # after the id of a trace that has several
 _OTEL_ID, _ANY_ID = re.compile("[0-9a-f]{32}"), re.compile(r"\S+")
 _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _REJECTED = re.compile(r'"rejectedLogRecords":\s*+"?[1-9]')
@@ -88,7 +89,10 @@ def read_published(warehouse: Warehouse, run: RunRow, metrics: Sequence[str], ui
         link = f"{ui_url.rstrip('/')}/runs/{run.run_id}/sample?{query}" if ui_url else None
         score_id = str(uuid.uuid5(_SCORES, f"{run.run_id}\n{row['sample_id']}\n{row['metric']}"))
         comment = "\n".join(filter(None, (reason, link))) or None
-        scores.append({**row, "score_id": score_id, "reason": reason, "link": link, "comment": comment})
+        trace_id = _OF_ONE_QUESTION.sub("", row["sample_id"])
+        scores.append(
+            {**row, "trace_id": trace_id, "score_id": score_id, "reason": reason, "link": link, "comment": comment}
+        )
     return scores
 
 
@@ -109,7 +113,7 @@ def _write_otlp(run: RunRow, scores: Sequence[Score]) -> object:
         }
         pairs: list[object] = [{"key": key, "value": {"stringValue": text}} for key, text in texts.items() if text]
         pairs.append({"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": score["value"]}})
-        record = {"eventName": "gen_ai.evaluation.result", "traceId": score["sample_id"], "attributes": pairs}
+        record = {"eventName": "gen_ai.evaluation.result", "traceId": score["trace_id"], "attributes": pairs}
         span = {"spanId": score["span_id"]} if score["span_id"] else {}
         records.append({"timeUnixNano": time_ns, "observedTimeUnixNano": time_ns, **record, **span})
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "evalhouse"}}]}
@@ -120,7 +124,7 @@ def _write_otlp(run: RunRow, scores: Sequence[Score]) -> object:
 def _write_langfuse(run: RunRow, scores: Sequence[Score]) -> object:
     (score,) = scores
     return {
-        "id": score["score_id"], "traceId": score["sample_id"], "name": score["metric"], "value": score["value"],
+        "id": score["score_id"], "traceId": score["trace_id"], "name": score["metric"], "value": score["value"],
         "dataType": "NUMERIC", "comment": score["comment"], "metadata": {"evalhouse_run": run.run_id},
     }  # fmt: skip
 
@@ -129,7 +133,7 @@ def _write_langsmith(run: RunRow, scores: Sequence[Score]) -> object:
     (score,) = scores
     project = {"session_id": score["project_id"]} if score["project_id"] else {}
     return {
-        **project, "id": score["score_id"], "run_id": score["sample_id"], "key": score["metric"],
+        **project, "id": score["score_id"], "run_id": score["trace_id"], "key": score["metric"],
         "score": score["value"], "comment": score["comment"],
         "feedback_source": {"type": "api", "metadata": {"evalhouse_run": run.run_id}},
     }  # fmt: skip

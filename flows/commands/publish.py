@@ -39,7 +39,7 @@ def publish(
     found = find_run(warehouse, run)
     names = list(split_list(metrics) or ())
     all_scores = read_published(warehouse, found, names, ui_url or found.config.get("ui_url"))
-    scores = [score for score in all_scores if RECEIVERS[to].trace_ids.fullmatch(score["sample_id"])]
+    scores = [score for score in all_scores if RECEIVERS[to].trace_ids.fullmatch(score["trace_id"])]
     if not scores:
         ids = (
             f"its ids, such as {all_scores[0]['sample_id']!r}, are not ids of {to}" if all_scores else "it has no score"

@@ -51,12 +51,13 @@ _SPAN_ID: Final = re.compile("[0-9a-f]{16}")  # of OpenTelemetry
 _MAX_NAMED: Final = 3  # traces that are named of those left out for one reason
 _MAX_DOCUMENT: Final = 2**28  # bytes of a file that is one JSON object
 
-Reason = Literal["no_question", "running", "error", "unreadable"]
+Reason = Literal["no_question", "running", "error", "unreadable", "several"]
 REASONS: Final[dict[Reason, str]] = {
     "no_question": "no span has a question that a person asked",
     "running": "still running, or its outermost span is not there",
     "error": "ended with an error and no answer",
     "unreadable": "cannot be read",
+    "several": "several questions, and steps of which it is not known to which they belong",
 }
 
 
@@ -159,6 +160,27 @@ class _Placed:
         return getattr(self.span, name) is not None and all(getattr(span, name) is None for span in outer)
 
 
+def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
+    """Return the spans of a trace, apart for each question where several chains without a span around them answered
+    one: a session, or all that came with one trace id, may be one trace."""
+    by_id = {span.span_id: span for span in spans}
+    tops = [span for span in by_id.values() if span.parent_id is None]
+    asking = [top for top in tops if top.kind == "chain" and top.question and top.answer]
+    if len({top.question for top in asking}) < 2:
+        return [spans]
+    if len(asking) < len(tops):
+        return LeftOut(trace_id=spans[0].trace_id, reason="several")
+    parts: dict[str, list[Span]] = {top.span_id: [] for top in sorted(asking, key=lambda top: top.started_at or 0.0)}
+    for span in by_id.values():
+        outer, n_around = span, 0
+        while outer.parent_id in by_id and n_around < _MAX_DEPTH:
+            outer, n_around = by_id[outer.parent_id], n_around + 1
+        if outer.span_id not in parts:
+            return LeftOut(trace_id=span.trace_id, reason="several")
+        parts[outer.span_id].append(span)
+    return list(parts.values())
+
+
 def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     """Return a trace as a row of a dataset, with our column names; or why it is left out."""
     by_id = {span.span_id: span for span in spans}  # a span that came twice once
@@ -251,6 +273,24 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     return row
 
 
+def _make_rows(items: Sequence[Item]) -> list[dict[str, Any] | LeftOut]:
+    """Return the rows of a trace: one, or one for each of several questions."""
+    unreadable = next((item for item in items if isinstance(item, LeftOut)), None)
+    if unreadable is not None:
+        return [unreadable]
+    try:
+        parts = split_by_question(join_logged(item for item in items if not isinstance(item, LeftOut)))
+        if isinstance(parts, LeftOut):
+            return [parts]
+        rows = [make_row(spans) for spans in parts]
+    except UNREADABLE as error:
+        return [_leave_out(items[0].trace_id, error)]
+    for place, row in enumerate(rows, start=1):
+        if len(rows) > 1 and not isinstance(row, LeftOut):
+            row["id"] += f"/{place}"
+    return rows
+
+
 def join_sessions(rows: Iterable[tuple[dict[str, Any], bool]]) -> Iterator[dict[str, Any]]:
     """Yield rows with the earlier turns of their session; the rows of a session follow each other in order of time.
 
@@ -294,14 +334,15 @@ class Tally:
         self.n_spans = self.n_traces = self.n_samples = self.n_unplaced = 0
         self.left_out, self._n = {}, Counter()
 
-    def count(self, n_spans: int, row: object) -> None:
+    def count(self, n_spans: int, rows: Iterable[object]) -> None:
         """Count a trace, and what it became."""
         self.n_spans += n_spans
         self.n_traces += 1
-        if isinstance(row, LeftOut):
-            self._note(row)
-        else:
-            self.n_samples += 1
+        for row in rows:
+            if isinstance(row, LeftOut):
+                self._note(row)
+            else:
+                self.n_samples += 1
 
     def leave_out(self, row: RawRow, problem: str) -> None:
         """Count a trace that became a sample as left out: for a problem of its row."""
@@ -388,20 +429,16 @@ def make_samples(traces: Iterable[tuple[list[Item], bool]], tally: Tally, *, are
         tally.begin()
         of_sessions = []
         for items, is_earlier in traces:
-            row: dict[str, Any] | LeftOut | None = next((item for item in items if isinstance(item, LeftOut)), None)
-            if row is None:
-                try:
-                    row = make_row(join_logged(item for item in items if not isinstance(item, LeftOut)))
-                except UNREADABLE as error:
-                    row = _leave_out(items[0].trace_id, error)
+            rows = _make_rows(items)
             if not is_earlier:
-                tally.count(sum(not isinstance(item, Logged) for item in items), row)
-            if isinstance(row, LeftOut):
-                continue
-            if are_in_order or "conversation_id" not in row:
-                yield row, is_earlier
-            else:
-                of_sessions.append((row, is_earlier))
+                tally.count(sum(not isinstance(item, Logged) for item in items), rows)
+            for row in rows:
+                if isinstance(row, LeftOut):
+                    continue
+                if are_in_order or "conversation_id" not in row:
+                    yield row, is_earlier
+                else:
+                    of_sessions.append((row, is_earlier))
         yield from sorted(of_sessions, key=lambda row: (row[0]["conversation_id"], row[0].get("asked_at", 0.0)))
 
     for number, row in enumerate(join_sessions(make_rows()), start=1):

@@ -271,6 +271,26 @@ def test_messages_that_were_given_hold_no_answer_and_no_context_of_a_bot(tmp_pat
             assert (sample.question, sample.answer, sample.contexts) == ("Is it open?", ANSWER, None)
 
 
+def test_several_questions_of_one_trace_are_several_samples(tmp_path: Path) -> None:
+    """A session may be one trace, and so is all that comes with one trace id."""
+    first = make_bot_trace()
+    second = [
+        {**span, "spanId": f"{number:016x}", **({"parentSpanId": f"{9:016x}"} if span["parentSpanId"] else {})}
+        for number, span in zip(
+            (7, 8, 9), make_bot_trace(question="And back?", answer="At six.", at_s=60.0), strict=True
+        )
+    ]
+    samples, _ = read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request([*second, *first])]), "otel")
+    assert [(sample.sample_id, sample.question, sample.answer) for sample in samples] == [
+        (f"{TRACE}/1", QUESTION, ANSWER), (f"{TRACE}/2", "And back?", "At six."),
+    ]  # fmt: skip
+    assert [sample.contexts for sample in samples] == [TEXTS, TEXTS]
+    assert [sample.metadata["n_spans"] for sample in samples] == [3, 3]
+    alone = make_span(5, {"openinference.span.kind": "RETRIEVER", "input.value": QUESTION})
+    with pytest.raises(DatasetError, match="1 several questions, and steps of which it is not known to which they"):
+        read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request([*second, *first, alone])]), "otel")
+
+
 _DEEP: Any = {}
 for _ in range(900):
     _DEEP = {"a": _DEEP}
