@@ -51,7 +51,14 @@ from evalhouse.flows.results.output import (
     write_count,
     write_dollars,
 )
-from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, list_shortfalls, show_run, write_next
+from evalhouse.flows.run.outcome import (
+    RunOutcome,
+    SuiteOutcome,
+    apart_from_user_code,
+    list_shortfalls,
+    show_run,
+    write_next,
+)
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.judge.protocol import LEXICAL, parse_judges
@@ -484,13 +491,14 @@ def rescore(
         _plan_rescoring(warehouse, run, split_list(metrics) or (), metric_files, parameters)
         for run in {run.run_id: run for run in runs}.values()
     ]
-    for rescoring in rescorings:
-        run_id = rescoring.run.run_id
-        score_run(warehouse, run_id, rescoring.metrics, rescoring.settings.metric_settings)
-        # A metric whose file is gone keeps the scores it has, so it stays one of the run's.
-        unchanged = [name for name in rescoring.run.metrics if name in rescoring.left_out]
-        names = [*(metric.name for metric in rescoring.metrics), *unchanged]
-        update_run(warehouse, run_id, metrics=names, config=rescoring.settings.model_dump(mode="json"))
+    with apart_from_user_code():  # of metrics
+        for rescoring in rescorings:
+            run_id = rescoring.run.run_id
+            score_run(warehouse, run_id, rescoring.metrics, rescoring.settings.metric_settings)
+            # A metric whose file is gone keeps the scores it has, so it stays one of the run's.
+            unchanged = [name for name in rescoring.run.metrics if name in rescoring.left_out]
+            names = [*(metric.name for metric in rescoring.metrics), *unchanged]
+            update_run(warehouse, run_id, metrics=names, config=rescoring.settings.model_dump(mode="json"))
     if as_json:
         print_json(
             [

@@ -45,7 +45,9 @@ class Baseline:
 def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, nights: Sequence[Night]) -> Baseline:
     """Find the baseline that `against` names for this run; `nights` are the earlier good runs (`list_nights`)."""
     if against in (PASSED, MEAN_OF_PASSED):
-        good = [night for night in nights if night.is_baseline][-(k if against == MEAN_OF_PASSED else 1) :]
+        # A run of all samples is not compared with a trial of a few.
+        good = [night for night in nights if night.is_baseline and not is_part(night.run, run)]
+        good = good[-(k if against == MEAN_OF_PASSED else 1) :]
         accepted = next((night.accepted for night in good if night.accepted), None)
         missing = None
         if not good:
@@ -68,6 +70,15 @@ def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, ni
         return Baseline(against=against, missing=message)
     acceptances = list_acceptances(warehouse, base.run_id)
     return Baseline(against=against, runs=(base,), accepted=acceptances[-1] if acceptances else None)
+
+
+def is_part(run: RunRow, other: RunRow) -> bool:
+    """Return whether a run was limited to fewer samples than another one."""
+    for name in ("limit", "sample_budget"):
+        mine, theirs = run.config.get(name), other.config.get(name)
+        if mine is not None and (theirs is None or theirs > mine):
+            return True
+    return False
 
 
 def name_series(run: RunRow) -> str:

@@ -54,7 +54,7 @@ def show_run(notice: str | None = None) -> Iterator[Watch]:
             yield
 
     try:
-        with _apart_from_user_code():
+        with apart_from_user_code():
             yield watch
     except KeyboardInterrupt:
         # A Ctrl-C during a run is its outcome; this one came before the run was stored.
@@ -66,7 +66,7 @@ def show_run(notice: str | None = None) -> Iterator[Watch]:
 
 
 @contextmanager
-def _apart_from_user_code() -> Iterator[None]:
+def apart_from_user_code() -> Iterator[None]:
     """Send what a user's bot or judge prints to standard error, and return to this folder if it changes that.
 
     Standard output has the result alone, also when a library or a child process of theirs prints.

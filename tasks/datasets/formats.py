@@ -392,8 +392,8 @@ def _parse_json(file: DataFile, *, many: bool = False) -> Iterator[JsonEvent]:
             has_nan = re.search(rb"\bNaN\b|\bInfinity\b", chunk)
             hint = " (NaN is not valid JSON: write null)" if has_nan else ""
             raise ReadingStopped(None, "broken_json", f"broken JSON on line {line:,}: {text}{hint}") from error
-        except SystemError as error:  # which the parser raises for a number that Python does not read
-            text = f"broken JSON on line {line:,}: a number with thousands of digits"
+        except (SystemError, ArithmeticError) as error:  # from the parser, for a number that Python does not read
+            text = f"broken JSON on line {line:,}: a number with thousands of digits, or beyond all numbers"
             raise ReadingStopped(None, "broken_json", text) from error
 
 

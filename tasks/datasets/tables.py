@@ -173,7 +173,11 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
                 part.validate(full=True)
                 try:
                     # Polars panics at these, which prints a hundred lines.
-                    for name, array in zip(names, part.columns, strict=True):
+                    for place, (name, array) in enumerate(zip(names, part.columns, strict=True)):
+                        if pa.types.is_timestamp(array.type) and (array.type.tz or "")[:1] in ("+", "-"):
+                            # As pandas writes a fixed offset, which Polars does not know.
+                            utc = array.cast(pa.timestamp(array.type.unit, "UTC"))
+                            part = part.set_column(place, name, utc)
                         if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
                             ends = pc.min_max(array.cast(pa.timestamp("s"), safe=False)).values()
                             if any(end.is_valid and not _FIRST_S <= end.value <= _LAST_S for end in ends):

@@ -392,6 +392,23 @@ def test_a_night_without_many_scores_is_undecided_and_no_baseline(store: Warehou
     assert {check["by_value"]: check["reason"] for check in checks} == {None: None, "en": None, "zh": "scores_lost"}
 
 
+def test_a_trial_of_a_few_samples_is_no_baseline_of_all(store: Warehouse) -> None:
+    gate = {"max_drop": {"faithfulness": 0.3}}
+    nights = [
+        add_night(store, "first", 0, GOOD, gate=gate, limit=None),
+        add_night(store, "trial", 1, GOOD, gate=gate, limit=3),
+        add_night(store, "later", 2, GOOD, gate=gate, limit=None),
+        add_night(store, "uno", 3, GOOD, gate=gate, limit=3),
+    ]
+    against = []
+    for night in nights:
+        document = decide_suite_gate(store, night)
+        assert document is not None
+        assert document["outcome"] == "passed"
+        against.append(document["baseline"]["run_ids"])
+    assert against == [[], ["first"], ["first"], ["later"]]
+
+
 def test_a_gate_checks_each_slice_by_the_same_limits(store: Warehouse, ask: Ask) -> None:
     add_night(store, "base", 0, GOOD)
     add_night(store, "night", 1, ZH_FELL)

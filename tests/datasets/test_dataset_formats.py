@@ -272,6 +272,14 @@ def test_times_that_python_does_not_have_are_refused(tmp_path: Path, values: pa.
     assert f"rows 1 to 1 hold a value that cannot be read: {why}" in str(refuse(path))
 
 
+def test_a_time_with_a_fixed_offset_is_one_in_utc(tmp_path: Path) -> None:
+    path = tmp_path / "qa.parquet"
+    table = pa.table({"question": ["q"], "at": pa.array([0], pa.timestamp("us", "+05:30")), "n": [1]})
+    pq.write_table(table, path)
+    [sample] = read_all(path)
+    assert sample.metadata == {"at": "1970-01-01T00:00:00+00:00", "n": 1}
+
+
 def test_text_that_is_not_utf8_is_refused_in_a_parquet_file(tmp_path: Path) -> None:
     path = tmp_path / "qa.parquet"
     unchecked = pa.StringArray.from_buffers(1, *pa.array([b"q\xff"], pa.binary()).buffers()[1:])

@@ -207,8 +207,8 @@ CASES = {
         "record a cell for each column, and a quote inside a quoted cell is doubled"),
     "a number of thousands of digits": Case(
         "long.json", lambda path: path.write_text(f'[{{"question": "q", "answer": {"9" * 5000}}}]'),
-        message="{path}: broken JSON on line 1: a number with thousands of digits; JSON has double quotes and no comma "
-        "after the last member; fix or remove what is broken"),
+        message="{path}: broken JSON on line 1: a number with thousands of digits, or beyond all numbers; JSON has "
+        "double quotes and no comma after the last member; fix or remove what is broken"),
     "columns of different lengths": Case(
         "torn.json", write_json({"question": [TIDE, KEEPER], "answer": [SIX]}),
         message="{path}: columns of different lengths: question 2, answer 1; each column has a different name, each "
