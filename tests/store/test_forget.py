@@ -13,7 +13,8 @@ from cli_house import HOSTILE_ID, ROWS, House, store_all, write_metric
 from cli_process import Finished
 from history_nights import Size, write_nights
 from kept_open import let_go
-from warehouse_processes import count_rows, run_script
+from warehouse_processes import count_rows, make_warehouse, run_script
+from warehouse_runs import make_run
 
 from evalhouse.tasks.comparing.runs import ComparisonSettings, compare_runs
 from evalhouse.tasks.reviews.export import ExportRequest, plan_export
@@ -21,8 +22,9 @@ from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.calls import find_replies
+from evalhouse.warehouse.rows.gates import Decision, record_decision
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import find_forgotten, find_run, hash_text, list_runs, parse_mark
+from evalhouse.warehouse.rows.runs import find_forgotten, find_run, hash_text, insert_run, list_runs, parse_mark
 from evalhouse.warehouse.rows.samples import Staging, fetch_samples_between, take_in_samples
 from evalhouse.warehouse.store import Warehouse, build_frame
 from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse
@@ -383,6 +385,25 @@ def test_young_or_running_runs_are_left_out(house: House, filled: Warehouse) -> 
     assert find_forgotten(filled, house.run_id) is None
     # A run whose process died no longer runs.
     assert forget(filled, _name_run(house.run_id)).run_ids == (house.run_id,)
+
+
+def test_the_baseline_of_a_suite_keeps_its_scores_however_old(tmp_path: Path) -> None:
+    """Otherwise a gate that failed every night would pass once its baseline is too old."""
+    warehouse = make_warehouse(tmp_path)
+    for minute, (name, passed) in enumerate({"old": True, "level": True, "bad": False}.items()):
+        insert_run(warehouse, make_run(name, suite="s", minute=minute))
+        decision = Decision(
+            run_id=name, origin="suite", outcome="passed" if passed else "failed", is_baseline=passed, undecided="pass",
+            against="passed", base_run_ids=[], checks=[],
+        )  # fmt: skip
+        record_decision(warehouse, decision)
+        sample = {"run_id": name, "sample_id": "a", "input_hash": "1", "ordinal": 1}
+        warehouse.append_rows(name, name, {"run_samples": [sample]})
+    later = datetime(2030, 1, 1)
+    assert forget(warehouse, Rule(words="w", before=later, with_scores=True), dry_run=True).run_ids == ("bad", "old")
+    assert forget(warehouse, Rule(words="w", before=later), dry_run=True).run_ids == ("bad", "level", "old")
+    named = Rule(words="w", run_ids=("level",), with_scores=True)
+    assert forget(warehouse, named, dry_run=True).run_ids == ("level",)
 
 
 def test_rows_that_their_table_refused_are_forgotten_too(house: House, filled: Warehouse) -> None:

@@ -1,10 +1,32 @@
 -- One row per run of which samples are to be forgotten that are not yet: runs that fit the rule, and their noise runs.
-with fitting as (
+-- The run that the next one of a suite is compared with keeps its scores, however old it is.
+with good as (
+    select run_id, null::timestamp as accepted_at
+    from gate_decisions
+    where origin = 'suite'
+    group by run_id
+    having arg_max(is_baseline and outcome = 'passed', decided_at)
+    union all
+    select run_id, max(accepted_at) from gate_acceptances group by run_id
+),
+
+baselines as (
+    select arg_max(runs.run_id, (coalesce(good.accepted_at, runs.started_at), runs.run_id)) as run_id
+    from runs
+    inner join good using (run_id)
+    where runs.suite is not null
+    group by runs.suite
+),
+
+fitting as (
     select run_id
     from runs
     where run_id in (select unnest($run_ids::varchar[]))
         -- A test set is not a night: it is forgotten by its name.
-        or ($before is not null and started_at < $before and ($suite is null or suite = $suite) and kind <> 'testset')
+        or (
+            $before is not null and started_at < $before and ($suite is null or suite = $suite) and kind <> 'testset'
+            and not ($with_scores and run_id in (select run_id from baselines))
+        )
 ),
 
 chosen as (
