@@ -181,7 +181,7 @@ class EndpointLimit:
         self._closed_by: FatalJudgeError | JudgeFailed | None = None
         # Replies, for the time-out.
         self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
-        self._n_answered, self._last_answer_at, self._slowest_s = 0, -math.inf, 0.0
+        self._n_answered, self._last_answer_at, self.slowest_s = 0, -math.inf, 0.0
         self._silent_since = math.inf  # the start of the first late request after the last reply
         # The wait that the endpoint asks for.
         self._nothing_since: float | None = None
@@ -250,7 +250,7 @@ class EndpointLimit:
         many. `exceeded_s` were not enough for the same question before.
         """
         now, capacity = read_clock(), self.capacity
-        self._slowest_s = max(self._slowest_s, exceeded_s, now - max(slot.started_at, self._last_answer_at))
+        self.slowest_s = max(self.slowest_s, exceeded_s, now - max(slot.started_at, self._last_answer_at))
         self._n_answered += 1
         self._last_answer_at = now
         self._nothing_since, self._silent_since = None, math.inf
@@ -309,7 +309,7 @@ class EndpointLimit:
     def find_timeout(self, n_late: int) -> float:
         """Return the seconds for a question whose reply was late so many times."""
         doublings = n_late if self._n_answered else min(n_late, _MAX_DOUBLINGS_UNANSWERED)
-        allowed_s = max(self._timeout_s, _SLOWEST_FACTOR * self._slowest_s) * 2.0**doublings
+        allowed_s = max(self._timeout_s, _SLOWEST_FACTOR * self.slowest_s) * 2.0**doublings
         return max(self._timeout_s, min(MAX_TIMEOUT_S, allowed_s))
 
     @contextmanager

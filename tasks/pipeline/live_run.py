@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 Source = Literal["answer", "ground_truth"]
 OTHER_LANGUAGE: Final = "language_not_supported"
 """The reason why the lexical judge gives no verdicts on a sample."""
+_LONGEST_DRAIN_S: Final = 20.0  # services are often given thirty seconds to stop
 ID_PREFIXES: dict[Source, str] = {"answer": "A", "ground_truth": "G"}
 
 
@@ -368,7 +369,13 @@ class LiveRun:
         return shard
 
     def stop(self, error: FatalJudgeError, *, drain_s: float) -> None:
-        """Ask nothing more; requests in flight may still finish within `drain_s` seconds."""
+        """Ask nothing more; requests in flight may still finish within `drain_s` seconds.
+
+        Where a person or a service stops the run, replies that have taken longer so far have as long: each is paid.
+        """
+        if isinstance(error, RunCancelled):
+            slowest_s = max((asker.limit.slowest_s for asker in self.askers), default=0.0)
+            drain_s = max(drain_s, min(_LONGEST_DRAIN_S, 2 * slowest_s)) if drain_s else drain_s
         for asker in self.askers:
             asker.stop(error, drain_s=drain_s)
 

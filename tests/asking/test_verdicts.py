@@ -633,6 +633,18 @@ async def test_stop_sends_nothing_new_and_ends_all_waits(tmp_path: Path) -> None
     assert [call["status"] for call in read_calls(tmp_path)].count("ok") == 20 - len(errors)
 
 
+@pytest.mark.parametrize("drain_s", [0.0, 0.01])
+async def test_a_stop_waits_as_long_as_replies_have_taken(tmp_path: Path, drain_s: float) -> None:
+    """The provider bills a request that is in flight, and a resumed run would pay for it again."""
+    judge = ScriptedJudge(lambda _: GOOD, latency_s=0.5)
+    async with lay_out_run(tmp_path, make_settings(concurrency=2), judge=judge) as live_run:
+        tasks = [asyncio.create_task(live_run.asker.ask(make_question(n), read_statements)) for n in range(8)]
+        await asyncio.sleep(0.75)  # two have replied, and two are in flight
+        live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=drain_s)
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert [call["status"] for call in read_calls(tmp_path)].count("ok") == (4 if drain_s else 2)
+
+
 async def test_a_full_disk_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(28, "No space left on device")
