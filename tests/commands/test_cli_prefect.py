@@ -127,7 +127,7 @@ def test_doctor_finds_the_server(served: Served) -> None:
 
 
 @pytest.mark.parametrize(("more", "status", "message"), [
-    ("[gate.min]\nfactual_recall = 1.5\n", 1, "gate failed: 1 failed, 0 undecided, 0 passed: factual_recall: mean at"),
+    ("[gate.max]\nfactual_recall = 0.0\n", 1, "gate failed: 1 failed, 0 undecided, 0 passed: factual_recall: mean at"),
     ('[target]\nurl = "http://127.0.0.1:9/ask"\nattempts = 1\n', 3, ""),
     ("[gate.min]\nfactual_recall = 0\n", 0, None),
 ], ids=["a gate that failed", "an application that does not answer", "a gate that passed"])  # fmt: skip

@@ -64,6 +64,10 @@ def _list_wrong(warehouse: Warehouse) -> list[str]:
     return [finding.what for finding in check_warehouse(warehouse) if finding.verdict == "wrong"]
 
 
+_DERIVED = ("stored_scores", "stored_causes", "stored_costs")
+"""The rows that each warehouse makes of its others: means without them are missing on every page."""
+
+
 def _assert_same_rows(one: Path, other: Path, tables: Iterable[str]) -> None:
     """Two plain files have the same rows in these tables."""
     let_go()  # DuckDB attaches no file that this process has open
@@ -148,7 +152,7 @@ def test_moving_into_a_lake_and_back_keeps_every_row(filled: Warehouse, lake: Wa
     back = make_warehouse(tmp_path / "back")
     assert move_warehouse(lake, back, lambda *_: None) == counts
     assert sum(counts.values()) > 100
-    _assert_same_rows(filled.location.path, back.location.path, counts)
+    _assert_same_rows(filled.location.path, back.location.path, [*counts, *_DERIVED])
 
 
 def test_interrupted_move_resumes(filled: Warehouse, tmp_path: Path) -> None:
@@ -164,6 +168,7 @@ def test_interrupted_move_resumes(filled: Warehouse, tmp_path: Path) -> None:
     counts = move_warehouse(filled, other, lambda *_: None)
     assert other.read("select count(*) from llm_calls").item() == half == counts["llm_calls"]
     assert other.read("select count(*) from runs").item() == counts["runs"] == 2
+    _assert_same_rows(filled.location.path, other.location.path, [*counts, *_DERIVED])
 
 
 def test_a_move_refuses_a_place_that_holds_something_else(filled: Warehouse, tmp_path: Path, ask: Ask) -> None:

@@ -32,13 +32,14 @@ from evalhouse.warehouse.errors import WarehouseError, WarehouseUnwritable
 from evalhouse.warehouse.mover import JournalledTable, Segment, copy_segments, list_segments, take_in_orphans
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import now_utc
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, cut_by_bytes
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, cut_by_bytes, derive
 from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, copy_database
 
 _COPY: Final = "fresh"
 _BYTES_AT_ONCE: Final = 16_000_000
 _FEWEST_ROWS, _MOST_ROWS, _LAKE_ROWS = 16, 20_000, 4_000
 _ROWS_PER_COMMIT: Final = 200_000
+_RUNS_PER_COMMIT: Final = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +210,13 @@ def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, 
             )
         counts[table] = sum(n_rows for n_rows, _ in sums.values())
         report(table, counts[table])
+    # The target has its own rows of what follows from the others, such as means.
+    ended = target.read(
+        "select run_id from runs anti join stored_scores using (run_id) where status <> 'running' order by run_id"
+    )
+    for run_ids in ended.iter_slices(_RUNS_PER_COMMIT):
+        with target.writing(patience_s=FLUSH_PATIENCE_S) as writing:
+            derive(writing, run_ids["run_id"].to_list())
     return counts
 
 
