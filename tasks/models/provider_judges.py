@@ -539,19 +539,30 @@ class AnthropicBatches:
         return describe_lost(provider_id)
 
     async def fetch(self, provider_id: str) -> AsyncIterator[BatchLine]:
-        """Yield the results; none for a batch whose results were deleted."""
+        """Yield the results; none for a batch whose results were deleted, and an invalid line counts as not asked."""
         with self._translated(ignored=(404,)):
             batch = await self._client.messages.batches.retrieve(provider_id)
             if batch.results_url is None:
                 return
-            async for line in await self._client.messages.batches.results(provider_id, timeout=_TRANSFER_S):
-                status, body, result = None, b"", line.result
-                if result.type == "succeeded":
-                    status, body = 200, result.message.model_dump_json().encode()
-                elif result.type == "errored":
-                    status = _STATUSES.get(result.error.error.type, 500)
-                    body = result.error.model_dump_json().encode()
-                yield BatchLine(custom_id=line.custom_id, status=status, body=body)
+            results = await self._client.messages.batches.results(provider_id, timeout=_TRANSFER_S)
+            # The client's own reader ends at the first invalid line.
+            if "html" in results.http_response.headers.get("content-type", ""):
+                raise ValueError("the results of the batch are an HTML page")
+            async for text in results.http_response.aiter_lines():
+                try:
+                    row: Any = orjson.loads(text)
+                    custom_id, result = str(row["custom_id"]), row["result"]
+                    status, body = None, b""
+                    if result["type"] == "succeeded":
+                        status, body = 200, orjson.dumps({**result["message"]})
+                    elif result["type"] == "errored":
+                        status, body = (
+                            _STATUSES.get(result["error"]["error"]["type"], 500),
+                            orjson.dumps(result["error"]),
+                        )
+                except (orjson.JSONDecodeError, LookupError, TypeError):
+                    continue
+                yield BatchLine(custom_id=custom_id, status=status, body=body)
 
     async def cancel(self, provider_id: str) -> None:
         """End a batch soon; one that is over stays unchanged."""

@@ -335,6 +335,20 @@ async def test_anthropic_takes_a_night_in_message_batches(
     assert sum(bool(call["cached_tokens"]) for call in calls) >= len(calls) - N_SAMPLES - 2 * 4 - 1
 
 
+async def test_an_invalid_line_of_anthropics_results_is_asked_again_and_no_other(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", endpoint.root_url)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+    settings = make_settings(batch=True, judge="anthropic:claude-test")
+    endpoint.trouble = Trouble(damaged=1)
+    async with lay_out_run(tmp_path, settings, judge=make_judge(settings)) as live_run:
+        add_batch_queue(live_run.asker, settings, "run-1", live_run.warehouse)
+        works = await judge_samples(live_run, [make_sample(number) for number in range(1, N_SAMPLES + 1)])
+    assert not [why for work in works for why in read_outcomes(work).values() if why]
+    assert (endpoint.trouble.damaged, endpoint.paid_twice) == (0, [])
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of models that end some day
 @pytest.mark.parametrize("model", ["claude-haiku-4-5", "claude-sonnet-4-5", "claude-opus-4-1"])
 async def test_requests_of_models_with_long_replies_are_written(monkeypatch: pytest.MonkeyPatch, model: str) -> None:

@@ -164,6 +164,7 @@ class Trouble:
     unreachable: int = 0  # so many looks are answered 503
     garbled: int = 0  # so many looks are answered by a proxy's page
     cut_results: int = 0  # so many downloads break off in the middle
+    damaged: int = 0  # so many downloads begin with an invalid line
 
 
 @dataclass(kw_only=True)
@@ -490,7 +491,11 @@ class Endpoint(HttpThread):
                 return self._look_at_batch(batch_id)
             case ("GET", "messages", "batches", batch_id, "results"):
                 made = self.batches[batch_id]
-                return await self._give(request, b"\n".join([*made.answered, *made.failed]) + b"\n")
+                lines = [*made.answered, *made.failed]
+                if self.trouble.damaged:
+                    self.trouble.damaged -= 1
+                    lines[0] = b"{oops"
+                return await self._give(request, b"\n".join(lines) + b"\n")
             case ("POST", "batches", batch_id, "cancel") | ("POST", "messages", "batches", batch_id, "cancel"):
                 made = self.batches[batch_id]
                 if made.status in ("validating", "in_progress"):
