@@ -124,9 +124,7 @@ def write_headline(against: Against) -> Headline:
             clauses.append(f"no score differs from {called}")
     if partly_lost := [compared for compared in comparison.metrics if compared.is_partly_failed]:
         most = max(partly_lost, key=lambda compared: compared.n_lost)
-        reasons = ", ".join(
-            reason.replace("_", " ") for reason in sorted(most.lost, key=lambda name: -most.lost[name])[:2]
-        )
+        reasons = ", ".join(reason.replace("_", " ") for reason in list(most.lost)[:2])
         of_all = write_count(most.n_lost + most.paired.n, "sample")
         clauses.insert(0, f"{most.n_lost:,} of {of_all} that {called} scored have no score now ({reasons})")
     clauses += against.slices

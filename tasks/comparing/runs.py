@@ -418,8 +418,8 @@ def describe_column(
     )
     is_lost = in_candidate & ~np.isnan(column.base)
     lost = Counter(reason for place, reason in column.unscored.items() if is_lost[place])
-    failed = {reason: n for reason, n in lost.items() if reason in column.failures}
-    return replace(described, lost=dict(lost.most_common()), n_failed=sum(failed.values()))
+    n_failed = sum(n for reason, n in lost.items() if reason in column.failures)
+    return replace(described, lost=dict(lost.most_common()), n_failed=n_failed)
 
 
 def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> Clusters:

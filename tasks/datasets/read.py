@@ -327,6 +327,12 @@ def read_samples(
 
     def read() -> Iterator[list[SampleRow]]:
         n_rows, nothing = 0, "no rows"
+        of_row: list[str] = []  # what a row is left out for, where a format may leave rows out
+
+        def note(row: int | None, kind: ProblemKind, text: str) -> None:
+            of_row.append(text)
+
+        complain = problems.add if opened.leave_out is None else note
         first_rows: dict[str, int] = {}  # of each id: the one thing whose memory grows with the file
         try:
             for raw_rows in _batch(read_rows(), batch_size):
@@ -335,17 +341,9 @@ def read_samples(
                 samples = []
                 for raw in raw_rows:
                     n_rows += 1
-                    of_row: list[str] = []
-
-                    def note(row: int | None, kind: ProblemKind, text: str, of_row: list[str] = of_row) -> None:
-                        of_row.append(text)
-
+                    of_row.clear()
                     sample = normalise_row(
-                        raw,
-                        ordinal=n_rows,
-                        columns=columns,
-                        complain=problems.add if opened.leave_out is None else note,
-                        judge_thoughts=judge_thoughts,
+                        raw, ordinal=n_rows, columns=columns, complain=complain, judge_thoughts=judge_thoughts
                     )
                     if opened.leave_out is not None and of_row:
                         opened.leave_out(raw, of_row[0])

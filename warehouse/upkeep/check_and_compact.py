@@ -57,11 +57,11 @@ def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
         f"{column}s": " union ".join(f"select {column} from {table}" for table in tables)
         for column, tables in (("run_id", VERDICT_TABLES), ("call_id", [table.name for table in steps.VERDICT_TABLES]))
     }
+    sql = read_query("upkeep/faults").format_map(ids)
     for _ in range(_ROUNDS):
         # A run stores verdicts while their calls are in its journal. It may add some while this is read.
         called = [row["call_id"] for segment in list_segments(location)["llm_calls"] for row in segment.rows]
         journalled = pl.DataFrame({"call_id": called}, schema={"call_id": pl.String})
-        sql = read_query("upkeep/faults").format_map(ids)
         faults = warehouse.read(sql, frames={"journalled": journalled}).to_dicts()
         if not any(row["n"] for row in faults) or journalled.is_empty():
             break
