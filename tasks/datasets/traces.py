@@ -161,24 +161,37 @@ class _Placed:
 
 
 def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
-    """Return the spans of a trace, apart for each question where several chains without a span around them answered
-    one: a session, or all that came with one trace id, may be one trace."""
+    """Return the spans of a trace, apart for each question where several chains without a question around them answered
+    one: a session, or all that came with one trace id, may be one trace.
+
+    Below a span without question and answer, such as a web server's, chains may be steps for one question. There they
+    are apart only where each has retrieved its own documents.
+    """
     by_id = {span.span_id: span for span in spans}
     tops = [span for span in by_id.values() if span.parent_id is None]
+    around: dict[str, Span] = {}
+    while len(tops) == 1 and tops[0].question is None and tops[0].answer is None and tops[0].ended_at is not None:
+        around[tops[0].span_id] = tops[0]
+        tops = [span for span in by_id.values() if span.parent_id == tops[0].span_id and span.span_id not in around]
     asking = [top for top in tops if top.kind == "chain" and top.question and top.answer]
     if len({top.question for top in asking}) < 2:
         return [spans]
-    if len(asking) < len(tops):
-        return LeftOut(trace_id=spans[0].trace_id, reason="several")
     parts: dict[str, list[Span]] = {top.span_id: [] for top in sorted(asking, key=lambda top: top.started_at or 0.0)}
+    others = len(asking) < len(tops)
     for span in by_id.values():
         outer, n_around = span, 0
-        while outer.parent_id in by_id and n_around < _MAX_DEPTH:
+        while outer.parent_id in by_id and outer.span_id not in parts and n_around < _MAX_DEPTH:
             outer, n_around = by_id[outer.parent_id], n_around + 1
-        if outer.span_id not in parts:
-            return LeftOut(trace_id=span.trace_id, reason="several")
-        parts[outer.span_id].append(span)
-    return list(parts.values())
+        if outer.span_id in parts:
+            parts[outer.span_id].append(span)
+        elif span.span_id not in around:
+            others = True
+    if not around:
+        return LeftOut(trace_id=spans[0].trace_id, reason="several") if others else list(parts.values())
+    if others or not all(any(span.documents is not None for span in part) for part in parts.values()):
+        return [spans]
+    session = next((span.session for span in around.values() if span.session), None)
+    return [[replace(span, session=span.session or session) for span in part] for part in parts.values()]
 
 
 def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:

@@ -286,6 +286,16 @@ def test_several_questions_of_one_trace_are_several_samples(tmp_path: Path) -> N
     ]  # fmt: skip
     assert [sample.contexts for sample in samples] == [TEXTS, TEXTS]
     assert [sample.metadata["n_spans"] for sample in samples] == [3, 3]
+    # Below the span of a web server: steps of one question unless each has retrieved its own documents.
+    server = make_span(11, {"session.id": "s1"}, took_s=90.0)
+    below = [span if span["parentSpanId"] else {**span, "parentSpanId": f"{11:016x}"} for span in [*second, *first]]
+    apart, _ = read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request([server, *below])]), "otel")
+    assert [(sample.question, sample.answer, sample.contexts, len(sample.conversation)) for sample in apart] == [
+        (QUESTION, ANSWER, TEXTS, 0), ("And back?", "At six.", TEXTS, 2),
+    ]  # fmt: skip
+    steps = [span for span in below if span["spanId"] != f"{2:016x}"]
+    together, _ = read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request([server, *steps])]), "otel")
+    assert [(sample.question, sample.answer) for sample in together] == [(QUESTION, "At six.")]
     alone = make_span(5, {"openinference.span.kind": "RETRIEVER", "input.value": QUESTION})
     with pytest.raises(DatasetError, match="1 several questions, and steps of which it is not known to which they"):
         read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request([*second, *first, alone])]), "otel")
