@@ -385,6 +385,8 @@ class Receiver:
             size += len(part)
             if size > max_size or (unpack and unpack.unconsumed_tail):
                 raise Refused(413, f"more than {self.settings.body_mb:g} MiB unpacked; send fewer spans at once")
+            if unpack and unpack.unused_data:
+                raise Refused(400, "bytes follow the end of the gzip data; send one gzip member")
             parts.append(part)
         if unpack and not unpack.eof:
             raise Refused(400, "the body is not gzip: it ends too early")

@@ -101,6 +101,8 @@ def test_gzip_is_unpacked_and_no_more_of_it_than_is_allowed(tmp_path: Path) -> N
         assert house.post(bomb, headers={"content-encoding": "gzip"}).status_code == 413
         assert house.post(b" " * 60_000).status_code == 413
         assert house.post(packed[:-9], headers={"content-encoding": "gzip"}).status_code == 400
+        # A second member was dropped without a word.
+        assert house.post(packed + packed, headers={"content-encoding": "gzip"}).status_code == 400
         assert house.post(b"{}", headers={"content-encoding": "gzip"}).status_code == 400
 
 
