@@ -209,6 +209,7 @@ class Asker:
     batch_queue: "BatchQueue | None" = None
     batch_price: Price | None = None
     _awaited_usd: dict[str, float] = field(default_factory=dict)  # of requests in batches
+    _expected_usd: dict[int, float] = field(default_factory=dict)  # of requests in flight, where there is a budget
     _in_flight: InFlight = field(default_factory=InFlight)
 
     def __post_init__(self) -> None:
@@ -313,7 +314,7 @@ class Asker:
 
     async def _send(self, question: Question, attempts: _Attempts) -> ModelReply:
         """Send one request and return its reply; an error is recorded before it is raised."""
-        async with self.limit.slot(attempts.tokens, number=attempts.number) as slot:
+        async with self._within_budget(attempts), self.limit.slot(attempts.tokens, number=attempts.number) as slot:
             request = self._prepare_again(question, attempts)
             if attempts.elsewhere_s < self.limit.find_timeout(0) and not self.record.claim(request.request_hash):
                 raise _AskedElsewhere(request)
@@ -348,6 +349,25 @@ class Asker:
             tokens = None if reply.prompt_tokens is None else reply.prompt_tokens + (reply.completion_tokens or 0)
             self.limit.note_success(slot, tokens=tokens, exceeded_s=attempts.exceeded_s)
         return reply
+
+    @asynccontextmanager
+    async def _within_budget(self, attempts: _Attempts) -> AsyncIterator[None]:
+        """Run the block once the budget pays for its request beside the ones in flight, or none is in flight."""
+        if self.budget_usd is None or self.price is None:
+            yield
+            return
+        prompt_tokens = estimate_prompt(attempts.request.payload) or attempts.tokens  # embeddings have no reply
+        expected_usd = self.price.cost_usd(prompt_tokens, attempts.tokens - prompt_tokens) or 0.0
+        while self._expected_usd:
+            left_usd = self.budget_usd - self.spent_usd - self.counts.spent_usd
+            if left_usd <= 0 or sum(self._expected_usd.values()) + expected_usd <= left_usd:
+                break
+            await self.stop_sign.sleep(_LOOK_S)
+        self._expected_usd[id(attempts)] = expected_usd
+        try:
+            yield
+        finally:
+            del self._expected_usd[id(attempts)]
 
     async def _wait_for_other(self, request_hash: str, attempts: _Attempts) -> float:
         """Wait while another process sends this, at most as long as a reply may take in all; return the seconds."""
