@@ -15,13 +15,14 @@ from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.gates import Acceptance, Decision, Night, Origin, list_acceptances
-from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_run, list_runs
-from evalhouse.warehouse.rows.samples import fetch_shared_with
+from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_run, list_runs, pick_before
+from evalhouse.warehouse.rows.samples import fetch_asked, fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 NAMES = (PASSED, MEAN_OF_PASSED, PREVIOUS_ANY)
 # Undecided drops that do not show how much worse a run is.
 _OTHER_YARDSTICKS = ("other_judge", "other_formula")
+_LOOKED_AT: Final = 30  # nights of which one may be judged as the run is
 _MAX_SAMPLES: Final = 5
 _MAX_LETTERS: Final = 160
 MIN_CHANGE: Final = 0.0005  # what three decimals show
@@ -47,7 +48,7 @@ def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, ni
     if against in (PASSED, MEAN_OF_PASSED):
         # A run of all samples is not compared with a trial of a few.
         good = [night for night in nights if night.is_baseline and not is_part(night.run, run)]
-        good = good[-(k if against == MEAN_OF_PASSED else 1) :]
+        good = good[-k:] if against == MEAN_OF_PASSED else pick_alike(warehouse, good[-_LOOKED_AT:], run)
         accepted = next((night.accepted for night in good if night.accepted), None)
         missing = None
         if not good:
@@ -72,6 +73,25 @@ def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, ni
     return Baseline(against=against, runs=(base,), accepted=acceptances[-1] if acceptances else None)
 
 
+def pick_alike(warehouse: Warehouse, nights: list[Night], run: RunRow) -> list[Night]:
+    """Return the last of these nights that was judged as a run is, in all of its metrics; the last one without any.
+
+    So a trial with another judge, prompt or fewer metrics hides no drop of the night after it.
+    """
+    # The statistics, which most runs do without.
+    from evalhouse.tasks.comparing.noise import is_judged_alike  # noqa: PLC0415
+
+    asked = fetch_asked(warehouse, [run.run_id, *(night.run.run_id for night in nights)])
+    alike = [
+        night
+        for night in nights
+        if set(run.metrics) <= set(night.run.metrics)
+        and night.run.config.get("metric_settings") == run.config.get("metric_settings")
+        and is_judged_alike(night.run, run, asked, ())
+    ]
+    return (alike or nights)[-1:]
+
+
 def is_part(run: RunRow, other: RunRow) -> bool:
     """Return whether a run was limited to fewer samples than another one."""
     for name in ("limit", "sample_budget"):
@@ -87,15 +107,10 @@ def name_series(run: RunRow) -> str:
 
 
 def find_previous(warehouse: Warehouse, run: RunRow) -> RunRow | None:
-    """Find the last completed evaluation of the same series that was started before this one."""
-    completed = (
-        other
-        for other in list_runs(warehouse, kinds=("evaluation",))
-        if name_series(other) == name_series(run) and other.status == "completed"
-    )
-    begun = (run.started_at, run.run_id)
-    # They come newest first.
-    return next((other for other in completed if (other.started_at, other.run_id) < begun), None)
+    """Find the completed evaluation before this one in its series."""
+    runs = list_runs(warehouse, kinds=("evaluation",))
+    of_series = [other for other in runs if name_series(other) == name_series(run) and other.status == "completed"]
+    return pick_before(of_series, run)
 
 
 def describe_acceptance(accepted: Mapping[str, Any]) -> str:

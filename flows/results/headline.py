@@ -18,12 +18,13 @@ from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS
 
 Compare = Callable[[RunPair], Comparison]
-_MEASURING: Final = ("judge", "formula")
+_MEASURING: Final = frozenset({"judge", "formula"})
 """Parts of a change that come from the measurement."""
 _STAGES: Final = {"retrieval": "retrieval", "generation": "generation", "answer": "what the bot answers"}
 _UNJUDGED: Final = "not_judged"
 _MAX_CLEAR: Final = 3
 _MAX_UNCLEAR: Final = 2
+_MOST: Final = 0.95  # of a run's samples; a comparison over fewer says how many it has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ def lay_against(pair: RunPair, called: str, compare: Compare = compare_plainly) 
 
 def is_measured_otherwise(compared: MetricComparison) -> bool:
     """Return True if another judge, prompt or formula moved a score of this metric."""
-    return any(part.name in _MEASURING and part.n_moved for part in compared.parts)
+    return any(part.n_moved and not _MEASURING.isdisjoint(part.name.split("+")) for part in compared.parts)
 
 
 def write_headline(against: Against) -> Headline:
@@ -122,7 +123,10 @@ def write_headline(against: Against) -> Headline:
             )
         else:
             clauses.append(f"no score differs from {called}")
-    if partly_lost := [compared for compared in comparison.metrics if compared.is_partly_failed]:
+    if comparison.n_common < _MOST * comparison.n_candidate:
+        n_here = write_count(comparison.n_candidate, "sample")
+        clauses.insert(0, f"only {comparison.n_common:,} of {n_here} here can be compared with {called}")
+    if partly_lost := [compared for compared in comparison.metrics if compared.is_partly_missing]:
         most = max(partly_lost, key=lambda compared: compared.n_lost)
         reasons = ", ".join(reason.replace("_", " ") for reason in list(most.lost)[:2])
         of_all = write_count(most.n_lost + most.paired.n, "sample")

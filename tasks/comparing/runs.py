@@ -7,7 +7,7 @@ that commands print.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -56,6 +56,7 @@ from evalhouse.warehouse.store import Warehouse
 
 MAX_LOST = 0.05
 """The share of samples without a score from which a difference of the others may not be that of the bot."""
+_NOTHING_TO_MEASURE: Final = frozenset({"nothing_to_heed", "no_citations", "no_statements"})
 
 
 class ComparisonError(ValueError):
@@ -87,7 +88,7 @@ class MetricComparison:
     the samples that both runs scored, as is everything in `paired`. `change` is the difference of the means over all,
     which the `parts` add up to; None when a run has no score. `noise` is the possible share of the judge's noise in
     `paired`, None where no sample is common. `lost` counts by reason the samples of both runs that the base scored and
-    the candidate did not, so that no difference has them; in `n_failed` of them something failed.
+    the candidate did not, so that no difference has them; `n_missing` of them lack more than something to measure.
     """
 
     metric: str
@@ -105,7 +106,7 @@ class MetricComparison:
     noise: MetricNoise | None = None
     better: Better = "high"
     lost: Mapping[str, int] = field(default_factory=dict)
-    n_failed: int = 0
+    n_missing: int = 0
 
     @property
     def n_lost(self) -> int:
@@ -118,9 +119,9 @@ class MetricComparison:
         return self.n_lost > MAX_LOST * (self.paired.n + self.n_lost)
 
     @property
-    def is_partly_failed(self) -> bool:
-        """True if that is so for failures alone: other samples may have nothing that the metric measures any more."""
-        return self.n_failed > MAX_LOST * (self.paired.n + self.n_lost)
+    def is_partly_missing(self) -> bool:
+        """True if that is so without the samples in whose answers nothing is left that the metric measures."""
+        return self.n_missing > MAX_LOST * (self.paired.n + self.n_lost)
 
     @property
     def noise_floor(self) -> float | None:
@@ -183,8 +184,7 @@ class Clusters:
 class MetricColumn:
     """One metric by sample, in the order of the samples; `steps`, `rests_on` and `version` are of the metric itself.
 
-    `unscored` has the reasons of the samples that the candidate did not score, by their places; `failures` lists the
-    reasons among them with which something failed.
+    `unscored` has the reasons of the samples that the candidate did not score, by their places.
     """
 
     metric: str
@@ -197,7 +197,6 @@ class MetricColumn:
     version: str | None
     better: Better
     unscored: Mapping[int, str] = field(default_factory=dict)
-    failures: frozenset[str] = frozenset()
 
 
 @one_reader()
@@ -355,7 +354,6 @@ def build_columns(
                 samples.places[sample_id]: reason
                 for sample_id, reason in frame.select("sample_id", "candidate_reason").drop_nulls().iter_rows()
             },
-            failures=frozenset(frame["candidate_failure"].drop_nulls().to_list()),
         )
 
 
@@ -418,8 +416,8 @@ def describe_column(
     )
     is_lost = in_candidate & ~np.isnan(column.base)
     lost = Counter(reason for place, reason in column.unscored.items() if is_lost[place])
-    n_failed = sum(n for reason, n in lost.items() if reason in column.failures)
-    return replace(described, lost=dict(lost.most_common()), n_failed=n_failed)
+    n_missing = sum(n for reason, n in lost.items() if reason not in _NOTHING_TO_MEASURE)
+    return replace(described, lost=dict(lost.most_common()), n_missing=n_missing)
 
 
 def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> Clusters:

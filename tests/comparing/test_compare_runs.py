@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from noise_house import BASE, CANDIDATE, NoiseHouse
 from rows import Row
 
 from evalhouse.flows.results.headline import Against, write_headline
-from evalhouse.tasks.comparing.changes import METADATA_INPUTS
+from evalhouse.tasks.comparing.changes import METADATA_INPUTS, Part
 from evalhouse.tasks.comparing.gate_checks import check_drops
 from evalhouse.tasks.comparing.runs import (
     Comparison,
@@ -375,6 +376,34 @@ def test_scores_that_the_candidate_lacks_are_named_with_their_reasons(make: Make
     assert (check.outcome, check.reason) == ("undecided", "scores_lost")
     assert check.detail == "20 of 40 samples that the baseline scored have no score (no_answer)"
     assert check_drops({"other": 0.5}, {"other": few})[0].outcome == "passed"
+
+
+def test_the_first_sentence_says_what_is_lost_and_how_few_samples_it_rests_on(make: Make) -> None:
+    """A retriever that stopped logging, and a dataset that grew, changed no score of the samples of both."""
+    nights = make()
+    names = name_ids(40)
+    nights.add("samples", *({**SAMPLE, "sample_id": name, "input_hash": "1"} for name in names))
+    nights.add_samples(BASE, dict.fromkeys(names[:20], "1"))
+    nights.add_samples(CANDIDATE, dict.fromkeys(names, "1"))
+    nights.add_scores(BASE, "m", dict.fromkeys(names[:20], 0.5))
+    nights.add_scores(CANDIDATE, "m", dict.fromkeys(names, 0.5))
+    comparison = nights.compare_pair()
+    headline = write_headline(Against(called="the base", name="the base", comparison=comparison))
+    assert headline.sentence.startswith("Only 20 of 40 samples here can be compared with the base; no score differs")
+    for reasons, says in (({"no_contexts": 9}, True), ({"no_statements": 9}, False)):
+        n_missing = 9 if says else 0
+        lost = replace(comparison.metrics[0], lost=reasons, n_missing=n_missing)
+        headline = write_headline(
+            Against(called="the base", name="the base", comparison=replace(comparison, metrics=(lost,)))
+        )
+        assert ("have no score now (no contexts)" in headline.sentence) is says
+    # A bot writes other words every night, and the judge changed in the same night.
+    for part, says in (("answer", False), ("answer+judge", True), ("contexts+formula", True)):
+        moved = replace(comparison.metrics[0], parts=(Part(name=part, n=20, n_moved=20, value=-0.1),))
+        headline = write_headline(
+            Against(called="the base", name="the base", comparison=replace(comparison, metrics=(moved,)))
+        )
+        assert ("was judged by another prompt, model or formula" in headline.sentence) is says
 
 
 STAGES: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], dict[str, str]], ...] = (

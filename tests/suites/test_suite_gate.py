@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from kept_open import kept_open
+from rows import fill
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
+from evalhouse.flows.results.baseline import read_moves
 from evalhouse.flows.serving.suite_checks import list_shortages
 from evalhouse.flows.serving.suite_runs import decide_suite_gate
 from evalhouse.tasks.settings.suite import SuiteGate
+from evalhouse.warehouse.rows import samples
 from evalhouse.warehouse.rows.gates import accept_run, find_user
 from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
 from evalhouse.warehouse.store import Warehouse, derive
@@ -346,3 +349,60 @@ def test_failed_runs_and_runs_without_a_gate_get_no_verdict(store: Warehouse, co
     run = add_night(store, "night", 0, **{"gate_limits": {"max_cost": 1.0}, **columns})
     assert decide_suite_gate(store, run) is None
     assert find_run(store, "night").gate is None
+
+
+def add_call(store: Warehouse, run_id: str, judge: str) -> None:
+    """One call of the run, which shows who judged it."""
+    with store.writing(patience_s=1.0) as connection:
+        call = {"call_id": run_id, "sample_id": "s1", "step": "classify", "judge": judge, "prompt_hash": "p"}
+        fill(connection, "llm_calls", {"run_id": run_id, "status": "ok", **call})
+
+
+@pytest.mark.parametrize("trial", [{"judge": "openai:b"}, {"metrics": METRICS[:1]}, {}])
+def test_a_trial_that_was_judged_otherwise_is_not_the_baseline_of_the_next_night(
+    store: Warehouse, trial: dict[str, Any]
+) -> None:
+    """A user tries another judge; no later run could be compared with that."""
+    for minute, (run_id, columns) in enumerate((("good", {}), ("trial", trial))):
+        run = add_night(store, run_id, minute, GOOD, gate_limits={"max_cost": 1.0}, **{"judge": "openai:a", **columns})
+        add_call(store, run_id, run.judge)
+        assert decide(store, run)["outcome"] == "passed"
+    night = add_night(store, "night", 5, WORSE, judge="openai:a", gate_limits={**DROP, "trend": False})
+    add_call(store, "night", "openai:a")
+    document = decide(store, night)
+    assert (document["against"]["run_id"], document["outcome"]) == ("good" if trial else "trial", "failed")
+
+
+def test_a_trial_of_a_few_samples_is_not_the_run_before(store: Warehouse) -> None:
+    """The sentence on top of the next night was about these few alone."""
+    for minute, (run_id, limit) in enumerate((("first", None), ("trial", 5), ("night", None))):
+        add_night(store, run_id, minute, GOOD if run_id != "night" else WORSE)
+        with store.writing(patience_s=1.0) as connection:
+            config = f'{{"limit": {limit or "null"}}}'
+            connection.execute(
+                "update runs set config = $config where run_id = $run_id", {"config": config, "run_id": run_id}
+            )
+            if limit:
+                for table in ("run_samples", "scores"):
+                    connection.execute(f"delete from {table} where run_id = 'trial' and sample_id not in ('s1', 's2')")
+                derive(connection, ["trial"], ["scores"])
+    night, trial = find_run(store, "night"), find_run(store, "trial")
+    assert find_run(store, "previous").run_id == find_run(store, "previous", beside=trial).run_id == "first"
+    moves = read_moves(store, night)
+    assert moves is not None
+    assert moves.previous.run_id == samples.find_previous(store, "night") == "first"
+    assert moves.changes["factual_f1"]["n_shared"] == N_SAMPLES
+    before = store.read_rows("select distinct run_id, previous_run_id from sample_changes order by run_id")
+    assert [tuple(row.values()) for row in before] == [("first", None), ("night", "first"), ("trial", "first")]
+    chain = store.read_rows("select distinct run_id, previous_run_id from score_history order by run_id")
+    assert [tuple(row.values()) for row in chain] == [("first", None), ("night", "first"), ("trial", None)]
+
+
+def test_a_trial_is_the_run_before_where_there_is_no_other(store: Warehouse) -> None:
+    for minute, limit in enumerate((5, 20)):
+        add_night(store, f"of-{limit}", minute)
+        with store.writing(patience_s=1.0) as connection:
+            connection.execute(f"update runs set config = '{{\"limit\": {limit}}}' where run_id = 'of-{limit}'")
+    assert find_run(store, "previous").run_id == samples.find_previous(store, "of-20") == "of-5"
+    before = store.read_rows("select distinct previous_run_id from sample_changes where run_id = 'of-20'")
+    assert before == [{"previous_run_id": "of-5"}]

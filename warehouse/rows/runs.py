@@ -92,6 +92,11 @@ class RunRow:
         return f"dataset {self.dataset or ''}" if self.suite is None else f"suite {self.suite_name}"
 
     @property
+    def part(self) -> tuple[int | None, int | None]:
+        """The number of samples that it was limited to, and its budget of samples; None where it has all."""
+        return self.config.get("limit"), self.config.get("sample_budget")
+
+    @property
     def suite_name(self) -> str | None:
         """The name of its suite, of a variant with the variant's behind it: `handbook/gpt5`; None outside a suite."""
         return self.suite if self.variant is None else f"{self.suite}/{self.variant}"
@@ -192,8 +197,8 @@ def list_night_runs(warehouse: Warehouse, night: str, *, kinds: Sequence[RunKind
 def find_run(warehouse: Warehouse, wanted: str, *, beside: RunRow | None = None) -> RunRow:
     """Return the run of an id, a unique start of one, the newest with that label, or `latest` / `previous`.
 
-    `previous` is the run before `latest` in its series: runs of one suite, or outside suites of one dataset. With
-    `beside`, which is the run to compare with, it is the run before that one. `latest-completed` and
+    `previous` is the run before `latest` in its series (`pick_before`): runs of one suite, or outside suites of one
+    dataset. With `beside`, which is the run to compare with, it is the run before that one. `latest-completed` and
     `previous-completed` (or with a blank) pass over runs that did not complete. `:SUITE` behind any of these limits it
     to a suite, `:SUITE/NAME` to a variant of one; no other word names the run of a variant. Words and labels name
     evaluations; a run of another kind is found by its id.
@@ -232,10 +237,9 @@ def pick_run(runs: Sequence[RunRow], wanted: str, *, beside: RunRow | None = Non
             return named[0]
         if beside is None or beside.series is None or (colon and beside.suite_name != suite):
             beside = named[0]
-        begun = (beside.started_at, beside.run_id)
-        for run in evaluations:
-            if run.series == beside.series and (run.started_at, run.run_id) < begun:
-                return run
+        before = pick_before([run for run in evaluations if run.series == beside.series], beside)
+        if before is not None:
+            return before
         raise WarehouseError(
             f"run {beside.run_id} is the first of its series ({beside.series}), so it has no {wanted!r} one; name "
             "another run (`evalhouse runs` lists all)"
@@ -257,6 +261,16 @@ def pick_run(runs: Sequence[RunRow], wanted: str, *, beside: RunRow | None = Non
     raise WarehouseError(
         f"no run fits {wanted!r} (an id, its start, a label, {', '.join(WORDS)}); {advice} (`evalhouse runs` lists all)"
     )
+
+
+def pick_before(runs: Sequence[RunRow], run: RunRow) -> RunRow | None:
+    """Return the run before a run, from runs of its series, newest first.
+
+    A run of as many samples or of all comes before any other one: a trial of a few samples does not measure the others.
+    """
+    before = [other for other in runs if (other.started_at, other.run_id) < (run.started_at, run.run_id)]
+    comparable = (other for other in before if other.part in (run.part, (None, None)))
+    return next(comparable, before[0] if before else None)
 
 
 def _list_ids(runs: Sequence[RunRow]) -> str:

@@ -14,7 +14,8 @@ select
     label,
     tags,
     status,
-    started_at
+    started_at,
+    nullif(concat_ws('/', config ->> '$.limit', config ->> '$.sample_budget'), '') as part
 from runs
 where kind = 'evaluation';
 
@@ -32,3 +33,4 @@ comment on column run_series.label is 'Label; NULL when it has none.';
 comment on column run_series.tags is 'Tags.';
 comment on column run_series.status is 'running, completed, incomplete, failed or cancelled.';
 comment on column run_series.started_at is 'Start of the run, UTC.';
+comment on column run_series.part is 'Number of samples that it was limited to (limit, sample budget); NULL for all of its dataset.';

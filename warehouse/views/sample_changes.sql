@@ -4,13 +4,23 @@ create or replace view sample_changes as
 with placed as (
     select
         run_id,
-        -- A run that was stopped, or never got as far, is nothing to compare with.
-        last_value(case when status in ('completed', 'incomplete') then run_id end ignore nulls) over (
-            partition by series
-            order by started_at, run_id
-            rows between unbounded preceding and 1 preceding
+        -- A run of all samples or of as many; without one any other, such as a trial of a few.
+        coalesce(
+            greatest(
+                last_value(case when part is null then ended end ignore nulls) over of_series,
+                last_value(ended ignore nulls) over of_part
+            ),
+            last_value(ended ignore nulls) over of_series
         ) as previous_run_id
-    from run_series
+    -- A run that was stopped, or never got as far, is nothing to compare with.
+    from (select *, case when status in ('completed', 'incomplete') then run_id end as ended from run_series)
+    window
+        of_series as (
+            partition by series order by started_at, run_id rows between unbounded preceding and 1 preceding
+        ),
+        of_part as (
+            partition by series, part order by started_at, run_id rows between unbounded preceding and 1 preceding
+        )
 ),
 
 asked as (

@@ -4,6 +4,7 @@ create or replace view score_chain as
 with placed as (
     select
         run_series.series,
+        run_series.part,
         run_scores.metric,
         run_series.started_at,
         run_scores.run_id,
@@ -34,7 +35,7 @@ chained as (
         lag({j: judge, e: embeddings, l: language, p: plan, v: metric_version}) over before
             = {j: judge, e: embeddings, l: language, p: plan, v: metric_version} as same_yardstick
     from placed
-    window before as (partition by series, metric order by started_at, run_id)
+    window before as (partition by series, part, metric order by started_at, run_id)
 )
 
 select
@@ -80,6 +81,6 @@ comment on column score_chain.ci_low is 'Lower end of the 95 % interval, as in r
 comment on column score_chain.ci_high is 'Upper end of the 95 % interval, as in run_scores.';
 comment on column score_chain.n_scored is 'Samples with a value.';
 comment on column score_chain.n_unscored is 'Samples without one.';
-comment on column score_chain.previous_run_id is 'The run before in the series that has this metric; NULL for the first.';
+comment on column score_chain.previous_run_id is 'The run before in the series that has this metric, limited to as many samples; NULL for the first.';
 comment on column score_chain.previous_n_scored is 'Samples with a value in the run before; NULL for the first.';
 comment on column score_chain.same_yardstick is 'Whether judge, embeddings, language, plan and metric version are the same as in the run before: only then is the change due to the application. NULL for the first.';
