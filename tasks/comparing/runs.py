@@ -591,10 +591,15 @@ def check_common(*pairs: RunPair) -> None:
     if any(not pair.fetch("samples").filter("in_base", "in_candidate").is_empty() for pair in pairs):
         return
     names = [f"run {run.run_id} of {run.dataset}" for run in (pairs[-1].base, pairs[-1].candidate)]
+    candidate = pairs[-1].candidate
+    advice = (
+        "name two runs of the same samples (`evalhouse runs` lists all), or after a change of the samples accept a run "
+        "as the new baseline (`evalhouse gate --accept RUN --why TEXT`)"
+    )
+    if candidate.config.get("traces") or candidate.config.get("format"):
+        advice = "each night has other traces, so limit their means ([gate.min], [gate.max]) and not drops or trends"
     raise NothingCommon(
-        f"{' and '.join(names)} have no sample in common, by its id, so nothing can be compared; name two runs of the "
-        "same samples (`evalhouse runs` lists all), or after a change of the samples accept a run as the new baseline "
-        "(`evalhouse gate --accept RUN --why TEXT`)"
+        f"{' and '.join(names)} have no sample in common, by its id, so nothing can be compared; {advice}"
     )
 
 

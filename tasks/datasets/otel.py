@@ -205,9 +205,10 @@ def _open_parts(value: object) -> object:
 
 def read_span(recorded: Recorded) -> Span:
     """Return a recorded span, read by the conventions of its attributes."""
-    # MLflow and promptflow write all values in JSON, texts too.
+    # MLflow, promptflow and OpenLLMetry write values in JSON, texts too.
     attributes = {
-        name: open_text(value) if name.startswith("mlflow.") else value for name, value in recorded.attributes.items()
+        name: open_text(value) if name.startswith(("mlflow.", "traceloop.entity.output")) else value
+        for name, value in recorded.attributes.items()
     }
     events = [(str(event.get("name")), read_tree(event.get("attributes"))) for event in recorded.events]
     # Pydantic AI and Logfire wrote events into an attribute.

@@ -266,6 +266,12 @@ def test_a_baseline_without_a_common_sample_fails_the_gate_and_says_what_to_do(s
     assert (drop["outcome"], drop["reason"]) == ("failed", "nothing_common")
     assert "have no sample in common" in drop["detail"]
     assert "evalhouse gate --accept RUN" in drop["detail"]
+    # No run of traces can be accepted for the next night, which has others.
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute('update runs set config = json_merge_patch(config, \'{"format": "otel"}\')')
+    (drop,) = [check for check in decide(store, find_run(store, "night"))["checks"] if check["kind"] == "max_drop"]
+    assert "each night has other traces" in drop["detail"]
+    assert "--accept" not in drop["detail"]
 
 
 @pytest.mark.parametrize(

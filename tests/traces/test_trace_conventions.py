@@ -180,6 +180,8 @@ def test_entities_of_openllmetry_are_read() -> None:
     assert (outer.kind, outer.question, outer.answer, outer.session) == ("chain", QUESTION, ANSWER, "s-1")
     decorated = _read({"traceloop.entity.input": json.dumps({"args": [], "kwargs": {"question": QUESTION}})})
     assert decorated.question == QUESTION
+    # A function's result is JSON as well: its letters came as escapes, and were judged so.
+    assert _read({"traceloop.entity.output": json.dumps("Um neun öffnet es.")}).answer == "Um neun öffnet es."
     found = [{"page_content": text, "metadata": {"score": 0.5}} for text in TEXTS]
     retriever = _read(
         {"gen_ai.operation.name": "vector_db_retrieve", "traceloop.entity.output": json.dumps({"documents": found})}
