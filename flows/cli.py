@@ -12,6 +12,7 @@ import signal
 import sys
 from contextlib import suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from evalhouse.flows.commands.options import LazyGroup
 from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, INTERRUPTED, explain, log_unexpected
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.messages import is_readable_name
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 # By name: the module in `flows/commands`, the command there, and its summary.
 COMMANDS = {
@@ -70,6 +74,17 @@ _DUCKDB_INTERRUPTED = "Query interrupted"
 
 class ReaderGone(Exception):
     """The process that read our output has gone (`evalhouse query … | head`), which is not an error."""
+
+
+class _Output(io.FileIO):
+    """Standard output, whose text is dropped once its reader has gone: a command still ends with its own status."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _drop_output()
+            return super().write(data)
 
 
 class _Evalhouse(LazyGroup):
@@ -124,6 +139,9 @@ def main(arguments: list[str] | None = None) -> None:
             os.open(os.devnull, os.O_RDWR)
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w")
+    if arguments is None and sys.argv[1:2] != ["query"]:  # which ends with its reader: its rows may be millions
+        kept = {name: getattr(sys.stdout, name) for name in ("encoding", "errors", "line_buffering")}
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Output(1, "w", closefd=False)), **kept)
     try:
         status = _call(arguments)
     except KeyboardInterrupt:  # a further signal, while the first one was answered

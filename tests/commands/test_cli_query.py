@@ -180,11 +180,13 @@ def test_a_query_leaves_no_trace(house: House, ask: Ask) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in house.place.folder.glob("evalhouse.duckdb*")} == before
 
 
-@pytest.mark.parametrize("arguments", [
-    ("query", "from range(20)"),
-    ("query", "from range(200000)", "--format", "csv"),
+@pytest.mark.parametrize(("arguments", "status"), [
+    (("query", "from range(20)"), 0),
+    (("query", "from range(200000)", "--format", "csv"), 0),
+    (("runs",), 0),
+    (("gate", "latest", "--max-latency-p95-ms", "1", "--undecided", "fail"), 1),  # not a pass
 ])  # fmt: skip
-def test_a_reader_that_has_gone_raises_nothing(house: House, arguments: tuple[str, ...]) -> None:
+def test_a_reader_that_has_gone_raises_nothing(house: House, arguments: tuple[str, ...], status: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     place: Any = house.place
@@ -197,7 +199,7 @@ def test_a_reader_that_has_gone_raises_nothing(house: House, arguments: tuple[st
         check=False,
     )
     os.close(writing)
-    assert done.returncode == 0
+    assert done.returncode == status
     assert b"Error" not in done.stderr
     assert b"Traceback" not in done.stderr
     assert b"Broken" not in done.stderr
