@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w")
     if arguments is None and sys.argv[1:2] != ["query"]:  # which ends with its reader: its rows may be millions
         kept = {name: getattr(sys.stdout, name) for name in ("encoding", "errors", "line_buffering")}

@@ -57,7 +57,7 @@ REASONS: Final[dict[Reason, str]] = {
     "running": "still running, or its outermost span is not there",
     "error": "ended with an error and no answer",
     "unreadable": "cannot be read",
-    "several": "several questions, and steps of which it is not known to which they belong",
+    "several": "several questions, and steps or answers of which it is not known to which they belong",
 }
 
 
@@ -228,6 +228,14 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
         # A stream is recorded as an object: its text is that of the last model. Steps in between cut texts.
         answering = [item for item in answering if item.span.kind == "llm"]
         answering.sort(key=lambda item: -(item.span.ended_at or 0.0))
+    question = asking[0].span
+    if answering and question.kind == answering[0].span.kind == "llm":
+        # Calls of a model alone: a guard before the answer, a title after it, or several questions.
+        last = answering[0].span
+        if last.question and last.question in (question.question or ""):
+            question = last
+        elif last.question and not _is_continued(question, last, by_id.values()):
+            return LeftOut(trace_id=trace_id, reason="several")
     # What else is known about it is for the sample's metadata.
     placed = [item.span for item in tree]
     models = [item for item in tree if item.span.kind == "llm"]
@@ -258,12 +266,12 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     }
     row: dict[str, Any] = {
         "id": trace_id,
-        "question": asking[0].span.question,
+        "question": question.question,
         "answer": answering[0].span.answer if answering else None,
         **{name: value for name, value in metadata.items() if value is not None},
     }
-    if asking[0].span.turns:
-        row["conversation"] = list(asking[0].span.turns)
+    if question.turns:
+        row["conversation"] = list(question.turns)
     # What reached the model: the documents of the last reranker if there is one, else of all retrievers, each document
     # once; without either, what the outermost chain returned with its answer; else what tools returned.
     with_documents = [item.span for item in tree if item.is_first_with("documents")]
@@ -284,6 +292,24 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     elif chosen and all(document.id for document in documents):  # the tracer stored no texts
         row["context_ids"] = [document.id for document in documents]
     return row
+
+
+def _is_continued(first: Span, last: Span, spans: Iterable[Span]) -> bool:
+    """Return True if a model's last call works on the question of the first one, by its messages.
+
+    If it was sent the first answer too, that may be the bot's, and the last call made a title of it: unless something
+    was looked up in between.
+    """
+    sent = [last.question or "", *(str(turn["text"]) for turn in last.turns if turn["role"] == "user")]
+    if (first.question or "") not in " ".join(sent):
+        return False
+    looked_up = ("retriever", "reranker", "embedding", "tool")
+    between = (first.started_at or 0.0, last.started_at or 0.0)
+    return (
+        not first.answer
+        or first.answer not in (last.question or "")
+        or any(span.kind in looked_up and between[0] <= (span.started_at or 0.0) <= between[1] for span in spans)
+    )
 
 
 def _make_rows(items: Sequence[Item]) -> list[dict[str, Any] | LeftOut]:

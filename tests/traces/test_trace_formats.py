@@ -297,8 +297,38 @@ def test_several_questions_of_one_trace_are_several_samples(tmp_path: Path) -> N
     together, _ = read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request([server, *steps])]), "otel")
     assert [(sample.question, sample.answer) for sample in together] == [(QUESTION, "At six.")]
     alone = make_span(5, {"openinference.span.kind": "RETRIEVER", "input.value": QUESTION})
-    with pytest.raises(DatasetError, match="1 several questions, and steps of which it is not known to which they"):
+    with pytest.raises(DatasetError, match="1 several questions, and steps or answers of which"):
         read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request([*second, *first, alone])]), "otel")
+
+
+@pytest.mark.parametrize(
+    ("calls", "read"),
+    [
+        ([(QUESTION, ANSWER), (f"Write a title: {QUESTION} {ANSWER}", "Ferries")], None),
+        ([(QUESTION, ANSWER), ("And back?", "At six.")], None),
+        ([(f"Is this harmful? {QUESTION}", "no"), (QUESTION, ANSWER)], (QUESTION, ANSWER)),
+        ([(QUESTION, "thought"), (QUESTION, ANSWER)], (QUESTION, ANSWER)),
+        ([(QUESTION, "ferry times"), (f"{QUESTION} ferry times. Context: {TEXTS[0]}", ANSWER)], (QUESTION, ANSWER)),
+    ],
+    ids=["title", "two questions", "guard", "agent", "rewritten"],
+)
+def test_a_question_and_an_answer_of_two_calls_of_a_model_are_one_sample_only_where_they_belong_together(
+    tmp_path: Path, calls: list[tuple[str, str]], read: tuple[str, str] | None
+) -> None:
+    """If only model calls are traced, the title of a chat was the answer to its question."""
+    spans = [make_span(1, {"http.method": "POST"}, took_s=30.0), make_span(9, {_LLM: "EMBEDDING"}, parent=1, at_s=1.5)]
+    spans = spans[: 2 if "Context" in calls[1][0] else 1]
+    for place, (question, answer) in enumerate(calls):
+        sent = {"llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": question}
+        received = {"llm.output_messages.0.message.role": "assistant", "llm.output_messages.0.message.content": answer}
+        spans.append(make_span(2 + place, {_LLM: "LLM", **sent, **received}, parent=1, at_s=3.0 * place))
+    path = write_lines(tmp_path / "t.jsonl", [make_request(spans)])
+    if read is None:
+        with pytest.raises(DatasetError, match="1 several questions"):
+            read_traces_of(path, "otel")
+    else:
+        sample = read_one(path, "otel")
+        assert (sample.question, sample.answer) == read
 
 
 _DEEP: Any = {}
