@@ -108,13 +108,23 @@ def test_a_locked_duckdb_file_is_refused_after_some_patience(tmp_path: Path, mon
 
 def test_a_view_of_the_file_reads_no_other_file(tmp_path: Path) -> None:
     """A dataset may come from anyone, and its texts go to the judge."""
-    secret = tmp_path / "secret.env"
+    secret = tmp_path / "secret.csv"
     secret.write_text("API_KEY=topsecret")
     path = tmp_path / "their.duckdb"
     with duckdb.connect(str(path)) as connection:
         connection.execute("create table asked as select 'When?' as question")
         connection.execute("create view own as select * from asked")
-        connection.execute(f"create view others as select content as question from read_text('{secret}')")
+        connection.execute(f"create view file as select '?' as question from '{secret}'")
     assert [sample.question for sample in read_all(f"{path}#own")] == ["When?"]
     with pytest.raises(DatasetError, match="file system operations are disabled"):
-        read_all(f"{path}#others")
+        read_all(f"{path}#file")
+
+
+def test_a_view_of_a_file_whose_views_may_reach_other_files_is_refused(tmp_path: Path) -> None:
+    path = make_duckdb(tmp_path / "their.duckdb")
+    with duckdb.connect(str(path)) as connection:
+        # To read it ends the process in DuckDB 1.5, because no file may be written.
+        connection.execute("create view logged as select '?' as question from enable_logging('QueryLog')")
+    assert [sample.question for sample in read_all(f"{path}#qa")] == ["q"]
+    for view in ("bot.asked", "logged"):
+        assert "its view logged calls enable_logging, and so may" in str(refuse(f"{path}#{view}"))

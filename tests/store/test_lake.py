@@ -25,6 +25,7 @@ from warehouse_processes import ROOT, make_batch
 from warehouse_runs import make_run
 
 import evalhouse.warehouse.engine.lake as lake_module
+from evalhouse.warehouse.engine.connection import check_views, open_writer
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import (
     QueryError,
@@ -190,7 +191,7 @@ def test_a_query_reads_the_lake_and_nothing_else_and_closes_off_only_its_connect
         with pytest.raises(QueryError):
             run_query(warehouse.location, sql)
     with pytest.raises(WarehouseError, match="disabled by configuration"):  # as a view of its catalogue might
-        warehouse.read(f"from read_csv('{secret}')")
+        warehouse.read(f"from '{secret}'")
     wanted = pl.DataFrame({"sample_id": ["one-1", "one-2", "two-1"]})
     found = warehouse.read(
         "select sample_id from statements semi join wanted using (sample_id)", frames={"wanted": wanted}
@@ -198,6 +199,10 @@ def test_a_query_reads_the_lake_and_nothing_else_and_closes_off_only_its_connect
     assert found.height == 2
     with pytest.raises(WarehouseError, match="wanted"):  # a frame is there for its query alone
         warehouse.read("from wanted")
+    with open_writer(warehouse.location, patience_s=5) as connection:
+        connection.execute(f"create view mine as from read_csv('{secret}')")
+    with pytest.raises(WarehouseError, match="its view mine calls read_csv"):
+        run_query(warehouse.location, "select 1")
 
 
 def test_every_snapshot_of_a_run_names_it_and_the_past_can_be_read_by_them(warehouse: Warehouse) -> None:
@@ -270,7 +275,9 @@ def opening_new_reader(warehouse: Warehouse) -> Iterator[duckdb.DuckDBPyConnecti
     """Open a new reader, like one that serves pages."""
     assert warehouse.location.lake is not None
     connect = lake_module._connect
-    with closing(connect(warehouse.location, warehouse.location.lake, read_only=True, deadline=math.inf)) as reader:
+    with closing(
+        connect(warehouse.location, warehouse.location.lake, check=check_views, read_only=True, deadline=math.inf)
+    ) as reader:
         yield reader
 
 

@@ -1,6 +1,7 @@
 """Opening and making the file: errors for places of another kind, busy ones, and ones without rights."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from evalhouse.warehouse.engine import connection as engine
 from evalhouse.warehouse.engine.connection import one_reader, open_reader, open_writer
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
 from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.sandbox.query import run_query
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -102,17 +104,73 @@ def test_folder_without_rights_is_reported(folder: Path) -> None:
     assert "Permission denied" in ended.output
 
 
-def test_a_view_in_the_warehouse_of_anyone_reads_no_other_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (
+            "view runs as select (select content from READ_text('secret.csv')) as run_id",
+            "its view runs calls read_text",
+        ),
+        # DuckDB 1.5 ends the process of a reader that logs into a file, and that of a query logged into any file.
+        ("view mine as from enable_logging('QueryLog')", "its view mine calls enable_logging"),
+        ("macro mine(a) as table from glob(a)", "its table macro mine calls glob"),
+        ("macro current_setting(a) as false", "its macro current_setting has the name of a function of DuckDB"),
+    ],
+)
+def test_a_warehouse_whose_views_may_reach_other_files_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("secret.csv").write_text("a")
     warehouse = make_warehouse(tmp_path)
-    secret = tmp_path / "secret.txt"
-    secret.write_text("of the user")
     with duckdb.connect(str(warehouse.location.path)) as connection:
-        connection.execute(f"create or replace view run_summary as select content as run_id from read_text('{secret}')")
-    refused = pytest.raises(WarehouseError, match=r"secret\.txt.*disabled by configuration")
+        connection.execute("alter table runs rename to other_runs")
+        connection.execute(f"create {made}")
+    expect_refusal(warehouse.location.path, "is not opened", words, "drop that")
+    with one_reader(), pytest.raises(WarehouseError, match=words):
+        warehouse.read("select 1")
+    with pytest.raises(WarehouseError, match=words):
+        run_query(warehouse.location, "select 1")
+
+
+def test_views_and_macros_over_the_tables_of_the_warehouse_are_welcome(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    with duckdb.connect(str(warehouse.location.path)) as connection:
+        connection.execute("create macro share(a, b) as round(100 * a / b)")
+        connection.execute("create view mine as select share(count(*), 3) as n, 'read_text(a)' as glob from statements")
+    warehouse.append(make_batch("k"))
+    assert warehouse.read("select n from mine, range(1)").item() == 100
+    assert run_query(warehouse.location, "select n from mine").item() == 100
+
+
+def test_a_file_is_checked_again_when_another_has_taken_its_place(tmp_path: Path) -> None:
+    warehouse, other = make_warehouse(tmp_path), make_warehouse(tmp_path / "other")
+    assert count_rows(warehouse, "statements") == 0
+    with duckdb.connect(str(other.location.path)) as connection:
+        connection.execute("create view mine as from glob('*')")
+    shutil.copyfile(other.location.path, warehouse.location.path)
+    with pytest.raises(WarehouseError, match="its view mine calls glob"):
+        warehouse.read("select 1")
+
+
+def test_a_reader_reads_no_other_file(tmp_path: Path) -> None:
+    """A view may name a file as it names a table."""
+    warehouse = make_warehouse(tmp_path)
+    secret = tmp_path / "secret.csv"
+    secret.write_text("run_id\nof the user")
+    with duckdb.connect(str(warehouse.location.path)) as connection:
+        connection.execute("alter table runs rename to other_runs")
+        connection.execute(
+            f"create view runs as select other_runs.* replace (run_id || (select run_id from '{secret}') as run_id) "
+            "from other_runs"
+        )
+    refused = pytest.raises(WarehouseError, match=r"secret\.csv.*disabled by configuration")
     with refused:
-        warehouse.read("from run_summary")
+        warehouse.read("from runs")
     with one_reader(), refused:
-        warehouse.read("from run_summary")
+        warehouse.read("from runs")
+    with pytest.raises(duckdb.PermissionException):
+        run_query(warehouse.location, "select getvariable('latest')")
     assert warehouse.read("select count(*) from wanted", frames={"wanted": pl.DataFrame({"a": [1, 2]})}).item() == 2
     warehouse.append(make_batch("later"))
     assert count_rows(warehouse, "statements") > 0, "writers are as before"

@@ -13,8 +13,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from contextvars import ContextVar
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
 
@@ -73,6 +74,26 @@ _UNWRITABLE = re.compile(
 # A number out of its column's range, a missing value, a text that is not valid UTF-8, or more than the memory holds.
 _REFUSALS = (duckdb.DataError, duckdb.IntegrityError, duckdb.InvalidInputException, duckdb.OutOfMemoryException)
 
+# The table functions of DuckDB that a view may call. Others read files, run a text as SQL, or change settings that no
+# lock protects: in DuckDB 1.5 logging to a forbidden place ends the process.
+_HARMLESS: Final = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"})
+_WORD = re.compile(r'"(?:[^"]|"")*"|\w+|\S')
+# With the schema, because the macros of a file come before DuckDB's functions.
+_CATALOG: Final = """
+    select database_name, 'view' as kind, view_name as name, sql from system.main.duckdb_views()
+    union all
+    select database_name, function_type, function_name, macro_definition from system.main.duckdb_functions()
+"""
+# The tables and views of a file, and whether each is a view.
+_TABLES: Final = """
+    select schema_name, table_name, false from system.main.duckdb_tables()
+    union all
+    select schema_name, view_name, true from system.main.duckdb_views() where database_name <> 'system'
+    order by all
+"""
+
+_checked: dict[Path, tuple[int, ...]] = {}
+"""The state of each file when its views were checked, or when this process had written it."""
 _path_locks: dict[Path, threading.Lock] = {}
 _path_locks_guard = threading.Lock()
 
@@ -134,6 +155,7 @@ class _KeptReader:
             self.close()
             with _thread_lock(location, deadline):
                 self._connection = _connect_reader(location, deadline)
+                _check_once(self._connection, location)
                 shut_in(self._connection, find_scratch())
             self._path, self._until = location.path, time.monotonic() + _KEPT_S
         return self._connection
@@ -188,14 +210,17 @@ def open_writer(location: Location, *, patience_s: float, waits: bool = True) ->
 
 @contextmanager
 def open_reader(
-    location: Location, *, patience_s: float = 10.0, is_own: bool = False
+    location: Location, *, patience_s: float = 10.0, is_own: bool = False, is_warehouse: bool = True
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the file read-only; raises WarehouseMissing, WarehouseBusy, or WarehouseError for another kind of file.
 
-    A caller that changes settings of the connection asks for a separate one (`is_own`): others may be used again.
+    A caller that changes settings of the connection asks for a separate one (`is_own`): others may be used again. Views
+    of a file that is not a warehouse are for the caller to check.
     """
     with ExitStack() as stack:
-        yield _attempt(lambda seconds: stack.enter_context(_open_reader(location, is_own, seconds)), patience_s)
+        yield _attempt(
+            lambda seconds: stack.enter_context(_open_reader(location, is_own, is_warehouse, seconds)), patience_s
+        )
 
 
 def _attempt(attempt: Callable[[float], duckdb.DuckDBPyConnection], patience_s: float) -> duckdb.DuckDBPyConnection:
@@ -211,7 +236,7 @@ def _open_writer(location: Location, patience_s: float) -> Iterator[duckdb.DuckD
     if location.lake is not None:
         from evalhouse.warehouse.engine.lake import open_lake_writer  # noqa: PLC0415  # few warehouses are lakes
 
-        with open_lake_writer(location, location.lake, patience_s=patience_s) as connection:
+        with open_lake_writer(location, location.lake, patience_s=patience_s, check=check_views) as connection:
             yield connection
         return
     if (kept := _kept.get()) is not None:
@@ -234,19 +259,26 @@ def _open_writer(location: Location, patience_s: float) -> Iterator[duckdb.DuckD
             if not _is_file(location):
                 _make_file(location)
             with closing(_connect(location, read_only=False, deadline=deadline)) as connection:
+                _check_once(connection, location)
                 if location.path.stat().st_size > _MERGED_BYTES and _are_groups_apart(connection):
                     keep_groups_apart(connection)
                 yield connection
+            with suppress(FileNotFoundError):  # it was deleted meanwhile
+                _checked[location.path] = _read_state(location.path)
         finally:
             lock.release()
 
 
 @contextmanager
-def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
+def _open_reader(
+    location: Location, is_own: bool, is_warehouse: bool, patience_s: float
+) -> Iterator[duckdb.DuckDBPyConnection]:
     if location.lake is not None:
         from evalhouse.warehouse.engine.lake import open_lake_reader  # noqa: PLC0415  # few warehouses are lakes
 
-        with open_lake_reader(location, location.lake, patience_s=patience_s, is_own=is_own) as connection:
+        with open_lake_reader(
+            location, location.lake, patience_s=patience_s, check=check_views, is_own=is_own
+        ) as connection:
             if not is_own:
                 shut_in(connection, location.lake.data, find_scratch())
             yield connection
@@ -264,6 +296,8 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
     if (kept := _kept.get()) is not None:
         kept.close()
     with _thread_lock(location, deadline), closing(_connect_reader(location, deadline)) as connection:
+        if is_warehouse:
+            _check_once(connection, location)
         if not is_own:
             shut_in(connection, find_scratch())
         yield connection
@@ -274,9 +308,62 @@ def shut_in(connection: duckdb.DuckDBPyConnection, *folders: Path | str) -> None
 
     Connections that this process has to one file share this.
     """
-    if connection.execute("select current_setting('enable_external_access')").fetchall() == [(True,)]:
+    if connection.execute("select system.main.current_setting('enable_external_access')").fetchall() == [(True,)]:
         connection.execute("set allowed_directories = ?", [[f"{str(folder).rstrip('/')}/" for folder in folders]])
         connection.execute("set enable_external_access = false")
+
+
+def split_words(sql: str) -> list[str]:
+    """Return the words and signs of SQL as DuckDB splits it, in small letters, names without quotes, no comments."""
+    text = sql.encode()
+    words = []
+    for (start, token), (end, _) in pairwise([*duckdb.tokenize(sql), (len(text), None)]):
+        match = _WORD.match(text[start:end].decode(errors="replace"))
+        if match and token != duckdb.token_type.comment:
+            words.append(match[0].strip('"').lower())
+    return words
+
+
+def find_outreach(connection: duckdb.DuckDBPyConnection) -> str | None:
+    """Return what may reach beyond the file, a view or a macro; None where nothing may.
+
+    It only reads their texts: to bind some of them ends the process.
+    """
+    rows = connection.execute(_CATALOG).fetchall()
+    built_in = {name for database, _, name, _ in rows if database == "system"}
+    calls = {name for database, kind, name, _ in rows if (database, kind) == ("system", "table")} - _HARMLESS
+    for database, kind, name, sql in rows:
+        if database == "system":
+            continue
+        # To split the texts of all views takes a twentieth of a second.
+        if not calls.isdisjoint(re.findall(r"\w+", sql.lower())):
+            for word, after in pairwise(split_words(sql)):
+                if after == "(" and word in calls:
+                    return f"its {kind.replace('_', ' ')} {name} calls {word}"
+        if kind != "view" and name.lower() in built_in:
+            return f"its {kind.replace('_', ' ')} {name} has the name of a function of DuckDB"
+    return None
+
+
+def check_views(connection: duckdb.DuckDBPyConnection, location: Location) -> None:
+    """Raise WarehouseError where a view or a macro may reach beyond the warehouse: anyone may have made it."""
+    if outreach := find_outreach(connection):
+        raise WarehouseError(
+            f"{location.name} is not opened: {outreach}, and so may read or change other files; drop that in a DuckDB "
+            f"client, or name another warehouse with {name_setting('warehouse')}"
+        )
+
+
+def _check_once(connection: duckdb.DuckDBPyConnection, location: Location) -> None:
+    state = _read_state(location.path)
+    if _checked.get(location.path) != state:
+        check_views(connection, location)
+        _checked[location.path] = state
+
+
+def _read_state(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def are_long(n_bytes: int, n_rows: int) -> bool:
@@ -424,18 +511,22 @@ def read_table(
     thread it is started in: start, drive and close it there. Raises TableSourceError.
     """
     try:
-        with open_reader(Location(path=path.absolute()), patience_s=patience_s, is_own=True) as connection:
+        location = Location(path=path.absolute())
+        with open_reader(location, patience_s=patience_s, is_own=True, is_warehouse=False) as connection:
             shut_in(connection)
             # DuckDB would otherwise keep up to four fifths of the machine's memory as a cache of pages read once.
             connection.execute("set memory_limit = '256MB'")
             # The schema may be left out where it is `main`.
-            tables: dict[str, str] = {}
-            for schema, name in connection.sql("select schema, name from (show all tables) order by all").fetchall():
+            tables: dict[str, tuple[str, bool]] = {}
+            for schema, name, is_view in connection.execute(_TABLES).fetchall():
                 quoted = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name))
-                tables[name if schema == "main" else f"{schema}.{name}"] = quoted
+                tables[name if schema == "main" else f"{schema}.{name}"] = quoted, is_view
             if table.removeprefix("main.") not in tables:
                 raise TableSourceError("no_table", f"no table {table!r}", tables=tuple(tables))
-            rows = connection.sql(f"select * from {tables[table.removeprefix('main.')]}")
+            quoted, is_view = tables[table.removeprefix("main.")]
+            if is_view and (outreach := find_outreach(connection)):
+                raise TableSourceError("unreadable", f"{outreach}, and so may read or change other files")
+            rows = connection.sql(f"select * from {quoted}")
             columns = rows.columns
             while batch := rows.fetchmany(batch_size):
                 yield [dict(zip(columns, row, strict=True)) for row in batch]

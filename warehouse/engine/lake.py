@@ -43,13 +43,18 @@ _UNREACHABLE = ("unable to connect", "could not connect", "connection refused", 
 # The messages when the server ends during a query; the second is DuckDB's message for no answer at all.
 _BROKEN_OFF = (*_UNREACHABLE, "unsuccessful query result", "terminating connection", "no connection to the server")
 
+Check = Callable[[duckdb.DuckDBPyConnection, Location], None]
+"""Raises WarehouseError for a lake that is not to be opened; called with each new connection to it."""
+
 _checked: set[str] = set()
 """The extensions that this process has loaded. DuckDB checks their signatures, which takes a third of a second, and the
 system gives the next connection the very code that was checked."""
 
 
 @contextmanager
-def open_lake_writer(location: Location, lake: Lake, *, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_lake_writer(
+    location: Location, lake: Lake, *, patience_s: float, check: Check
+) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a connection for one transaction, the only one that changes rows until it is closed.
 
     Raises WarehouseBusy when others write for longer than `patience_s`, WarehouseUnreachable when the catalogue does
@@ -63,21 +68,21 @@ def open_lake_writer(location: Location, lake: Lake, *, patience_s: float) -> It
             raise WarehouseError(f"cannot make the folder {folder}: {error.strerror or error}") from None
     busy = f"another evalhouse is writing to {location.name} and did not end in time"
     with hold(location, "write", patience_s=patience_s, busy=busy):
-        connect = partial(_connect, location, lake, read_only=False, deadline=deadline)
+        connect = partial(_connect, location, lake, check=check, read_only=False, deadline=deadline)
         with borrow_connection(lake, read_only=False, connect=connect) as connection:
             yield connection
 
 
 @contextmanager
 def open_lake_reader(
-    location: Location, lake: Lake, *, patience_s: float, is_own: bool = False
+    location: Location, lake: Lake, *, patience_s: float, check: Check, is_own: bool = False
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a connection that reads; raises WarehouseMissing, WarehouseUnreachable or WarehouseError.
 
     With `is_own` it is a new one that is closed afterwards, so that its settings may be changed.
     """
     deadline = time.monotonic() + patience_s
-    connect = partial(_connect, location, lake, read_only=True, is_own=is_own, deadline=deadline)
+    connect = partial(_connect, location, lake, check=check, read_only=True, is_own=is_own, deadline=deadline)
     if is_own:
         with contextlib.closing(connect()) as connection:
             yield connection
@@ -101,7 +106,7 @@ def describe_commit(connection: duckdb.DuckDBPyConnection, run_id: str | None) -
 
 
 def _connect(
-    location: Location, lake: Lake, *, read_only: bool, deadline: float, is_own: bool = False
+    location: Location, lake: Lake, *, check: Check, read_only: bool, deadline: float, is_own: bool = False
 ) -> duckdb.DuckDBPyConnection:
     names = ("ducklake", _CATALOGUES[lake.catalogue], *(["httpfs"] if lake.is_remote else []))
     paths = [find_extension(name) for name in names]
@@ -136,6 +141,7 @@ def _connect(
             connection.execute(f"create secret lake_files (type s3, scope '{_quote(lake.data)}'{named}{plain})")
         _attach(connection, location, lake, read_only=read_only, deadline=deadline)
         connection.execute(f"use {NAME}")
+        check(connection, location)
     except BaseException as error:  # also Ctrl-C: no caller may get an incomplete connection
         connection.close()
         if is_broken_catalogue(error):

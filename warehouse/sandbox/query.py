@@ -19,7 +19,7 @@ from typing import Any, Literal
 import duckdb
 import polars as pl
 
-from evalhouse.warehouse.engine.connection import open_reader
+from evalhouse.warehouse.engine.connection import open_reader, shut_in, split_words
 from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError, first_line
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.messages import suggest
@@ -185,7 +185,6 @@ _FORBIDDEN = re.compile(
     # What reaches past a lake's tables into its catalogue's database, and what removes or merges its files.
     r"|(postgres|sqlite|pg)_(?!size|total|catalog|typeof)\w+|ducklake_(?!snapshots|table_info|list_files|options)\w+"
 )
-_WORD = re.compile(r'"(?:[^"]|"")*"|\w+|\S')
 _SPILLED_PER_MEMORY = 4
 # How often a running query is looked at: is it to be stopped, has it run too long?
 _WATCH_S = 0.05
@@ -211,13 +210,11 @@ def run_query(
     series.
     """
     with open_reader(location, is_own=True) as connection:
-        if location.lake is not None:
-            # Everything else is closed to a query.
-            connection.execute("set allowed_directories = ?", [[f"{location.lake.data.rstrip('/')}/"]])
         if spill is not None:
             connection.execute("set temp_directory = $folder", {"folder": str(spill)})
         if spill is not None and memory_mb is not None:
             connection.execute(f"set max_temp_directory_size = '{_SPILLED_PER_MEMORY * memory_mb}MB'")
+        shut_in(connection, *([location.lake.data] if location.lake else []))  # views have a part in what follows
         # A variable is a value before the query is planned, unlike a subquery, so that a filter by it reaches the
         # tables: over a long history the causes of one run come in 0.3 s and not in a minute. A file without our table
         # of runs, or with one from before runs had kinds, is queried without these names.
@@ -246,14 +243,7 @@ def run_shut_in(
         connection.execute(setting)
     try:
         statements = connection.extract_statements(sql)
-        # The words and signs of the text as DuckDB splits it, in small letters, names without quotes, no comments.
-        text = sql.encode()
-        tokens = duckdb.tokenize(sql)
-        words = []
-        for (start, token), (end, _) in pairwise([*tokens, (len(text), None)]):
-            match = _WORD.match(text[start:end].decode(errors="replace"))
-            if match and token != duckdb.token_type.comment:
-                words.append(match[0].strip('"').lower())
+        words = split_words(sql)
     except duckdb.Error as error:
         raise _explain(error, sql) from None
     kinds = [statement.type for statement in statements]
