@@ -3,11 +3,15 @@ much room."""
 
 from __future__ import annotations
 
+import random
+import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import polars as pl
@@ -15,17 +19,18 @@ import pytest
 from cli_house import House, copy_house
 from cli_process import Finished
 from kept_open import let_go
-from warehouse_processes import ROOT, count_rows, make_batch, make_warehouse
+from warehouse_processes import ROOT, count_rows, make_batch, make_warehouse, run_script
 from warehouse_runs import make_row, make_run
 
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.engine.locks import hold_run
-from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.errors import WarehouseError, WarehouseUnwritable
 from evalhouse.warehouse.mover import Journal, take_in_orphans
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.upkeep import check_and_compact as compact_module
 from evalhouse.warehouse.upkeep import copies as backup_module
-from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, measure_size
+from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse, measure_size
 from evalhouse.warehouse.upkeep.copies import back_up, move_warehouse
 
 Ask = Callable[..., Finished]
@@ -185,6 +190,62 @@ def test_a_backup_whose_rows_differ_is_refused_and_deleted(tmp_path: Path, monke
     with pytest.raises(WarehouseError, match=r"the copy of statements differs from its source \(2 rows of 3\)"):
         back_up(warehouse, str(tmp_path / "copy.duckdb"))
     assert not list(tmp_path.glob("copy*"))
+
+
+@contextmanager
+def _filling_disk(monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str) -> Iterator[None]:
+    """Let no file grow beyond 2 MB once this function has returned, as on a disk that is full then."""
+    whole, (soft, hard) = getattr(module, function), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(*args: object) -> object:
+        result = whole(*args)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, hard))
+        return result
+
+    monkeypatch.setattr(module, function, fill)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        monkeypatch.undo()
+
+
+def test_a_backup_without_room_for_the_replies_of_the_journal_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be room for them in the log of the copy, and none in its file, which alone is the backup."""
+    warehouse = make_warehouse(tmp_path)
+    journal = Journal(warehouse.location.journal_path)
+    insert_run(warehouse, make_run("r", status="running"))
+    noise = random.Random(0)
+    for number in range(12):
+        journal.append({**make_row(number), "reply": noise.randbytes(60_000).hex()})
+    with (
+        _filling_disk(monkeypatch, backup_module, "_copy_tables"),
+        pytest.raises(WarehouseUnwritable, match="cannot be written"),
+    ):
+        back_up(warehouse, str(tmp_path / "copy.duckdb"))
+    assert not list(tmp_path.glob("copy*"))
+    done = back_up(warehouse, str(tmp_path / "copy.duckdb"))
+    assert count_rows(Warehouse(str(done.path)), "llm_calls") == done.tables["llm_calls"] == 12
+
+
+def test_compaction_leaves_no_log_of_the_old_file_beside_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB opens no file beside the log of another."""
+    warehouse = make_warehouse(tmp_path)
+    killed = run_script(
+        "import duckdb\ncon = duckdb.connect(PATH)\n"
+        "keys = \"array_to_string([md5((i * 999 + j)::varchar) for j in range(500)], '')\"\n"
+        "con.execute(f\"insert into batches select {keys}, 'r', now() from range(200) as t (i)\")\n"
+        "kill_self()",
+        warehouse.location.path,
+    )
+    assert killed.code == -9
+    with _filling_disk(monkeypatch, compact_module, "copy_database"):
+        compact_warehouse(warehouse)
+    assert count_rows(warehouse, "batches") == 200
 
 
 def test_an_interrupted_backup_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,9 @@ def compact_warehouse(warehouse: Warehouse) -> Compacted:
         fresh.unlink(missing_ok=True)
         with open_writer(location, patience_s=FLUSH_PATIENCE_S) as connection:
             try:
+                # A log that a killed writer left would stay beside the new file, to which it does not belong, if there
+                # were no room for its rows when the old one is closed.
+                connection.execute("checkpoint")
                 copy_database(connection, fresh, "fresh")
                 connection.execute("detach fresh")
                 fresh.replace(location.path)

@@ -69,12 +69,16 @@ def back_up(warehouse: Warehouse, target: str) -> Backup:
         partial.unlink(missing_ok=True)
         warehouse.flush()
         tables, segments = _copy_tables(warehouse, partial)
-        for table, n_rows in copy_segments(Warehouse(str(partial)), segments).items():
+        copy = Warehouse(str(partial))
+        for table, n_rows in copy_segments(copy, segments).items():
             tables[table] = tables.get(table, 0) + n_rows
+        # The link takes the file without its log, and DuckDB does not report a checkpoint that fails as it closes.
+        with copy.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+            connection.execute("checkpoint")
         # Open the copy as a warehouse and check its invariants; violations that the source has too are ignored.
         wrong, known = (
             {finding.what: finding.detail for finding in check_warehouse(house) if finding.verdict == "wrong"}
-            for house in (Warehouse(str(partial)), warehouse)
+            for house in (copy, warehouse)
         )
         for what, detail in wrong.items():
             if what not in known:
