@@ -60,6 +60,7 @@ from evalhouse.tasks.comparing.gate_checks import (
     pick_nights,
 )
 from evalhouse.tasks.comparing.noise import describe_components
+from evalhouse.tasks.comparing.paired import is_sampled
 from evalhouse.tasks.comparing.runs import (
     Comparison,
     ComparisonError,
@@ -133,6 +134,8 @@ def decide(
     runs cannot be compared as asked, NothingCommon if they share no sample.
     """
     comparison: Comparison | None = None
+    if any(map(is_sampled, (run, *baseline.runs))):  # plain means of what was picked would mislead
+        baseline, nights = replace(baseline, runs=baseline.runs[-1:]), ()
     if baseline.runs:
         check_common(*(RunPair(warehouse, base, run) for base in baseline.runs))
     if len(baseline.runs) == 1:
@@ -177,7 +180,7 @@ def decide(
             for check in checks
         ]
     if limits.trends:
-        earlier = pick_nights([night.run for night in nights])
+        earlier = pick_nights([night.run for night in nights if not is_sampled(night.run)])
         laid = lay_side_by_side(warehouse, run, earlier, metrics=list(limits.trends), cluster=settings.cluster)
         checks += check_trends(limits.trends, laid.nights, seed=settings.seed, resamples=settings.resamples)
     described = [{name: getattr(side, name) for name in _RUN_COLUMNS} for side in (run, *baseline.runs[-1:])]

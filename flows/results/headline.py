@@ -13,13 +13,11 @@ from evalhouse.flows.results.comparison import name_part
 from evalhouse.flows.results.output import capitalise, write_count, write_share, write_value
 from evalhouse.flows.results.run_facts import Cause, load_advice, sort_first
 from evalhouse.tasks.comparing.changes import FINE, OF_RETRIEVAL, WAYS, CauseMove
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
+from evalhouse.tasks.comparing.runs import MEASURING, Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS
 
 Compare = Callable[[RunPair], Comparison]
-_MEASURING: Final = frozenset({"judge", "formula"})
-"""Parts of a change that come from the measurement."""
 _STAGES: Final = {"retrieval": "retrieval", "generation": "generation", "answer": "what the bot answers"}
 _UNJUDGED: Final = "not_judged"
 _MAX_CLEAR: Final = 3
@@ -69,7 +67,9 @@ def lay_against(pair: RunPair, called: str, compare: Compare = compare_plainly) 
 
 def is_measured_otherwise(compared: MetricComparison) -> bool:
     """Return True if another judge, prompt or formula moved a score of this metric."""
-    return any(part.n_moved and not _MEASURING.isdisjoint(part.name.split("+")) for part in compared.parts)
+    if not compared.parts:  # of an estimate
+        return any(compared.n_other.values())
+    return any(part.n_moved and not set(MEASURING).isdisjoint(part.name.split("+")) for part in compared.parts)
 
 
 def write_headline(against: Against) -> Headline:

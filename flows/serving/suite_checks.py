@@ -166,8 +166,15 @@ def describe_estimate(testset: LivingSet, settings: RunSettings) -> str:
     )
 
 
-def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
-    """Refuse limits of metrics that the run does not score, or that are the wrong way round; raises SettingsError."""
+def check_suite_gate(gate: SuiteGate, settings: RunSettings) -> Plan:
+    """Return the plan of a run. Refuse limits of metrics that it does not score, or that are the wrong way round, and
+    of slices where it judges a part; raises SettingsError."""
+    plan = make_plan(settings)
+    if gate.by and settings.sample_budget is not None:
+        raise SettingsError(
+            f"[gate.by.{next(iter(gate.by))}] and [limits] sample_budget: a budget of samples picks them with unequal "
+            "probabilities, so that means of slices would mislead; leave one of the two out"
+        )
     scored = {metric.name for metric in plan.metrics}
     missing = [name for name in gate.metrics if name not in scored]
     if missing:
@@ -182,6 +189,7 @@ def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
     for kind, limits in (("min", gate.min), ("max", gate.max), ("max_drop", gate.max_drop)):
         if problem := explain_scale(limits, metrics):  # a rubric's too
             raise SettingsError(f"[gate.{kind}] {problem}")
+    return plan
 
 
 def count_needed(share: float) -> int | None:
@@ -274,8 +282,7 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
     if (gate := settings.gate) is not None:
 
         def check_gate() -> CheckResult:
-            plan = make_plan(settings)
-            check_suite_gate(gate, plan)
+            plan = check_suite_gate(gate, settings)
             shortages: list[str] = []
             # A sample budget estimates the means of all samples from some.
             if n_samples is not None and settings.sample_budget is None:

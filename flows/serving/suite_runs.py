@@ -140,10 +140,9 @@ def run_suite(
         # The checks import Prefect, which by then must find its server's settings and those for a quiet terminal.
         with prefect_server():
             if settings.gate is not None:  # one on metrics that are not scored is refused before anything is asked
-                from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415
                 from evalhouse.flows.serving.suite_checks import check_suite_gate  # noqa: PLC0415
 
-                check_suite_gate(settings.gate, make_plan(settings))
+                check_suite_gate(settings.gate, settings)
             for of_variant in list_night(settings) if suite.testset is None else ():  # the refresh makes them itself
                 if of_variant.target is not None:
                     from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415

@@ -302,16 +302,11 @@ def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Find
         return _Finding("failed", "nothing_scored", f"no sample is scored; the baseline has {comparison.n_base}")
     if not paired.n:
         return _Finding("undecided", "nothing_common", "no sample is scored in both runs")
-    # Samples that both runs scored with another judge or formula, by cause.
-    n_other: Counter[str] = Counter()
-    for part in comparison.parts:
-        for cause in part.name.split("+"):
-            n_other[cause] += part.n
-    if n_other["formula"]:
-        formula = f"another formula or setting of it in {n_other['formula']} of {paired.n} common samples"
+    if n_other := comparison.n_other["formula"]:
+        formula = f"another formula or setting of it in {n_other} of {paired.n} common samples"
         return _Finding("undecided", "other_formula", f"{formula}; `evalhouse rescore` brings it to one")
-    if n_other["judge"]:
-        judge = f"another judge, model, prompt or setting in {n_other['judge']} of {paired.n} common samples"
+    if n_other := comparison.n_other["judge"]:
+        judge = f"another judge, model, prompt or setting in {n_other} of {paired.n} common samples"
         return _Finding("undecided", "other_judge", judge)
     if comparison.is_unchanged:
         return _Finding("passed", None, f"nothing that it rests on changed in the {paired.n} common samples")
@@ -678,7 +673,7 @@ def check_trends(
 def _judge_fall(limit: float, fall: _Fall | None) -> tuple[bool, str]:
     """Return True for a fall that fails the check, and the reason of either answer."""
     if fall is None:
-        return False, "a trend takes an earlier night that passed and was judged as this one"
+        return False, "a trend takes an earlier night that passed and was judged as this one, both over all samples"
     size, low, p = fall.drop.size, fall.drop.low, fall.paired.p_adjusted
     if size is None or low is None or p is None:
         return False, "fewer than two independent samples are scored in the first and in the last nights"

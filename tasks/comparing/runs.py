@@ -56,6 +56,8 @@ from evalhouse.warehouse.store import Warehouse
 
 MAX_LOST = 0.05
 """The share of samples without a score from which a difference of the others may not be that of the bot."""
+MEASURING: Final = ("judge", "formula")
+"""The causes of a change that lie in the measurement."""
 _NOTHING_TO_MEASURE: Final = frozenset({"nothing_to_heed", "no_citations", "no_statements"})
 
 
@@ -89,6 +91,7 @@ class MetricComparison:
     which the `parts` add up to; None when a run has no score. `noise` is the possible share of the judge's noise in
     `paired`, None where no sample is common. `lost` counts by reason the samples of both runs that the base scored and
     the candidate did not, so that no difference has them; `n_missing` of them lack more than something to measure.
+    `plain_parts` split the plain means of an estimate, and do not add up to its change.
     """
 
     metric: str
@@ -107,11 +110,18 @@ class MetricComparison:
     better: Better = "high"
     lost: Mapping[str, int] = field(default_factory=dict)
     n_missing: int = 0
+    plain_parts: tuple[Part, ...] = ()
 
     @property
     def n_lost(self) -> int:
         """The samples of both runs that only the base scored."""
         return sum(self.lost.values())
+
+    @property
+    def n_other(self) -> dict[str, int]:
+        """The samples that both runs scored by another judge or formula, by that cause."""
+        parts = self.parts or self.plain_parts
+        return {cause: sum(part.n for part in parts if cause in part.name.split("+")) for cause in MEASURING}
 
     @property
     def is_partly_lost(self) -> bool:
@@ -247,7 +257,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     for column, paired in zip(columns, results, strict=True):
         compared = _compare_column(samples, column, paired, noise=noise, clusters=clusters, changed=changed)
         if has_part:  # a run judged a part of its dataset: estimates replace plain means
-            compared = replace(compared, parts=(), noise=None)
+            compared = replace(compared, parts=(), plain_parts=compared.parts, noise=None)
         if row := estimates.get(column.metric):
             base, candidate = row["base"], row["candidate"]
             compared = replace(

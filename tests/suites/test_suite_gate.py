@@ -14,9 +14,11 @@ from rows import fill
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.baseline import read_moves
-from evalhouse.flows.serving.suite_checks import list_shortages
+from evalhouse.flows.serving.suite_checks import check_suite_gate, list_shortages
 from evalhouse.flows.serving.suite_runs import decide_suite_gate
+from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import SuiteGate
 from evalhouse.warehouse.rows import samples
 from evalhouse.warehouse.rows.gates import accept_run, find_user
@@ -412,3 +414,32 @@ def test_a_trial_is_the_run_before_where_there_is_no_other(store: Warehouse) -> 
     assert find_run(store, "previous").run_id == samples.find_previous(store, "of-20") == "of-5"
     before = store.read_rows("select distinct previous_run_id from sample_changes where run_id = 'of-20'")
     assert before == [{"previous_run_id": "of-5"}]
+
+
+@pytest.mark.parametrize(("judge", "outcome", "reason"), [
+    ("openai:other", "undecided", "other_judge"), ("lexical", "failed", "beyond_limit"),
+])  # fmt: skip
+def test_a_budget_of_samples_has_estimates_of_two_runs_and_still_sees_another_judge(
+    store: Warehouse, judge: str, outcome: str, reason: str
+) -> None:
+    """Plain means of several nights, whose samples were picked with unequal probabilities, would mislead."""
+    for minute, (run_id, value, own) in enumerate(
+        (("one", GOOD, "lexical"), ("two", GOOD, "lexical"), ("night", WORSE, judge))
+    ):
+        add_night(store, run_id, minute, value, gate_limits={**DROP, "against": "mean_of_passed"}, judge=own)
+        with store.writing(patience_s=1.0) as connection:
+            connection.execute(
+                "update runs set config = json_merge_patch(config, '{\"sample_budget\": 20}') where run_id = ?",
+                [run_id],
+            )
+        document = decide(store, find_run(store, run_id))
+    assert document["baseline"]["run_ids"] == ["two"]
+    checks = {check["kind"]: check for check in document["checks"]}
+    assert (checks["max_drop"]["outcome"], checks["max_drop"]["reason"]) == (outcome, reason)
+    assert (checks["trend"]["outcome"], checks["trend"]["value"]) == ("passed", None)
+
+
+def test_slices_of_a_budget_of_samples_are_refused_before_anything_is_asked() -> None:
+    settings = RunSettings(dataset="sample", judge="lexical", metrics=("factual_f1",), sample_budget=20)
+    with pytest.raises(SettingsError, match="sample_budget: a budget of samples"):
+        check_suite_gate(SuiteGate(min={"factual_f1": 0.1}, by={"lang": {}}), settings)

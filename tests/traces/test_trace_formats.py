@@ -315,7 +315,7 @@ def test_several_questions_of_one_trace_are_several_samples(tmp_path: Path) -> N
 def test_a_question_and_an_answer_of_two_calls_of_a_model_are_one_sample_only_where_they_belong_together(
     tmp_path: Path, calls: list[tuple[str, str]], read: tuple[str, str] | None
 ) -> None:
-    """If only model calls are traced, the title of a chat was the answer to its question."""
+    """The title of a chat was the answer to its question."""
     spans = [make_span(1, {"http.method": "POST"}, took_s=30.0), make_span(9, {_LLM: "EMBEDDING"}, parent=1, at_s=1.5)]
     spans = spans[: 2 if "Context" in calls[1][0] else 1]
     for place, (question, answer) in enumerate(calls):
