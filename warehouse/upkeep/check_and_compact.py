@@ -110,8 +110,8 @@ def compact_warehouse(warehouse: Warehouse) -> Compacted:
         fresh.unlink(missing_ok=True)
         with open_writer(location, patience_s=FLUSH_PATIENCE_S) as connection:
             try:
-                # A killed writer's log for whose rows the old file has no room as it is closed stays beside the new file,
-                # which DuckDB then does not open.
+                # If the old file has no room for a killed writer's log when it is closed, that log stays beside the new
+                # file, and DuckDB then does not open it.
                 connection.execute("checkpoint")
                 copy_database(connection, fresh, "fresh")
                 connection.execute("detach fresh")
