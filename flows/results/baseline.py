@@ -15,7 +15,7 @@ from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.gates import Acceptance, Decision, Night, Origin, list_acceptances
-from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_run, list_runs, pick_before
+from evalhouse.warehouse.rows.runs import WORDS, YARDSTICKS, RunRow, find_run, list_runs, pick_before
 from evalhouse.warehouse.rows.samples import fetch_asked, fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
@@ -33,8 +33,8 @@ _NO_FAULTS: Final = frozenset({"fine", "refused_rightly"})
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
     """The runs that drops are measured against. `against` is the name that was given, None without one; `runs` are
-    several if their mean is meant, newest last; `missing` says why a baseline that was named does not exist, or shares
-    no sample with the run (`is_unrelated`), which fails the gate."""
+    several if their mean is meant, newest last; `missing` says why there are no runs; a name of no run, or of
+    one that shares no sample with the run (`is_unrelated`), fails the gate."""
 
     against: str | None = None
     runs: tuple[RunRow, ...] = ()
@@ -46,8 +46,9 @@ class Baseline:
 def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, nights: Sequence[Night]) -> Baseline:
     """Find the baseline that `against` names for this run; `nights` are the earlier good runs (`list_nights`)."""
     if against in (PASSED, MEAN_OF_PASSED):
-        # A run of all samples is not compared with a trial of a few.
-        good = [night for night in nights if night.is_baseline and not is_part(night.run, run)]
+        # A run of all samples is compared with a trial of a few only where there is no other.
+        good = [night for night in nights if night.is_baseline]
+        good = [night for night in good if not is_part(night.run, run)] or good
         good = good[-k:] if against == MEAN_OF_PASSED else pick_alike(warehouse, good[-_LOOKED_AT:], run)
         accepted = next((night.accepted for night in good if night.accepted), None)
         missing = None
@@ -63,7 +64,9 @@ def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, ni
         try:
             base = find_run(warehouse, against, beside=run)
         except WarehouseError as error:
-            return Baseline(against=against, missing=f"the baseline cannot be found: {error}")
+            # A name that was mistyped, or whose run is gone, is not the first night.
+            is_named = against.partition(":")[0].replace(" ", "-") not in WORDS
+            return Baseline(against=against, missing=f"the baseline cannot be found: {error}", is_unrelated=is_named)
         if base.run_id == run.run_id:
             return Baseline(against=against, missing=f"the baseline {against!r} is this run itself")
     if base is None:
@@ -94,11 +97,8 @@ def pick_alike(warehouse: Warehouse, nights: list[Night], run: RunRow) -> list[N
 
 def is_part(run: RunRow, other: RunRow) -> bool:
     """Return whether a run was limited to fewer samples than another one."""
-    for name in ("limit", "sample_budget"):
-        mine, theirs = run.config.get(name), other.config.get(name)
-        if mine is not None and (theirs is None or theirs > mine):
-            return True
-    return False
+    pairs = zip(run.part, other.part, strict=True)
+    return any(mine is not None and (theirs is None or theirs > mine) for mine, theirs in pairs)
 
 
 def name_series(run: RunRow) -> str:

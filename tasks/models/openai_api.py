@@ -7,6 +7,7 @@ package is imported here, which takes almost a second of CPU in each process tha
 """
 
 import codecs
+import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -94,7 +95,7 @@ async def read_answer(answer: aiohttp.ClientResponse, items: str = "choices") ->
 
 
 def parse_answer(status: int, content: bytes, headers: Mapping[str, str], items: str = "choices") -> Completion:
-    """Return the completion in an answer; raises StatusError, UnusableReply, or ValueError for anything else.
+    """Return the completion in an answer; raises StatusError, or UnusableReply for anything else, which may be paid.
 
     An error in its place, as gateways send it with status 200, is raised as if it had its status.
     """
@@ -102,13 +103,13 @@ def parse_answer(status: int, content: bytes, headers: Mapping[str, str], items:
         raise StatusError(status, headers, parse_error_body(content[:MAX_ERROR_BYTES]))
     if len(content) > _MAX_BYTES:
         raise UnusableReply(f"the endpoint sent more than {_MAX_BYTES // 1024**2} MB for one reply")
-    shown = content[:80].decode(errors="replace")
+    text = content.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
     try:
-        body = orjson.loads(content.removeprefix(codecs.BOM_UTF8))
-    except orjson.JSONDecodeError:
+        body = json.loads(text) if "NaN" in text else orjson.loads(text)  # which Python's servers write
+    except (ValueError, RecursionError):
         is_stream = headers.get("content-type", "").startswith("text/event-stream")
         problem = "a stream, which was not asked for" if is_stream else "what is not valid JSON"
-        raise ValueError(f"the endpoint sent {problem}: {shown!r}") from None
+        raise UnusableReply(f"the endpoint sent {problem}: {text[:80]!r}", reply=ModelReply(text=text)) from None
     completion: dict[str, Any] = body if isinstance(body, dict) else {}
     listed = completion.get(items)
     first = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else None
@@ -116,7 +117,9 @@ def parse_answer(status: int, content: bytes, headers: Mapping[str, str], items:
         error = parse_error(body_error)
         raise StatusError(error.status or 500, headers, error)
     if first is None:
-        raise ValueError(f'the endpoint sent what is not a completion (it has no "{items}"): {shown!r}')
+        problem = f'what is not a completion (it has no "{items}")'
+        reply = count_reply(completion, text)
+        raise UnusableReply(f"the endpoint sent {problem}: {text[:80]!r}", reply=reply)
     return Completion(body=completion, first=first, headers=headers)
 
 
@@ -146,26 +149,31 @@ def write_body(payload: Mapping[str, object]) -> bytes:
 
 
 def parse_completion(completion: Completion, *, sent: Mapping[str, object]) -> ModelReply:
-    """Return the text and counts of a completion. Cached tokens of a prompt have two names among providers."""
-
-    def open_member(members: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-        value = members.get(name)
-        return value if isinstance(value, dict) else {}
-
-    body, choice = completion.body, completion.first
-    message, usage = open_member(choice, "message"), open_member(body, "usage")
-    details, model = open_member(usage, "prompt_tokens_details"), body.get("model")
+    """Return the text and counts of a completion."""
+    choice = completion.first
+    message = _open_member(choice, "message")
     spoken = split_reply(join_parts(message.get("content")), find_thoughts(message))
-    reply = ModelReply(
-        text=spoken.text,
-        thoughts=spoken.thoughts,
+    logprobs = pack_logprobs(choice.get("logprobs"), spoken.text) if "logprobs" in sent else None
+    reply = replace(count_reply(completion.body, spoken.text), thoughts=spoken.thoughts, logprobs=logprobs)
+    return check_ending(reply, choice.get("finish_reason"), message)
+
+
+def count_reply(body: Mapping[str, Any], text: str) -> ModelReply:
+    """Return a text with the model and the counts of its completion. Cached tokens have two names among providers."""
+    usage, model = _open_member(body, "usage"), body.get("model")
+    details = _open_member(usage, "prompt_tokens_details")
+    return ModelReply(
+        text=text,
         model=model if isinstance(model, str) else None,
         prompt_tokens=parse_count(usage.get("prompt_tokens")),
         completion_tokens=parse_count(usage.get("completion_tokens")),
         cached_tokens=parse_count(details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
-        logprobs=pack_logprobs(choice.get("logprobs"), spoken.text) if "logprobs" in sent else None,
     )
-    return check_ending(reply, choice.get("finish_reason"), message)
+
+
+def _open_member(members: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = members.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def check_ending(reply: ModelReply, finish: object, message: Mapping[str, Any], *, ended_with: str = "") -> ModelReply:

@@ -407,6 +407,15 @@ def test_a_trial_of_a_few_samples_is_no_baseline_of_all(store: Warehouse) -> Non
         assert document["outcome"] == "passed"
         against.append(document["baseline"]["run_ids"])
     assert against == [[], ["first"], ["first"], ["later"]]
+    # A limit beyond the dataset does not count, and a few samples are better than no baseline.
+    for name, suite in (("wide", "w"), ("few", "f")):
+        for run_id, limit in ((name, 1000 if name == "wide" else 3), (f"{name}-next", None)):
+            columns = {"suite": suite, "minute": len(run_id), "config": {"gate": gate, "limit": limit}}
+            scores = dict.fromkeys(TWO, GOOD)
+            run = add_run(store, run_id, metadata=LANGUAGES, metrics=TWO, columns=columns, **scores)
+            document = decide_suite_gate(store, run)
+        assert document is not None
+        assert document["baseline"]["run_ids"] == [name]
 
 
 def test_a_gate_checks_each_slice_by_the_same_limits(store: Warehouse, ask: Ask) -> None:

@@ -349,6 +349,7 @@ PASSING: list[tuple[Canned, str]] = [
     (Raw(status=429, body={"error": "slow down"}, headers={"Retry-After": "0.01"}), "status 429: slow down"),
     (Raw(status=429, body={"error": {"message": "soon"}}, headers={"retry-after-ms": "10"}), "status 429: soon"),
     (Raw(body=""), "sent what is not valid JSON: ''"),
+    (Raw(body='{"choices": [], "logprobs": NaN}'), "sent what is not a completion"),
     (Raw(body='data: {"choices": []}\n\ndata: [DONE]\n\n', headers={"Content-Type": "text/event-stream"}),
      "sent a stream, which was not asked for: 'data:"),
     (complete("It is red."), "the reply was empty"),
@@ -486,6 +487,20 @@ async def test_what_can_never_work_stops_the_run_with_what_to_do(endpoint: Endpo
         n_sent = endpoint.stats.requests[CHAT]
         assert n_sent <= 4, expected
         assert sum(call["run_id"] == f"run-{number}" for call in read_calls(tmp_path)) == n_sent, expected
+
+
+async def test_an_endpoint_that_sends_no_completion_is_asked_no_more_and_its_tokens_count(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    """Such as a gateway that filters, or always streams: each request was paid fifteen times."""
+    answer = Raw(body={"choices": [], "usage": {"prompt_tokens": 900, "completion_tokens": 90}})
+    endpoint.configure(script={"extract": lambda _: answer}, latency=0.02)
+    async with lay_out_run(tmp_path, make_settings(concurrency=4)) as live_run:
+        asked = [live_run.asker.ask(make_question(number), read_statements) for number in range(60)]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert live_run.asker.counts.prompt_tokens == 900 * live_run.asker.counts.requests
+    assert any("none of the first 20 replies" in str(result) for result in results)
+    assert endpoint.stats.requests[CHAT] < 30
 
 
 async def test_an_endpoint_that_refuses_the_first_requests_all_alike_is_asked_no_more(

@@ -24,7 +24,15 @@ from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.calls import find_replies
 from evalhouse.warehouse.rows.gates import Decision, record_decision
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import find_forgotten, find_run, hash_text, insert_run, list_runs, parse_mark
+from evalhouse.warehouse.rows.runs import (
+    find_forgotten,
+    find_run,
+    hash_text,
+    insert_run,
+    list_runs,
+    parse_mark,
+    update_run,
+)
 from evalhouse.warehouse.rows.samples import Staging, fetch_samples_between, take_in_samples
 from evalhouse.warehouse.store import Warehouse, build_frame
 from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse
@@ -402,6 +410,13 @@ def test_the_baseline_of_a_suite_keeps_its_scores_however_old(tmp_path: Path) ->
     later = datetime(2030, 1, 1)
     assert forget(warehouse, Rule(words="w", before=later, with_scores=True), dry_run=True).run_ids == ("bad", "old")
     assert forget(warehouse, Rule(words="w", before=later), dry_run=True).run_ids == ("bad", "level", "old")
+    # So does one that the gate of the newest run of a suite names, by its id or label.
+    gate = {"gate": {"against": "release-1"}}
+    insert_run(warehouse, make_run("other", suite="t", minute=9, config=gate, started_at=datetime(2029, 12, 31)))
+    update_run(warehouse, "old", label="release-1")
+    assert forget(warehouse, Rule(words="w", before=datetime(2029, 1, 1), with_scores=True), dry_run=True).run_ids == (
+        "bad",
+    )
     named = Rule(words="w", run_ids=("level",), with_scores=True)
     assert forget(warehouse, named, dry_run=True).run_ids == ("level",)
 

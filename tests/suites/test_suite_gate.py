@@ -254,6 +254,13 @@ def test_other_baselines_are_a_choice(store: Warehouse, against: str, base: str)
     assert document["outcome"] == ("passed" if base == "refused" else "failed")
 
 
+@pytest.mark.parametrize(("against", "outcome"), [("relase-1", "failed"), ("previous", "passed")])
+def test_a_mistyped_baseline_fails_and_the_first_night_passes(store: Warehouse, against: str, outcome: str) -> None:
+    document = decide(store, add_night(store, "night", 0, GOOD, gate_limits={**DROP, "against": against}))
+    (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]
+    assert (document["outcome"], drop["reason"]) == (outcome, "nothing_common")
+
+
 @pytest.mark.parametrize("against", ["mean_of_passed", "previous_any"])
 def test_a_baseline_without_a_common_sample_fails_the_gate_and_says_what_to_do(store: Warehouse, against: str) -> None:
     for minute in (0, 10):
@@ -331,10 +338,10 @@ def test_the_first_night_leaves_drops_open(store: Warehouse) -> None:
     )
 
 
-def test_a_baseline_may_be_a_label_and_is_missed_without_an_error(store: Warehouse) -> None:
+def test_a_baseline_may_be_a_label_and_fails_the_gate_where_it_is_missing(store: Warehouse) -> None:
     limits = {"against": "release", "max_drop": {"factual_f1": 0.02}}
     missed = decide(store, add_night(store, "night-1", 10, gate_limits=limits))
-    assert missed["checks"][0]["outcome"] == "undecided"
+    assert missed["checks"][0]["outcome"] == "failed"
     assert missed["checks"][0]["detail"].startswith("the baseline cannot be found: no run fits 'release'")
     add_night(store, "base", 0, label="release")
     assert decide(store, add_night(store, "night-2", 20, gate_limits=limits))["against"]["run_id"] == "base"

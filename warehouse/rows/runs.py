@@ -94,7 +94,8 @@ class RunRow:
     @property
     def part(self) -> tuple[int | None, int | None]:
         """The number of samples that it was limited to, and its budget of samples; None where it has all."""
-        return self.config.get("limit"), self.config.get("sample_budget")
+        limit = self.config.get("limit")
+        return (None if limit is None or limit > (self.n_samples or 0) else limit), self.config.get("sample_budget")
 
     @property
     def suite_name(self) -> str | None:

@@ -15,7 +15,15 @@ select
     tags,
     status,
     started_at,
-    nullif(concat_ws('/', config ->> '$.limit', config ->> '$.sample_budget'), '') as part
+    -- A limit beyond the dataset limits nothing.
+    nullif(
+        concat_ws(
+            '/',
+            case when (config ->> '$.limit')::bigint <= n_samples then config ->> '$.limit' end,
+            config ->> '$.sample_budget'
+        ),
+        ''
+    ) as part
 from runs
 where kind = 'evaluation';
 

@@ -1,5 +1,6 @@
 -- One row per run of which samples are to be forgotten that are not yet: runs that fit the rule, and their noise runs.
--- The run that the next one of a suite is compared with keeps its scores, however old it is.
+-- The run that the next one of a suite is compared with keeps its scores, however old it is; so does one that the gate
+-- of a suite names.
 with good as (
     select run_id, null::timestamp as accepted_at
     from gate_decisions
@@ -16,6 +17,15 @@ baselines as (
     inner join good using (run_id)
     where runs.suite is not null
     group by runs.suite
+    union all
+    select runs.run_id
+    from runs
+    inner join (
+        select distinct arg_max(config ->> '$.gate.against', (started_at, run_id)) as name
+        from runs
+        where suite is not null and kind = 'evaluation'
+        group by suite
+    ) as named on named.name in (runs.run_id, runs.label)
 ),
 
 fitting as (
