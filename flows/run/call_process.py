@@ -55,7 +55,7 @@ class Runner:
         self._rest = b""  # of a line that has not come whole
         # In a separate session: Ctrl-C comes from this process, which also knows what it interrupts.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP],
+            [sys.executable, "-P", "-c", _BOOTSTRAP],  # the path is the caller's, without the working folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -33,6 +33,7 @@ _KEY = "PREFECT_API_AUTH_STRING"
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 _SERVER_KEY = "PREFECT_SERVER_API_AUTH_STRING"
 _ORIGINS = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
+_LOGGING: Final = ("PREFECT_LOGGING_CONFIG_PATH", "PREFECT_LOGGING_SETTINGS_PATH")
 _TEST_MODE = (
     "PREFECT_TEST_MODE",
     "PREFECT_UNIT_TEST_MODE",
@@ -108,6 +109,18 @@ def prepare_environment() -> None:
             print_notice(f"note: {notice}")
     if problems := find_environment_problems():
         raise SettingsError("; ".join(problems))
+    pin_logging()
+
+
+def pin_logging() -> None:
+    """Have Prefect take the file of its logging, which may name any function, from the environment or the user's
+    profile: files in the working folder may have come with a dataset."""
+    if not any(os.environ.get(name) for name in _LOGGING):
+        profiles = _load_toml(prefect_home() / "profiles.toml")
+        active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
+        profile = profiles.get("profiles", {}).get(active, {})
+        own = (str(profile[name]) for name in _LOGGING if profile.get(name))
+        os.environ[_LOGGING[0]] = next(own, str(prefect_home() / "logging.yml"))
 
 
 def tidy_variables() -> list[str]:

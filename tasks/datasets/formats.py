@@ -88,6 +88,7 @@ class DatasetSource:
 _SAMPLED: Final = 2**22  # bytes of lines with more than ASCII that the encoding is found by
 _MARKS: Final = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _CHINESE: Final = "gb18030"
+_MISSING: Final = frozenset({"", "nan", "NaN"})  # in CSV: pandas writes NaN so as a text
 _WESTERN: Final = "cp1252"
 # They agree on German, on é and on typographic quotes; French and Polish read differently in each.
 _NEIGHBOURS: Final = ("cp1250", "cp1254", "cp1257")
@@ -244,7 +245,7 @@ def read_csv(file: DataFile, complain: Complain) -> Iterator[RawRow]:
         begin = 1
         try:
             for record in records:
-                yield begin, [cell or None for cell in record]
+                yield begin, [None if cell in _MISSING else cell for cell in record]
                 begin = records.line_num + 1
         except csv.Error as error:
             raise ReadingStopped(begin, "broken_table", f"broken CSV: {error}") from error

@@ -368,7 +368,8 @@ def name_call(item: object) -> Tree | None:
         return None
     call = read_tree(item.get("tool_call", item))
     function = read_tree(call.get("function", call))
-    arguments = next((function[key] for key in ("arguments", "args", "input") if function.get(key)), None)
+    names = ("arguments", "args", "input", "input_parameters", "parameters")
+    arguments = next((function[key] for key in names if function.get(key)), None)
     name = read_name(function.get("name"))
     return None if name is None else {"name": name, "arguments": open_value(arguments) or {}}
 

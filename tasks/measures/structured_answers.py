@@ -370,6 +370,8 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None, datase
 
 TOOL_CALLS = "tool_calls"
 _SHAPES = '{"name": …, "args": {…}}, {"function": {"name": …, "arguments": …}} or {"name": …, "input": {…}}'
+# Of LangChain, OpenAI, Anthropic, deepeval and Llama.
+_ARGUMENTS: Final = ("args", "arguments", "input", "input_parameters", "parameters")
 _UNREADABLE = "(unreadable)"
 
 
@@ -406,7 +408,7 @@ def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
         name = call.get("name") if isinstance(call, dict) else None
         read: ToolCall | None = None
         if isinstance(call, dict) and isinstance(name, str):
-            given: object = next((call[key] for key in ("args", "arguments", "input") if call.get(key) is not None), {})
+            given: object = next((call[key] for key in _ARGUMENTS if call.get(key) is not None), {})
             accepted = call.get("accepted") or {}
             are_lists = isinstance(accepted, dict) and all(isinstance(values, list) for values in accepted.values())
             with suppress(ToolCallError):

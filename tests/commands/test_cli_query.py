@@ -173,6 +173,16 @@ def test_ctrl_c_ends_a_long_query_at_once(house: House) -> None:
     assert finished.stderr.strip() == "interrupted"
 
 
+def test_a_module_in_the_working_folder_is_not_imported(house: House, ask: Ask) -> None:
+    """A script of the user named `random.py` broke each query, and one in a downloaded folder ran."""
+    module = house.place.folder / "random.py"
+    module.write_text("raise SystemExit(7)")
+    try:
+        assert ask("query", "select 40 + 2 as n", "--format", "csv").stdout == "n\n42\n"
+    finally:
+        module.unlink()
+
+
 def test_a_query_leaves_no_trace(house: House, ask: Ask) -> None:
     let_go()
     before = {path.name: path.stat().st_mtime_ns for path in house.place.folder.glob("evalhouse.duckdb*")}

@@ -157,6 +157,10 @@ TEXTS: dict[str, tuple[str, str, list[Row]]] = {
         "qa.csv", 'id,question,answer,contexts,note\n,q,"",,\n,q,a,[],x\n',
         [{"given_id": None, "answer": None, "contexts": None, "metadata": {"note": None}}, {"contexts": []}],
     ),
+    "missing values as pandas writes them in texts": (
+        "qa.csv", "question,answer,contexts,ground_truth\nq,nan,NaN,nan\nq,None,c,nano\n",
+        [{"answer": None, "contexts": None, "ground_truth": None}, {"answer": "None", "ground_truth": "nano"}],
+    ),
     "cells larger than Python's own limit": (
         "qa.csv", to_csv([{"question": "q", "contexts": ["x" * 500_000]}]), [{"contexts": ["x" * 500_000]}],
     ),

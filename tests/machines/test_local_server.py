@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cli_process import COMMAND
 from prefect_holder import copy_database
 
 from evalhouse.flows.server.environment import (
@@ -27,6 +28,7 @@ from evalhouse.flows.server.environment import (
     find_api_url,
     load_user_settings,
     make_server_environment,
+    prepare_environment,
 )
 from evalhouse.flows.server.local import LocalServer
 
@@ -325,6 +327,29 @@ def test_a_server_configured_in_a_file_is_found(clean_environ: Path, file: str, 
     assert find_api_url() == "http://there/api"
     os.environ["PREFECT_API_URL"] = "http://here/api"
     assert find_api_url() == "http://here/api"
+
+
+@pytest.mark.parametrize(("file", "text"), [
+    (".env", "PREFECT_LOGGING_SETTINGS_PATH=logging.yml\n"),
+    ("prefect.toml", '[logging]\nconfig_path = "logging.yml"\n'),
+    ("pyproject.toml", '[tool.prefect.logging]\nconfig_path = "logging.yml"\n'),
+])  # fmt: skip
+def test_a_file_beside_a_dataset_runs_no_code(clean_environ: Path, file: str, text: str) -> None:
+    """Prefect's logging may call any function, and a dataset may come in a folder with settings of Prefect."""
+    Path(file).write_text(text, encoding="utf-8")
+    Path("logging.yml").write_text(
+        "version: 1\nformatters: {x: {'()': os.mkdir, path: ran}}\n"
+        "handlers: {h: {class: logging.StreamHandler, formatter: x}}\nroot: {handlers: [h]}\n",
+        encoding="utf-8",
+    )
+    Path("d.jsonl").write_text('{"question": "a", "answer": "b", "contexts": ["b"]}\n', encoding="utf-8")
+    command = [*COMMAND, "run", "d.jsonl", "--judge", "lexical", "--metrics", "faithfulness", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, Path("ran").exists()) == (0, False)
+    prepare_environment()
+    script = "import prefect.settings as s; print(s.get_current_settings().logging.config_path)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(clean_environ / "home" / "logging.yml")
 
 
 def test_the_profile_in_use_decides(clean_environ: Path) -> None:

@@ -50,6 +50,8 @@ SHAPES: dict[str, Any] = {
         "function": {"name": "ask_tide", "arguments": '{"harbour": "Quillon", "day": 1}'},
     },
     "OpenAI responses": {"type": "function_call", "name": "ask_tide", "arguments": '{"day": 1, "harbour": "Quillon"}'},
+    "deepeval": {"name": "ask_tide", "input_parameters": {"harbour": "Quillon", "day": 1}, "output": None},
+    "Llama": {"name": "ask_tide", "parameters": {"harbour": "Quillon", "day": 1}},
     "Anthropic": {"type": "tool_use", "id": "c1", "name": "ask_tide", "input": {"harbour": "Quillon", "day": 1}},
 }  # fmt: skip
 

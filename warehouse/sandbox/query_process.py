@@ -246,7 +246,7 @@ def _take() -> _Process:
 def _start() -> _Process:
     folder = tempfile.TemporaryDirectory(prefix="evalhouse-query-")
     process = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, folder.name, str(_niceness)],
+        [sys.executable, "-P", "-c", _CHILD, folder.name, str(_niceness)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
