@@ -88,6 +88,9 @@ T = TypeVar("T")
 _MAX_LOOK_UP = 2000
 _GATHER_S = 0.01
 _COARSE_NS = 50_000_000
+_WATCH_S = 1.0
+# A segment of another process is there for longer, and is seen unless this process was stopped meanwhile.
+_UNSEEN_S = 5.0
 _BLOCK_BYTES = 2**20
 
 
@@ -121,6 +124,10 @@ class ReplyFinder:
             if self._looking_up is None:
                 self._looking_up = asyncio.create_task(self._look_up())
         return await asyncio.shield(future)
+
+    def read_again(self) -> None:
+        """Have the next call of `find` read all keys again."""
+        self._reading_keys = None
 
     def _read_keys(self) -> "array[int]":
         """Read the sorted keys of all recorded replies, 8 bytes each."""
@@ -179,9 +186,15 @@ class OtherReplies:
     def __init__(self, folder: Path, owner: str, *, moved: Callable[[str], None]) -> None:
         self._folder, self._owner, self._moved = folder, owner, moved
         self._listed_at = 0
+        self._looked_at = time.monotonic()
         self._known: set[str] = set()
         self._segments: list[_OtherSegment] = []
         self._replies: dict[str, StoredReply] = {}
+
+    def has_paused(self) -> bool:
+        """Return whether the last look is so long ago that replies may have come to the warehouse unseen."""
+        before, self._looked_at = self._looked_at, time.monotonic()
+        return self._looked_at - before > _UNSEEN_S
 
     def find(self, request_hash: str) -> StoredReply | None:
         """Return the reply to a request; reads what was added to the journals since the last look."""
@@ -237,6 +250,8 @@ class CallRecord:
         self._mover = Mover(warehouse, "llm_calls", moved=self._forget)
         # A run that asks all again shares nothing with others.
         self._others: OtherReplies | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._checked: set[str] | None = None  # requests without a reply, since this process was stopped
         if not fresh:
             folder = find_journal(warehouse.location, "llm_calls")
             self._others = OtherReplies(folder, self._mover.journal.owner, moved=self._expect)
@@ -246,18 +261,41 @@ class CallRecord:
         """Return the recorded reply to a request, or None; raises WarehouseError when it cannot be read."""
         if (reply := self._unmoved.get(request_hash)) is not None:
             return reply
-        if self._others is not None and (reply := self._others.find(request_hash)) is not None:
-            return reply
-        return await self._finder.find(request_hash)
+        if self._others is not None:
+            if self._watching is None:
+                self._watching = asyncio.create_task(self._watch())
+            if (reply := self._look(request_hash)) is not None:
+                return reply
+        reply = await self._finder.find(request_hash)
+        if reply is None and self._checked is not None:
+            self._checked.add(request_hash)
+        return reply
+
+    async def _watch(self) -> None:
+        """Look at the journals of other processes as long as this one runs, also while it asks nothing."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            with contextlib.suppress(OSError):
+                self._look()
+
+    def _look(self, request_hash: str = "") -> StoredReply | None:
+        """Return the reply to a request in the journals of other processes. After this process was stopped (Ctrl-Z, a
+        paused container) replies may have come and gone there, so that all requests are checked again."""
+        assert self._others is not None
+        if self._others.has_paused():
+            self._finder.read_again()
+            self._checked = set()
+        return self._others.find(request_hash)
 
     def claim(self, request_hash: str) -> bool:
-        """Return False if another process asks the same now, or has a reply to it; `keep` gives the claim back."""
+        """Return False if another process asks the same now, or has a reply to it, or may have; `keep` gives the claim
+        back."""
         if self._others is None:
             return True
         key = make_request_key(request_hash)
         if not self._claims.take(key):
             return False
-        if self._others.find(request_hash) is None:
+        if self._look(request_hash) is None and (self._checked is None or request_hash in self._checked):
             return True
         self._claims.release(key)
         return False
@@ -276,6 +314,8 @@ class CallRecord:
         }
         row["attempts"] = row.pop("attempt")
         reply = call.reply if call.status == "ok" else None
+        if self._checked is not None:
+            self._checked.discard(call.request_hash)
         if reply is not None:
             self._finder.expect(request_key)  # also where it then cannot be kept
         try:
@@ -298,6 +338,9 @@ class CallRecord:
 
     def close(self) -> None:
         """Move everything into the warehouse; raises WarehouseBusy when the file stays locked (nothing is lost)."""
+        if self._watching is not None:
+            with contextlib.suppress(RuntimeError):  # its loop has ended, and the task with it
+                self._watching.get_loop().call_soon_threadsafe(self._watching.cancel)
         if self._others is not None:
             self._others.close()
             self._claims.close()

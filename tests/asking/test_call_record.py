@@ -263,6 +263,24 @@ async def test_claim_of_a_run_ends_with_its_call_and_with_its_record(warehouse: 
     assert not list(warehouse.location.journal_path.glob("claims"))
 
 
+async def test_a_process_that_was_stopped_checks_again_what_others_asked_meanwhile(
+    warehouse: Warehouse,
+) -> None:
+    """Their journals came, were moved and went unseen: each of their requests was paid twice."""
+    one, two = (make_call(number).request_hash for number in (1, 2))
+    async with open_record(warehouse) as record:
+        assert await record.find(one) is await record.find(two) is None
+        async with open_record(warehouse, "run-2") as other:
+            other.keep(make_call(1))
+        assert record._others is not None
+        record._others._looked_at -= 60.0
+        assert not record.claim(one)
+        assert not record.claim(two), "nor is what waited for its turn before the stop"
+        assert await record.find(one) is not None
+        assert await record.find(two) is None
+        assert record.claim(two)
+
+
 async def test_run_that_asks_all_again_claims_nothing(warehouse: Warehouse) -> None:
     async with open_record(warehouse) as record, open_record(warehouse, "run-2", fresh=True) as fresh:
         assert record.claim(make_call().request_hash)
