@@ -228,14 +228,17 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
         # A stream is recorded as an object: its text is that of the last model. Steps in between cut texts.
         answering = [item for item in answering if item.span.kind == "llm"]
         answering.sort(key=lambda item: -(item.span.ended_at or 0.0))
-    question = asking[0].span
-    if answering and question.kind == answering[0].span.kind == "llm":
-        # Calls of a model alone: a guard before the answer, a title after it, or several questions.
-        last = answering[0].span
-        if last.question and last.question in (question.question or ""):
-            question = last
-        elif last.question and not _is_continued(question, last, by_id.values()):
+    question, answer = asking[0].span, answering[0].span if answering else None
+    if answer is not None and answer.kind == "llm":
+        beside = [item.span for item in answering if item.depth == answering[0].depth and item.span.kind == "llm"]
+        beside = sorted((span for span in beside if span.question), key=lambda span: span.started_at or 0.0)
+        picked = _pick_call(beside, by_id.values()) if beside else answer
+        if question.kind in ("chain", "other"):
+            answer = picked or answer
+        elif picked is None:
             return LeftOut(trace_id=trace_id, reason="several")
+        elif len(beside) > 1:
+            question, answer = _pick_question(question, picked, by_id.values()), picked
     # What else is known about it is for the sample's metadata.
     placed = [item.span for item in tree]
     models = [item for item in tree if item.span.kind == "llm"]
@@ -267,7 +270,7 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     row: dict[str, Any] = {
         "id": trace_id,
         "question": question.question,
-        "answer": answering[0].span.answer if answering else None,
+        "answer": None if answer is None else answer.answer,
         **{name: value for name, value in metadata.items() if value is not None},
     }
     if question.turns:
@@ -294,22 +297,40 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     return row
 
 
-def _is_continued(first: Span, last: Span, spans: Iterable[Span]) -> bool:
-    """Return True if a model's last call works on the question of the first one, by its messages.
+def _pick_call(calls: Sequence[Span], spans: Iterable[Span]) -> Span | None:
+    """Return the call of a model that answered, of several in order of time; None where that is not known.
 
-    If it was sent the first answer too, that may be the bot's, and the last call made a title of it: unless something
-    was looked up in between.
+    What was looked up last is for the answer. Calls before it prepare, unless they are earlier turns of the chat. Calls
+    after it that hold the answer, or only its question, make a title of it, further questions, or check it.
     """
-    sent = [last.question or "", *(str(turn["text"]) for turn in last.turns if turn["role"] == "user")]
-    if (first.question or "") not in " ".join(sent):
-        return False
-    looked_up = ("retriever", "reranker", "embedding", "tool")
-    between = (first.started_at or 0.0, last.started_at or 0.0)
-    return (
-        not first.answer
-        or first.answer not in (last.question or "")
-        or any(span.kind in looked_up and between[0] <= (span.started_at or 0.0) <= between[1] for span in spans)
-    )
+    looked_up = [span for span in spans if span.kind in ("retriever", "reranker", "tool")]
+    looked_up = looked_up or [span for span in spans if span.kind == "embedding"]
+    last_at = calls[-1].started_at or 0.0
+    looked_at = max((at for span in looked_up if (at := span.started_at or 0.0) <= last_at), default=None)
+    earlier = [call for call in calls if looked_at is not None and (call.started_at or 0.0) < looked_at]
+    answer, *others = calls[len(earlier) :]
+    for call in others:
+        asked, answered = call.question or "", answer.question or ""
+        if asked == answered or asked in answered:  # the same work, or the call before was a guard
+            answer = call
+        elif looked_at is None or not (answered in asked or _holds(call, answer.answer)):
+            return None
+    return None if any(_holds(answer, call.answer, only_turns=True) for call in earlier) else answer
+
+
+def _holds(call: Span, text: str | None, *, only_turns: bool = False) -> bool:
+    """Return True if a text is in the messages that a model was sent before its reply, or before the last question."""
+    sent = [str(turn["text"]) for turn in call.turns] + ([] if only_turns else [call.question or ""])
+    return any((text or "") in one for one in sent)
+
+
+def _pick_question(found: Span, answer: Span, spans: Iterable[Span]) -> Span:
+    """Return the span with the question that a person asked: the one `found` farthest out, or the call of a model that
+    answered, unless its last message is a prompt, which has the question or what was retrieved in it."""
+    asked = answer.question or ""
+    texts = [document.text for span in spans for document in span.documents or () if document.text]
+    is_prompt = asked != found.question and ((found.question or "") in asked or any(text in asked for text in texts))
+    return found if is_prompt else answer
 
 
 def _make_rows(items: Sequence[Item]) -> list[dict[str, Any] | LeftOut]:

@@ -95,7 +95,8 @@ async def read_answer(answer: aiohttp.ClientResponse, items: str = "choices") ->
 
 
 def parse_answer(status: int, content: bytes, headers: Mapping[str, str], items: str = "choices") -> Completion:
-    """Return the completion in an answer; raises StatusError, or UnusableReply for anything else, which may be paid.
+    """Return the completion in an answer. Raises StatusError, UnusableReply for what a model may have been paid for,
+    and ValueError for anything else, such as the page of a proxy.
 
     An error in its place, as gateways send it with status 200, is raised as if it had its status.
     """
@@ -107,9 +108,10 @@ def parse_answer(status: int, content: bytes, headers: Mapping[str, str], items:
     try:
         body = json.loads(text) if "NaN" in text else orjson.loads(text)  # which Python's servers write
     except (ValueError, RecursionError):
-        is_stream = headers.get("content-type", "").startswith("text/event-stream")
-        problem = "a stream, which was not asked for" if is_stream else "what is not valid JSON"
-        raise UnusableReply(f"the endpoint sent {problem}: {text[:80]!r}", reply=ModelReply(text=text)) from None
+        if not headers.get("content-type", "").startswith("text/event-stream"):
+            raise ValueError(f"the endpoint sent what is not valid JSON: {text[:80]!r}") from None
+        problem = f"the endpoint sent a stream, which was not asked for: {text[:80]!r}"
+        raise UnusableReply(problem, reply=ModelReply(text=text)) from None
     completion: dict[str, Any] = body if isinstance(body, dict) else {}
     listed = completion.get(items)
     first = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else None

@@ -331,6 +331,39 @@ def test_a_question_and_an_answer_of_two_calls_of_a_model_are_one_sample_only_wh
         assert (sample.question, sample.answer) == read
 
 
+TURN = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+LATER = [
+    ("title", [{"role": "user", "content": f"A title of: {QUESTION} {ANSWER}"}], QUESTION),
+    ("suggestions", [*TURN, {"role": "user", "content": "Suggest two further questions."}], QUESTION),
+    ("next turn", [*TURN, {"role": "user", "content": "And back?"}], None),
+]
+
+
+@pytest.mark.parametrize(("name", "messages", "read"), LATER, ids=[name for name, *_ in LATER])
+def test_a_call_of_a_model_after_the_answer_is_not_the_answer(
+    tmp_path: Path, name: str, messages: list[dict[str, str]], read: str | None
+) -> None:
+    """Chat products ask for a title and for suggestions; a session has the next turn in the same trace."""
+    looked_up = {_LLM: "RETRIEVER", "retrieval.documents.0.document.content": TEXTS[0]}
+    spans = [make_span(1, {"http.method": "POST"}, took_s=60.0)]
+    for place, (sent, answer) in enumerate(((TURN[:1], ANSWER), (messages, "Something else."))):
+        attributes = {_LLM: "LLM", "llm.output_messages.0.message.role": "assistant"}
+        attributes["llm.output_messages.0.message.content"] = answer
+        for number, message in enumerate(sent):
+            attributes |= {f"llm.input_messages.{number}.message.{key}": value for key, value in message.items()}
+        if place == 0 or name == "next turn":
+            query = {"input.value": "ferry times"} if name == "title" else {"input.value": sent[-1]["content"]}
+            spans.append(make_span(2 + place, {**looked_up, **query}, parent=1, at_s=10.0 * place))
+        spans.append(make_span(4 + place, attributes, parent=1, at_s=10.0 * place + 2))
+    path = write_lines(tmp_path / "t.jsonl", [make_request(spans)])
+    if read is None:
+        with pytest.raises(DatasetError, match="1 several questions"):
+            read_traces_of(path, "otel")
+    else:
+        sample = read_one(path, "otel")
+        assert (sample.question, sample.answer, sample.contexts) == (read, ANSWER, [TEXTS[0]])
+
+
 _DEEP: Any = {}
 for _ in range(900):
     _DEEP = {"a": _DEEP}
