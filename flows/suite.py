@@ -175,7 +175,10 @@ def _work(job: _Job, trigger: TriggerKind, resume: str | None, event: str | None
     if resume is not None:
         run = find_run(job.warehouse, resume)
         if run.status == "completed" and not is_gate_due(run) and not has_variants_left(job.warehouse, run):
-            return _skip("NothingNew", f"run {resume} has completed; for another run start the deployment again")
+            done = f"run {resume} has completed; for another run start the deployment again"
+            if run.gate == "failed":  # a retry does not make it pass
+                return Failed(message=f"The gate failed, and {done}: evalhouse show {resume}")
+            return _skip("NothingNew", done)
         url = job.warehouse.location.url
         watch = _watch(job, BY_HAND)
         return _report(

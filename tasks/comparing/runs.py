@@ -58,7 +58,8 @@ MAX_LOST = 0.05
 """The share of samples without a score from which a difference of the others may not be that of the bot."""
 MEASURING: Final = ("judge", "formula")
 """The causes of a change that lie in the measurement."""
-_NOTHING_TO_MEASURE: Final = frozenset({"nothing_to_heed", "no_citations", "no_statements"})
+NOTHING_TO_MEASURE: Final = frozenset({"nothing_to_heed", "no_citations", "no_statements"})
+"""The reasons of scores that are missing because the answer has nothing that the metric measures."""
 
 
 class ComparisonError(ValueError):
@@ -426,7 +427,7 @@ def describe_column(
     )
     is_lost = in_candidate & ~np.isnan(column.base)
     lost = Counter(reason for place, reason in column.unscored.items() if is_lost[place])
-    n_missing = sum(n for reason, n in lost.items() if reason not in _NOTHING_TO_MEASURE)
+    n_missing = sum(n for reason, n in lost.items() if reason not in NOTHING_TO_MEASURE)
     return replace(described, lost=dict(lost.most_common()), n_missing=n_missing)
 
 

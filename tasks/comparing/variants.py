@@ -23,6 +23,7 @@ from evalhouse.tasks.comparing.noise import find_scale
 from evalhouse.tasks.comparing.paired import ROUNDING, Paired, compare_paired, is_sampled
 from evalhouse.tasks.comparing.runs import (
     MAX_LOST,
+    NOTHING_TO_MEASURE,
     ComparisonError,
     ComparisonSettings,
     check_common,
@@ -219,16 +220,21 @@ def compare_variants(
 
 
 def _find_failed(scores: pl.DataFrame, scored: str, failing: str) -> Failed | None:
-    """Return what a side of a pair failed to score that the other side scored, in the metric with the most of it, where
-    that is more than MAX_LOST."""
-    is_lost = pl.col(f"{failing}_failure").is_not_null()
-    known = scores.filter(pl.col(scored).is_not_null() & (pl.col(failing).is_not_null() | is_lost))
-    counts = known.group_by("metric").agg(n=is_lost.sum(), n_of=pl.len(), reasons=pl.col(f"{failing}_failure"))
+    """Return what a side of a pair did not score that the other side scored, in the metric with the most of it, where
+    that is more than MAX_LOST: what failed, what lacks a text, and the samples that it does not have."""
+    value, reason = pl.col(failing), pl.col(f"{failing}_reason")
+    is_asked = (value.is_not_null() | reason.is_not_null()).any().over("metric")
+    known = scores.filter(is_asked).filter(
+        pl.col(scored).is_not_null() & ~reason.fill_null("").is_in(NOTHING_TO_MEASURE)
+    )
+    counts = known.group_by("metric").agg(
+        n=value.is_null().sum(), n_of=pl.len(), reasons=reason.fill_null("not in its dataset").filter(value.is_null())
+    )
     most = counts.filter(pl.col("n") > MAX_LOST * pl.col("n_of")).sort("n", "metric").tail(1).to_dicts()
     if not most:
         return None
-    reasons = Counter(reason for reason in most[0]["reasons"] if reason is not None)
-    return Failed(n=most[0]["n"], n_of=most[0]["n_of"], reasons=tuple(reason for reason, _ in reasons.most_common()))
+    reasons = Counter(most[0]["reasons"]).most_common()
+    return Failed(n=most[0]["n"], n_of=most[0]["n_of"], reasons=tuple(reason for reason, _ in reasons))
 
 
 def _keep_scored_causes(of_metric: Nights) -> Nights:

@@ -375,6 +375,26 @@ def test_a_run_that_failed_on_most_samples_is_no_winner(store: Warehouse, ask: A
     assert read_sentence(ask, "alpha", "bravo", "carol").startswith(winner)
 
 
+def test_a_run_of_few_samples_or_without_contexts_is_no_winner(store: Warehouse, ask: Ask) -> None:
+    for name in ("alpha", "bravo", "carol"):
+        add_run(
+            store,
+            name,
+            answer_correctness=f"{SCORE} + 0.2" if name != "alpha" else SCORE,
+            n=120 if name != "bravo" else 12,
+        )
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute(
+            "update scores set value = null, unscored_reason = 'no_contexts' where run_id = 'carol' "
+            "and metric = 'faithfulness'"
+        )
+    sentence = read_sentence(ask, "alpha", "bravo", "carol")
+    assert sentence.startswith(
+        "No clear winner; bravo has no score in 108 of 120 samples that alpha scored (not in its dataset); "
+        "carol has no score in 120 of 120 samples that alpha scored (no contexts)"
+    )
+
+
 def test_a_night_without_many_scores_is_undecided_and_no_baseline(store: Warehouse, ask: Ask) -> None:
     add_run(store, "base", metrics=["faithfulness"], metadata=LANGUAGES, faithfulness=GOOD)
     add_run(store, "night", metrics=["faithfulness"], faithfulness=f"if(n % 4 > 0, null, {GOOD})")
