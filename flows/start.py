@@ -122,17 +122,17 @@ class Evaluation:
 
         `path` None writes `report-RUN.html` into the working directory.
         """
-        from evalhouse.flows.report.page import build_page
-        from evalhouse.warehouse.rows.pages import reading_slices
+        from evalhouse.flows.report.page import write_page
+        from evalhouse.warehouse.rows.pages import has_room_for_calls, reading_slices
         from evalhouse.warehouse.rows.runs import find_run
         from evalhouse.warehouse.store import Warehouse
 
         warehouse = Warehouse(self.warehouse)
         run = find_run(warehouse, self.run_id)
-        with reading_slices(warehouse, run, None, with_calls=True) as slices:
-            page = build_page(warehouse, run, None, slices, with_calls=True)
         written = Path(path or f"report-{self.run_id}.html").absolute()
-        written.write_bytes(page.encode())
+        with_calls = has_room_for_calls(warehouse, run)
+        with reading_slices(warehouse, run, None, with_calls=with_calls) as slices:
+            write_page(written, warehouse, run, None, slices, with_calls=with_calls)
         return Report(path=written)
 
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ from evalhouse.flows.results.output import (
     print_fitting,
     print_json,
     print_line,
+    print_notice,
     print_scores,
     print_section,
     print_table,
@@ -57,7 +58,7 @@ from evalhouse.tasks.comparing import POWER
 from evalhouse.tasks.reviews.export import CorrectedMean, list_corrected
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
 from evalhouse.warehouse.rows.gates import list_acceptances
-from evalhouse.warehouse.rows.pages import fetch_series, find_series, reading_slices
+from evalhouse.warehouse.rows.pages import fetch_series, find_series, has_room_for_calls, reading_slices
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_forgotten, find_run, list_runs
 from evalhouse.warehouse.rows.samples import load_turns, plain_turns
 from evalhouse.warehouse.store import Warehouse
@@ -400,19 +401,22 @@ def report(
                 f"{suggest(history, others)}"
             )
         data = fetch_series(warehouse, series)
-        page = build_history(warehouse, data)
         name = re.sub(r"[^\w.-]+", "-", history)
-        path, what = output or f"history-{name}.html", write_count(len(data.runs), "run")
+        path, what = Path(output or f"history-{name}.html"), write_count(len(data.runs), "run")
+        size = path.write_bytes(build_history(warehouse, data).encode())
     else:
-        with_calls = not no_calls
         run_row = find_run(warehouse, (run or "latest"))
+        with_calls = not no_calls and has_room_for_calls(warehouse, run_row)
+        if not (with_calls or no_calls):
+            print_notice(
+                "note: the raw calls would make the report too large for a browser and are left out; "
+                "`evalhouse lineage` and `evalhouse ui` show them"
+            )
         base = find_other_run(warehouse, run_row, against) if against else None
         read_slices(warehouse, run_row, by)  # refuses a column before the samples are read
         with reading_slices(warehouse, run_row, base, with_calls=with_calls) as slices:
-            from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # while samples are read
+            from evalhouse.flows.report.page import write_page  # noqa: PLC0415  # while samples are read
 
-            page = build_page(warehouse, run_row, base, slices, with_calls=with_calls, by=by)
-        path = output or f"report-{run_row.run_id}.html"
-        what = write_count(run_row.n_samples or 0, "sample")
-    size = Path(path).write_bytes(page.encode())
+            path, what = Path(output or f"report-{run_row.run_id}.html"), write_count(run_row.n_samples or 0, "sample")
+            size = write_page(path, warehouse, run_row, base, slices, with_calls=with_calls, by=by)
     print_line(f"wrote {path}: {size / 1e6:.1f} MB, {what}; open it in any browser")

@@ -9,14 +9,16 @@ their hashes, and nothing to be loaded or sent. Samples come in blocks that a br
 import base64
 import gzip
 import hashlib
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import islice, pairwise
+from itertools import count, islice, pairwise
 from pathlib import Path
-from typing import Any, Final, Literal
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, Final, Literal
 
 import jinja2
 import orjson
@@ -74,10 +76,18 @@ _ASSETS = Path(__file__).with_name("assets")
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Packed data of the page: gzipped JSON in base64."""
+    """Packed data of the page: gzipped JSON in base64, between two places of a file."""
 
     id: str
-    packed: Markup
+    file: BinaryIO
+    start: int
+    end: int
+
+    @property
+    def packed(self) -> Markup:
+        """The data."""
+        self.file.seek(self.start)
+        return Markup(self.file.read(self.end - self.start).decode())
 
 
 @dataclass(kw_only=True)
@@ -133,13 +143,15 @@ def build_page(
     run: RunRow,
     base: RunRow | None,
     slices: Iterable[SampleSlice],
+    spool: BinaryIO,
     *,
     with_calls: bool,
     by: str | None = None,
-) -> str:
-    """Build the report of a run; `base` is the run to compare with, None for one run alone, `slices` its samples.
+) -> Iterator[str]:
+    """Build the report of a run and yield it in parts, since it may be large; its blocks wait in `spool`.
 
-    `by` is a metadata column for means by its values. Raises WarehouseError for a warehouse of another version.
+    `base` is the run to compare with, None for one run alone, `slices` its samples, and `by` a metadata column for
+    means by its values. Raises WarehouseError for a warehouse of another version.
     """
     summary = fetch_summary(warehouse, run)
     run_id = run.run_id
@@ -174,14 +186,25 @@ def build_page(
             index.base[columns[row["metric"]]][places[row["sample_id"]]] = row["value"]
     shared: dict[str, str] = {}
     records = (record for rows in slices for record in build_samples(rows, shared))
+    blocks: list[Block] = []
+
+    def keep(name: str, packed: str) -> None:
+        start = spool.seek(0, os.SEEK_END)
+        spool.write(packed.encode())
+        blocks.append(Block(id=name, file=spool, start=start, end=spool.tell()))
+
     # While one block is compressed this thread makes the next records.
     with ThreadPoolExecutor(max_workers=1) as other:
-        packed = []
-        while block := list(islice(records, BLOCK_SAMPLES)):
+        packing: Future[Markup] | None = None
+        for number in count():
+            block = list(islice(records, BLOCK_SAMPLES))
             for record in block:
                 index.add(record)
-            packed.append(other.submit(pack, block))
-        blocks = [Block(id=f"block-{number}", packed=future.result()) for number, future in enumerate(packed)]
+            if packing is not None:
+                keep(f"block-{number - 1}", packing.result())
+            if not block:
+                break
+            packing = other.submit(pack, block)
     # Only metadata with few values help to choose samples.
     n = len(index.ids)
     filled = {key: [*column, *[None] * (n - len(column))] for key, column in index.metadata.items()}
@@ -190,7 +213,9 @@ def build_page(
         key: column for key, column in filled.items() if len(set(column)) > 1 and len(set(column) - {None}) <= most
     }
     scored = {str(row["metric"]) for row in summary.metrics if row["n_scored"]}
-    return render_page(
+    keep("index", pack(index))
+    keep("fixed", pack(shared))
+    return generate_page(
         "page.html",
         styles=("report.css",),
         scripts=("plot.js", "charts.js", "data.js", "sample.js", "table.js", "csv.js", "tip.js", "page.js"),
@@ -199,12 +224,29 @@ def build_page(
         index_metrics=names,
         first_metric=next((name for name in sort_first(names) if name in scored), None),
         charts=draw_charts(dict(zip(names, index.scores, strict=True)), summary.history),
-        blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared)), *blocks],
+        blocks=blocks,
         with_calls=with_calls,
         warehouse=warehouse.location.path.name,
         slices=by_column,
         **sections,
     )
+
+
+def write_page(
+    path: Path,
+    warehouse: Warehouse,
+    run: RunRow,
+    base: RunRow | None,
+    slices: Iterable[SampleSlice],
+    *,
+    with_calls: bool,
+    by: str | None = None,
+) -> int:
+    """Write the report of a run to a file, as `build_page` builds it, and return its size in bytes."""
+    with TemporaryFile() as spool:
+        parts = build_page(warehouse, run, base, slices, spool, with_calls=with_calls, by=by)
+        with path.open("wb") as file:
+            return sum(file.write(part.encode()) for part in parts)
 
 
 def pack(value: object) -> Markup:
@@ -213,7 +255,12 @@ def pack(value: object) -> Markup:
 
 
 def render_page(template: str, *, styles: Sequence[str], scripts: Sequence[str], **values: object) -> str:
-    """Render a page with these style sheets and scripts in it.
+    """Return a page as `generate_page` yields it."""
+    return "".join(generate_page(template, styles=styles, scripts=scripts, **values))
+
+
+def generate_page(template: str, *, styles: Sequence[str], scripts: Sequence[str], **values: object) -> Iterator[str]:
+    """Yield the parts of a page with these style sheets and scripts in it.
 
     Its Content-Security-Policy allows them by their hashes, and nothing else.
     """
@@ -224,7 +271,7 @@ def render_page(template: str, *, styles: Sequence[str], scripts: Sequence[str],
         "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     page = make_environment(_ASSETS).get_template(template)
-    return page.render(policy=policy, style=Markup(style), script=Markup(script), **values)
+    return page.generate(policy=policy, style=Markup(style), script=Markup(script), **values)
 
 
 @cache

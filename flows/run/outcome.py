@@ -139,15 +139,15 @@ def publish_end(warehouse: "Warehouse", run: RunRow, settings: "RunSettings", *,
         return
     report = None
     if settings.reports is not None and has_scores:
-        from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports SciPy
-        from evalhouse.warehouse.rows.pages import reading_slices  # noqa: PLC0415
+        from evalhouse.flows.report.page import write_page  # noqa: PLC0415  # imports SciPy
+        from evalhouse.warehouse.rows.pages import has_room_for_calls, reading_slices  # noqa: PLC0415
 
         try:
             report = Path(settings.reports).expanduser().absolute() / f"{run.run_id}.html"
             report.parent.mkdir(parents=True, exist_ok=True)
-            with reading_slices(warehouse, run, None, with_calls=True) as slices:
-                page = build_page(warehouse, run, None, slices, with_calls=True)
-            report.write_text(page, encoding="utf-8")
+            with_calls = has_room_for_calls(warehouse, run)
+            with reading_slices(warehouse, run, None, with_calls=with_calls) as slices:
+                write_page(report, warehouse, run, None, slices, with_calls=with_calls)
         except (OSError, WarehouseError) as error:
             print_notice(f"the report was not written: {error}")
             report = None

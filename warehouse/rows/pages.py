@@ -60,7 +60,11 @@ def fetch_summary(warehouse: Warehouse, run: RunRow) -> RunSummary:
 
 
 SLICE_SAMPLES: Final = 1000
-"""Samples whose rows are read together; thirty megabytes with the requests of a chat model."""
+"""Samples whose rows are read together, at most; thirty megabytes with the requests of a chat model."""
+_SLICE_BYTES: Final = 4_000_000
+"""Bytes of the texts of samples that are read together; requests repeat them several times."""
+_CALLS_BYTES: Final = 40_000_000
+"""Bytes of a run's texts from which on its calls would make a page that browsers open badly."""
 _AHEAD: Final = 3
 """Slices that are read before they are asked for."""
 
@@ -93,12 +97,13 @@ def reading_slices(
     def read() -> Generator[SampleSlice, None, None]:
         start = 0
         with one_reader():
+            n = min(SLICE_SAMPLES, max(1, _SLICE_BYTES // measure_samples(warehouse, run)))
             while True:
-                places = warehouse.fetch("report/slice_places", run_id=run.run_id, start=start, n=SLICE_SAMPLES)
+                places = warehouse.fetch("report/slice_places", run_id=run.run_id, start=start, n=n)
                 if places.is_empty():
                     return
                 yield _fetch_slice(warehouse, run, base, places, with_calls=with_calls)
-                start += SLICE_SAMPLES
+                start += n
 
     slices = read()
     with ThreadPoolExecutor(max_workers=1) as other:
@@ -115,6 +120,16 @@ def reading_slices(
             for future in coming:
                 future.cancel()
             other.submit(slices.close).result()
+
+
+def measure_samples(warehouse: Warehouse, run: RunRow) -> int:
+    """Return about how many bytes of texts a sample of a run has, at least 1."""
+    return max(1, warehouse.fetch_row("report/sample_bytes", run_id=run.run_id)["n"] or 0)
+
+
+def has_room_for_calls(warehouse: Warehouse, run: RunRow) -> bool:
+    """Return whether a report of a run may have its calls: their requests repeat all contexts."""
+    return measure_samples(warehouse, run) * (run.n_samples or 0) <= _CALLS_BYTES
 
 
 def fetch_sample(warehouse: Warehouse, run: RunRow, base: RunRow | None, sample_id: str) -> SampleSlice:
