@@ -136,7 +136,7 @@ def decide(
     comparison: Comparison | None = None
     if any(map(is_sampled, (run, *baseline.runs))):  # plain means of what was picked would mislead
         baseline, nights = replace(baseline, runs=baseline.runs[-1:]), ()
-    if baseline.runs:
+    elif baseline.runs:
         check_common(*(RunPair(warehouse, base, run) for base in baseline.runs))
     if len(baseline.runs) == 1:
         # p is adjusted over the drops that are checked, and over no others.

@@ -68,7 +68,7 @@ def lay_against(pair: RunPair, called: str, compare: Compare = compare_plainly) 
 def is_measured_otherwise(compared: MetricComparison) -> bool:
     """Return True if another judge, prompt or formula moved a score of this metric."""
     if not compared.parts:  # of an estimate
-        return any(compared.n_other.values())
+        return bool(compared.n_other)
     return any(part.n_moved and not set(MEASURING).isdisjoint(part.name.split("+")) for part in compared.parts)
 
 

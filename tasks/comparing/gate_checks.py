@@ -300,23 +300,29 @@ def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Find
     paired, p = comparison.paired, comparison.paired.p_adjusted
     if comparison.n_base and not comparison.n_candidate:
         return _Finding("failed", "nothing_scored", f"no sample is scored; the baseline has {comparison.n_base}")
-    if not paired.n:
+    n_clusters = paired.n_clusters
+    if comparison.is_estimate:
+        n_clusters = min(comparison.n_base, comparison.n_candidate)
+    elif not paired.n:
         return _Finding("undecided", "nothing_common", "no sample is scored in both runs")
-    if n_other := comparison.n_other["formula"]:
-        formula = f"another formula or setting of it in {n_other} of {paired.n} common samples"
-        return _Finding("undecided", "other_formula", f"{formula}; `evalhouse rescore` brings it to one")
-    if n_other := comparison.n_other["judge"]:
-        judge = f"another judge, model, prompt or setting in {n_other} of {paired.n} common samples"
-        return _Finding("undecided", "other_judge", judge)
+    other = {
+        cause: "" if comparison.is_estimate else f" in {n} of {paired.n} common samples"
+        for cause, n in comparison.n_other.items()
+    }
+    if "formula" in other:
+        formula = f"another formula or setting of it{other['formula']}; `evalhouse rescore` brings it to one"
+        return _Finding("undecided", "other_formula", formula)
+    if "judge" in other:
+        return _Finding("undecided", "other_judge", f"another judge, model, prompt or setting{other['judge']}")
     if comparison.is_unchanged:
         return _Finding("passed", None, f"nothing that it rests on changed in the {paired.n} common samples")
     low, high = drop.low, drop.high
-    if low is None or high is None or p is None or paired.n_clusters < MIN_CLUSTERS:
-        few = f"{paired.n_clusters} independent samples; a drop takes at least {MIN_CLUSTERS} to be significant"
+    if low is None or high is None or p is None or n_clusters < MIN_CLUSTERS:
+        few = f"{n_clusters} independent samples; a drop takes at least {MIN_CLUSTERS} to be significant"
         return _Finding("undecided", "too_few_samples", few)
     if high <= limit + ROUNDING:
         return _Finding("passed", None, "the whole interval keeps the limit")
-    if not paired.n_higher and not paired.n_lower:
+    if not comparison.is_estimate and not paired.n_higher and not paired.n_lower:
         n = str(paired.n) if paired.n == paired.n_clusters else f"{paired.n} in {paired.n_clusters} groups"
         few = f"no sample has another score, but {n} cannot exclude a drop of {high:.3f}"
         return _Finding("undecided", "too_few_samples", few)

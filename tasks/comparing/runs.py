@@ -36,7 +36,7 @@ from evalhouse.tasks.comparing.changes import (
     split_difference,
 )
 from evalhouse.tasks.comparing.intervals import Floats, Integers, find_mean_interval
-from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise, Shift, describe_shifts, find_scale
+from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise, Shift, describe_shifts, find_scale, is_judged_alike
 from evalhouse.tasks.comparing.paired import (
     RESAMPLES,
     ROUNDING,
@@ -51,7 +51,7 @@ from evalhouse.warehouse.messages import list_names, suggest
 from evalhouse.warehouse.metric_files import SIGNS, Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten
-from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
+from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER, fetch_asked
 from evalhouse.warehouse.store import Warehouse
 
 MAX_LOST = 0.05
@@ -92,7 +92,7 @@ class MetricComparison:
     which the `parts` add up to; None when a run has no score. `noise` is the possible share of the judge's noise in
     `paired`, None where no sample is common. `lost` counts by reason the samples of both runs that the base scored and
     the candidate did not, so that no difference has them; `n_missing` of them lack more than something to measure.
-    `plain_parts` split the plain means of an estimate, and do not add up to its change.
+    An estimate is of all samples, by the ones judged in either run; its `plain_parts` do not add up to its change.
     """
 
     metric: str
@@ -112,6 +112,7 @@ class MetricComparison:
     lost: Mapping[str, int] = field(default_factory=dict)
     n_missing: int = 0
     plain_parts: tuple[Part, ...] = ()
+    is_estimate: bool = False
 
     @property
     def n_lost(self) -> int:
@@ -120,9 +121,11 @@ class MetricComparison:
 
     @property
     def n_other(self) -> dict[str, int]:
-        """The samples that both runs scored by another judge or formula, by that cause."""
-        parts = self.parts or self.plain_parts
-        return {cause: sum(part.n for part in parts if cause in part.name.split("+")) for cause in MEASURING}
+        """The samples that both runs scored by another judge or formula, by that cause; no cause without any."""
+        counts: Counter[str] = Counter()
+        for part in self.parts or self.plain_parts:
+            counts.update({cause: part.n for cause in part.name.split("+") if cause in MEASURING})
+        return counts
 
     @property
     def is_partly_lost(self) -> bool:
@@ -233,6 +236,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     )
     estimates: dict[str, Mapping[str, Any]] = {}
     if has_part := is_sampled(pair.base) or is_sampled(pair.candidate):
+        asked = fetch_asked(pair.warehouse, [pair.base.run_id, pair.candidate.run_id])
         estimates = {str(row["metric"]): row for row in pair.fetch_sampled("sampled").to_dicts()}
         # The differences of estimates where both runs have one, with p adjusted over all of them.
         estimated = {
@@ -258,7 +262,12 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     for column, paired in zip(columns, results, strict=True):
         compared = _compare_column(samples, column, paired, noise=noise, clusters=clusters, changed=changed)
         if has_part:  # a run judged a part of its dataset: estimates replace plain means
-            compared = replace(compared, parts=(), plain_parts=compared.parts, noise=None)
+            plain = compared.parts
+            if not is_judged_alike(
+                pair.base, pair.candidate, asked, column.steps
+            ):  # where few samples are in both, too
+                plain += (Part(name="judge", n=paired.n, n_moved=paired.n, value=paired.difference or 0.0),)
+            compared = replace(compared, parts=(), plain_parts=plain, noise=None)
         if row := estimates.get(column.metric):
             base, candidate = row["base"], row["candidate"]
             compared = replace(
@@ -268,6 +277,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
                 common_base=base,
                 common_candidate=candidate,
                 change=paired.difference,
+                is_estimate=True,
             )
         metrics.append(compared)
     # The differing values, and values of one run alone, of samples that both runs have.

@@ -206,9 +206,11 @@ def _open_parts(value: object) -> object:
 def read_span(recorded: Recorded) -> Span:
     """Return a recorded span, read by the conventions of its attributes."""
     # MLflow, promptflow and OpenLLMetry write values in JSON, texts too.
+    in_json = ("mlflow.", "traceloop.entity.output")
     attributes = {
-        name: open_text(value) if name.startswith(("mlflow.", "traceloop.entity.output")) else value
+        name: open_text(value) if name.startswith(in_json) else value
         for name, value in recorded.attributes.items()
+        if not (value == "null" and name.startswith(in_json))
     }
     events = [(str(event.get("name")), read_tree(event.get("attributes"))) for event in recorded.events]
     # Pydantic AI and Logfire wrote events into an attribute.

@@ -222,6 +222,12 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     asking.sort(key=lambda item: (item.depth, _ORDER.index(item.span.kind), item.span.started_at or 0.0))
     # Of spans equally far out the one that ended last has the answer that the others contributed to.
     answering = [item for item in tree if item.span.answer is not None and item.span.kind in _ANSWERING]
+    if any(item.span.kind == "llm" for item in answering):
+        # A step without a model in it, such as one that retrieves, gives no answer where a model is traced beside it.
+        with_model = {span.span_id for item in answering if item.span.kind == "llm" for span in item.around}
+        answering = [
+            item for item in answering if item.depth == 0 or item.span.kind == "llm" or item.span.span_id in with_model
+        ]
     answering.sort(key=lambda item: (item.depth, _ANSWERING.index(item.span.kind), -(item.span.ended_at or 0.0)))
     printed = [item.depth for item in tree if item.span.is_printed and item.span.kind in _ANSWERING]
     if printed and not any(item.depth <= min(printed) for item in answering):

@@ -5,9 +5,11 @@ A run that a gate has refused is never a baseline, until the drop is fixed or a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from kept_open import kept_open
 from rows import fill
@@ -18,6 +20,9 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.baseline import read_moves
 from evalhouse.flows.serving.suite_checks import check_suite_gate, list_shortages
 from evalhouse.flows.serving.suite_runs import decide_suite_gate
+from evalhouse.tasks.comparing.gate_checks import check_drops
+from evalhouse.tasks.comparing.paired import Paired
+from evalhouse.tasks.comparing.runs import describe_metric
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import SuiteGate
 from evalhouse.warehouse.rows import samples
@@ -444,6 +449,19 @@ def test_a_budget_of_samples_has_estimates_of_two_runs_and_still_sees_another_ju
     checks = {check["kind"]: check for check in document["checks"]}
     assert (checks["max_drop"]["outcome"], checks["max_drop"]["reason"]) == (outcome, reason)
     assert (checks["trend"]["outcome"], checks["trend"]["value"]) == ("passed", None)
+
+
+def test_an_estimate_is_decided_by_its_own_interval() -> None:
+    """Few samples are judged in both nights, and the samples of either make the estimate."""
+    paired = Paired(
+        n=0, n_clusters=0, n_higher=0, n_lower=0, difference=-0.3, ci_low=-0.35, ci_high=-0.25, p=0.0001,
+        p_adjusted=0.0001, is_exact=False, verdict="worse",
+    )  # fmt: skip
+    values = np.full(60, 0.5)
+    described = describe_metric("m", values, values, n_samples=(60, 60), paired=paired, parts=(), better="high")
+    for is_estimate, outcome in ((True, "failed"), (False, "undecided")):
+        (check,) = check_drops({"m": 0.05}, {"m": replace(described, is_estimate=is_estimate)})
+        assert check.outcome == outcome
 
 
 def test_slices_of_a_budget_of_samples_are_refused_before_anything_is_asked() -> None:

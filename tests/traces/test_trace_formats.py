@@ -332,6 +332,24 @@ def test_a_question_and_an_answer_of_two_calls_of_a_model_are_one_sample_only_wh
 
 
 TURN = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+
+
+@pytest.mark.parametrize("output", [None, "null"])
+def test_what_a_step_without_a_model_returns_is_not_the_answer(tmp_path: Path, output: str | None) -> None:
+    """A workflow that streams has no output, and its steps have: what was retrieved was judged against itself."""
+    outer: dict[str, Any] = {
+        "traceloop.span.kind": "workflow",
+        "traceloop.entity.input": json.dumps({"args": [QUESTION]}),
+    }
+    outer |= {} if output is None else {"traceloop.entity.output": output}
+    step = {"traceloop.span.kind": "task", "traceloop.entity.output": json.dumps(TEXTS[:1])}
+    model = {"gen_ai.operation.name": "chat", "gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": QUESTION}
+    model |= {"gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": ANSWER}
+    spans = [make_span(1, outer, took_s=9.0), make_span(2, step, parent=1), make_span(3, model, parent=1, at_s=2.0)]
+    sample = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+    assert (sample.question, sample.answer) == (QUESTION, ANSWER)
+
+
 LATER = [
     ("title", [{"role": "user", "content": f"A title of: {QUESTION} {ANSWER}"}], QUESTION),
     ("suggestions", [*TURN, {"role": "user", "content": "Suggest two further questions."}], QUESTION),
