@@ -176,9 +176,9 @@ def _call(arguments: list[str] | None) -> int:
             click.echo(f"Error: {os.fsencode(name)!r} is not UTF-8, and cannot be stored; rename it", err=True)
             return BAD_INPUT
     if any(map(os.path.exists, (".env", "prefect.toml", "pyproject.toml"))):  # of Prefect too
-        from evalhouse.flows.server.environment import pin_logging  # noqa: PLC0415  # few folders have one
+        from evalhouse.flows.server.environment import pin_settings  # noqa: PLC0415  # few folders have one
 
-        pin_logging()
+        pin_settings()
     try:
         status = evalhouse.main(args=arguments, prog_name="evalhouse", standalone_mode=False)
     except click.ClickException as error:

@@ -14,7 +14,7 @@ import re
 import secrets
 import ssl
 import tomllib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -47,6 +47,7 @@ _PROVIDERS: Final = "OPENAI|AZURE_OPENAI|ANTHROPIC|GOOGLE|GEMINI|MISTRAL|OLLAMA|
 _READ: Final = re.compile(
     rf"(?:{_PROVIDERS}|PREFECT|EVALHOUSE)_\w+|\w+_API_KEY|(?:HTTPS?|ALL|NO)_PROXY|SSL_CERT_(?:FILE|DIR)", re.IGNORECASE
 )
+_printed: set[str] = set()  # notices, each once a process
 _QUOTES: Final = ('""', "''", "``", "“”", "‘’")
 _INVISIBLE: Final = "\ufeff\u200b"  # a byte order mark and a space of no width, as files and web pages add them
 
@@ -57,36 +58,23 @@ class LocalServerError(Exception):
 
 def prefect_home() -> Path:
     """Return the folder of Prefect's database and profiles."""
-    return Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+    return Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser().absolute()
 
 
 def load_user_settings() -> dict[str, str]:
     """Return every Prefect setting that the user has made, by upper-case name.
 
-    The strongest source wins as in Prefect itself: environment, `.env`, `prefect.toml`, `[tool.prefect]` of
-    `pyproject.toml`, active profile. A file that cannot be parsed is left for Prefect to report. The key of the server
-    of `evalhouse serve --with-server` is added if that server's address is set and no key is.
+    The strongest source wins as in Prefect itself: environment, then active profile. Files in the working folder
+    (`_FOLDER_FILES`), which Prefect reads as well, do not count: they may have come with a dataset, and a server
+    decides what its clients load and run. A profile that cannot be parsed is left for Prefect to report. The key of the
+    server of `evalhouse serve --with-server` is added if that server's address is set and no key is.
     """
-    folder = Path.cwd()
-    in_env_file = _load_env_file(folder / ".env")
-    in_toml = _load_toml(folder / "prefect.toml")
-    in_pyproject = _load_toml(folder / "pyproject.toml").get("tool", {}).get("prefect", {})
     settings: dict[str, str] = {}
     if not any(os.environ.get(name) for name in _TEST_MODE):
-        path = (
-            os.environ.get("PREFECT_PROFILES_PATH")
-            or in_env_file.get("PREFECT_PROFILES_PATH")
-            or in_toml.get("profiles_path")
-            or in_pyproject.get("profiles_path")
-            or prefect_home() / "profiles.toml"
-        )
-        profiles = _load_toml(folder / str(path))
+        profiles = _load_toml(Path(os.environ.get("PREFECT_PROFILES_PATH") or prefect_home() / "profiles.toml"))
         active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
         profile = profiles.get("profiles", {}).get(active, {})
         settings |= {name.upper(): str(value) for name, value in profile.items()}
-    settings |= dict(_flatten(in_pyproject))
-    settings |= dict(_flatten(in_toml))
-    settings |= in_env_file
     # An empty variable does not count as set: `PREFECT_API_URL= evalhouse run` starts a server for the run.
     names = ("PREFECT_", "DO_NOT_TRACK")
     settings |= {name: value for name, value in os.environ.items() if value and name.startswith(names)}
@@ -109,18 +97,31 @@ def prepare_environment() -> None:
             print_notice(f"note: {notice}")
     if problems := find_environment_problems():
         raise SettingsError("; ".join(problems))
-    pin_logging()
+    for notice in pin_settings():
+        from evalhouse.flows.results.output import print_notice  # noqa: PLC0415  # as above
+
+        if notice not in _printed:
+            print_notice(f"note: {notice}")
+            _printed.add(notice)
 
 
-def pin_logging() -> None:
-    """Have Prefect take the file of its logging, which may name any function, from the environment or the user's
-    profile: files in the working folder may have come with a dataset."""
+def pin_settings() -> list[str]:
+    """Have Prefect take its server and the file of its logging, which may name any function, from the environment or
+    the user's profile; return a notice of each file in the working folder that sets another server."""
+    settings = load_user_settings()
+    own = next((settings[name] for name in _LOGGING if settings.get(name)), str(prefect_home() / "logging.yml"))
     if not any(os.environ.get(name) for name in _LOGGING):
-        profiles = _load_toml(prefect_home() / "profiles.toml")
-        active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
-        profile = profiles.get("profiles", {}).get(active, {})
-        own = (str(profile[name]) for name in _LOGGING if profile.get(name))
-        os.environ[_LOGGING[0]] = next(own, str(prefect_home() / "logging.yml"))
+        os.environ[_LOGGING[0]] = own
+    if settings.get(API_URL):
+        os.environ[API_URL] = settings[API_URL]
+    notices = []
+    for name, read in _FOLDER_FILES.items():
+        if (url := read(Path(name)).get(API_URL)) and url != settings.get(API_URL):
+            notices.append(
+                f"{name} in this folder sets {API_URL}, and is not used: a folder may come from anybody; export it, or "
+                "set it in your profile (`prefect config set`)"
+            )
+    return notices
 
 
 def tidy_variables() -> list[str]:
@@ -250,6 +251,7 @@ def make_server_environment(port: int, auth_string: str, *, is_lasting: bool = F
         environ[_ORIGINS] = ",".join(f"http://{host}:{port}" for host in LOOPBACK)
     environ |= {
         _SERVER_KEY: auth_string,
+        "PREFECT_HOME": str(prefect_home()),
         "PREFECT_SERVER_API_BASE_PATH": "/api",  # as in `LocalServer.api_url`
         "PREFECT_LOGGING_COLORS": "false",
     }
@@ -308,3 +310,11 @@ def _load_env_file(path: Path) -> dict[str, str]:
         if name.strip().upper().startswith("PREFECT_"):
             values[name.strip().upper()] = value.strip().strip("'\"")
     return values
+
+
+_FOLDER_FILES: Final[Mapping[str, Callable[[Path], Mapping[str, str]]]] = {
+    ".env": _load_env_file,
+    "prefect.toml": lambda path: dict(_flatten(_load_toml(path))),
+    "pyproject.toml": lambda path: dict(_flatten(_load_toml(path).get("tool", {}).get("prefect", {}))),
+}
+"""The readers of the files in the working folder from which Prefect takes settings."""

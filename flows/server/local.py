@@ -126,6 +126,8 @@ class LocalServer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                # Prefect reads settings in its working folder, which may have come with a dataset.
+                cwd=Path(__file__).parent,
                 bufsize=0,
                 pass_fds=[self._listener.fileno()],
                 env=make_server_environment(port, self.auth_string, is_lasting=self._is_lasting),

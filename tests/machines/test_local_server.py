@@ -310,23 +310,36 @@ def test_a_server_that_takes_too_long_is_ended(clean_environ: Path) -> None:
     server.log_path.unlink()
 
 
+def test_a_server_of_the_users_profile_is_found(clean_environ: Path) -> None:
+    assert find_api_url() is None
+    (clean_environ / "home").mkdir()
+    (clean_environ / "home" / "profiles.toml").write_text(
+        'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "http://there/api"\n'
+    )
+    assert find_api_url() == "http://there/api"
+    os.environ["PREFECT_API_URL"] = "http://here/api"
+    assert find_api_url() == "http://here/api"
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
         (".env", "export PREFECT_API_URL='http://there/api'\n"),
         ("prefect.toml", '[api]\nurl = "http://there/api"\n'),
         ("pyproject.toml", '[tool.prefect.api]\nurl = "http://there/api"\n'),
-        ("home/profiles.toml", 'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "http://there/api"\n'),
     ],
 )
-def test_a_server_configured_in_a_file_is_found(clean_environ: Path, file: str, text: str) -> None:
+def test_a_server_that_a_file_in_the_working_folder_names_is_not_used(
+    clean_environ: Path, capsys: pytest.CaptureFixture[str], file: str, text: str
+) -> None:
+    """A server decides what its clients load and run, and a dataset may come in a folder with such a file."""
+    Path(file).write_text(text)
+    prepare_environment()
     assert find_api_url() is None
-    (clean_environ / file).parent.mkdir(exist_ok=True)
-    (clean_environ / file).write_text(text)
-
-    assert find_api_url() == "http://there/api"
-    os.environ["PREFECT_API_URL"] = "http://here/api"
-    assert find_api_url() == "http://here/api"
+    assert capsys.readouterr().err.startswith(f"note: {file} in this folder sets PREFECT_API_URL, and is not used")
+    os.environ["PREFECT_API_URL"] = "http://there/api"
+    prepare_environment()
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("file", "text"), [
@@ -365,7 +378,8 @@ def test_the_profile_in_use_decides(clean_environ: Path) -> None:
 
 def test_empty_variable_and_broken_file_are_not_settings(clean_environ: Path) -> None:
     os.environ["PREFECT_API_URL"] = ""
-    (clean_environ / "prefect.toml").write_text("[api\n")
+    (clean_environ / "home").mkdir()
+    (clean_environ / "home" / "profiles.toml").write_text("[api\n")
     assert load_user_settings() == {"PREFECT_HOME": str(clean_environ / "home")}
 
 
@@ -382,8 +396,10 @@ def test_a_server_of_the_users_own_keeps_its_settings(clean_environ: Path) -> No
 def test_settings_of_the_user_stay(clean_environ: Path) -> None:
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "DEBUG"
     os.environ["NO_PROXY"] = "intranet"
-    (clean_environ / "prefect.toml").write_text(
-        "[server.services.task_run_recorder]\nbatch_size = 7\n[logging]\nlevel = 'INFO'\n"
+    (clean_environ / "home").mkdir()
+    (clean_environ / "home" / "profiles.toml").write_text(
+        'active = "a"\n[profiles.a]\nPREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE = 7\n'
+        'PREFECT_LOGGING_LEVEL = "INFO"\n'
     )
     environ = make_server_environment(4200, "evalhouse:key")
     configure_prefect_environment("http://127.0.0.1:1/api", auth_string="evalhouse:key")

@@ -451,7 +451,7 @@ def test_a_budget_of_samples_has_estimates_of_two_runs_and_still_sees_another_ju
     assert (checks["trend"]["outcome"], checks["trend"]["value"]) == ("passed", None)
 
 
-def test_an_estimate_is_decided_by_its_own_interval() -> None:
+def test_an_estimate_is_decided_by_the_interval_of_the_estimate() -> None:
     """Few samples are judged in both nights, and the samples of either make the estimate."""
     paired = Paired(
         n=0, n_clusters=0, n_higher=0, n_lower=0, difference=-0.3, ci_low=-0.35, ci_high=-0.25, p=0.0001,
