@@ -33,7 +33,7 @@ _NO_FAULTS: Final = frozenset({"fine", "refused_rightly"})
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
     """The runs that drops are measured against. `against` is the name that was given, None without one; `runs` are
-    several if their mean is meant, newest last; `missing` says why there are no runs; a name of no run, or of
+    several if their mean is meant, newest last; `missing` says why `runs` is empty; a name of no run, or of
     one that shares no sample with the run (`is_unrelated`), fails the gate."""
 
     against: str | None = None
@@ -46,7 +46,7 @@ class Baseline:
 def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, nights: Sequence[Night]) -> Baseline:
     """Find the baseline that `against` names for this run; `nights` are the earlier good runs (`list_nights`)."""
     if against in (PASSED, MEAN_OF_PASSED):
-        # A run of all samples is compared with a trial of a few only where there is no other.
+        # A run of all samples is compared with a trial of a few only without another run.
         good = [night for night in nights if night.is_baseline]
         good = [night for night in good if not is_part(night.run, run)] or good
         good = good[-k:] if against == MEAN_OF_PASSED else pick_alike(warehouse, good[-_LOOKED_AT:], run)

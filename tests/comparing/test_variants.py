@@ -375,7 +375,7 @@ def test_a_run_that_failed_on_most_samples_is_no_winner(store: Warehouse, ask: A
     assert read_sentence(ask, "alpha", "bravo", "carol").startswith(winner)
 
 
-def test_a_run_of_few_samples_or_without_contexts_is_no_winner(store: Warehouse, ask: Ask) -> None:
+def test_a_run_of_few_samples_or_without_contexts_does_not_win(store: Warehouse, ask: Ask) -> None:
     for name in ("alpha", "bravo", "carol"):
         add_run(
             store,

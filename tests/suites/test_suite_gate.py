@@ -418,7 +418,7 @@ def test_a_trial_of_a_few_samples_is_not_the_run_before(store: Warehouse) -> Non
     assert [tuple(row.values()) for row in chain] == [("first", None), ("night", "first"), ("trial", None)]
 
 
-def test_a_trial_is_the_run_before_where_there_is_no_other(store: Warehouse) -> None:
+def test_a_trial_is_the_run_before_if_it_is_the_only_one(store: Warehouse) -> None:
     for minute, limit in enumerate((5, 20)):
         add_night(store, f"of-{limit}", minute)
         with store.writing(patience_s=1.0) as connection:
