@@ -237,6 +237,18 @@ def test_batches_wait_in_the_spool_while_the_catalogue_is_down(postgres: Postgre
     assert _count(warehouse, "select count(*) from statements") == 5
 
 
+def test_a_lake_is_read_and_written_where_its_folder_was_moved(warehouse: Warehouse, tmp_path: Path) -> None:
+    """To another disk, or another path in a container."""
+    insert_run(warehouse, make_run("one"))
+    moved = Warehouse(warehouse.location.url.replace(f"data={tmp_path / 'files'}", f"data={tmp_path / 'moved'}"))
+    shutil.copytree(tmp_path / "files", tmp_path / "moved")
+    with pytest.raises(WarehouseError, match=r"the files of this lake are at .*files, by its catalogue, and not at"):
+        moved.read_rows("select run_id from runs")
+    shutil.rmtree(tmp_path / "files")
+    insert_run(moved, make_run("two"))
+    assert moved.read_rows("select run_id from runs order by all") == [{"run_id": "one"}, {"run_id": "two"}]
+
+
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """A list that grows with each new connection: True where it only reads."""

@@ -14,6 +14,7 @@ The extensions come as wheels (`pip install evalhouse[lake]`) and are loaded by 
 import contextlib
 import importlib
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +39,7 @@ _RETRY_S = 0.2
 _BUSY_MS = 10_000
 # One thread and little memory for writers, as for a plain file; connections that serve pages have several threads.
 _FOR_WRITING: Mapping[str, str | int] = {"threads": 1, "memory_limit": "384MB"}
+_OTHER_PLACE = re.compile('does not match existing data path in the catalog "(.+?)/?"')
 _NO_LAKE = ("does not exist", "no such table", "unable to open database")
 _UNREACHABLE = ("unable to connect", "could not connect", "connection refused", "server closed", "timeout expired")
 # The messages when the server ends during a query; the second is DuckDB's message for no answer at all.
@@ -155,18 +157,30 @@ def _connect(
 def _attach(
     connection: duckdb.DuckDBPyConnection, location: Location, lake: Lake, *, read_only: bool, deadline: float
 ) -> None:
-    """Attach the lake, waiting for a catalogue that does not answer until the deadline."""
-    options = ["read_only"] if read_only else [f"data_path '{_quote(lake.data)}'"]
+    """Attach the lake, waiting for a catalogue that does not answer until the deadline.
+
+    A lake whose folder was moved is read and written where it is now, since paths in the catalogue are relative; unless
+    its files are still at the old place too.
+    """
+    options = [f"data_path '{_quote(lake.data)}'", *(["read_only"] if read_only else [])]
     if lake.catalogue == "sqlite":
         if read_only and not Path(lake.dsn).exists():
             raise explain_missing(location.name)
         options += [f"meta_busy_timeout {_BUSY_MS}"] + ([] if read_only else ["meta_journal_mode 'wal'"])
-    sql = f"attach 'ducklake:{lake.catalogue}:{_quote(lake.dsn)}' as {NAME} ({', '.join(options)})"
+    attach = f"attach 'ducklake:{lake.catalogue}:{_quote(lake.dsn)}' as {NAME}"
     while True:
         try:
-            connection.execute(sql)
+            connection.execute(f"{attach} ({', '.join(options)})")
             return
         except duckdb.Error as error:
+            if other := _OTHER_PLACE.search(str(error)):
+                if Path(other[1]).exists() or "override_data_path true" in options:
+                    raise WarehouseError(
+                        f"the files of this lake are at {other[1]}, by its catalogue, and not at {lake.data}; correct "
+                        "`data=` in its address, or move the folder"
+                    ) from None
+                options.append("override_data_path true")
+                continue
             text = str(error).lower()
             if read_only and "ducklake" in text and any(word in text for word in _NO_LAKE):
                 raise explain_missing(location.name) from None
