@@ -229,6 +229,25 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
             item for item in answering if item.depth == 0 or item.span.kind == "llm" or item.span.span_id in with_model
         ]
     answering.sort(key=lambda item: (item.depth, _ANSWERING.index(item.span.kind), -(item.span.ended_at or 0.0)))
+    # Nor does a chain that was given the answer of another one: it makes a title, or further questions.
+    looked_up = {document.text for item in tree for document in item.span.documents or ()}
+    looked_up |= {item.span.question for item in tree if item.span.kind == "retriever"}
+    sent = [(item.span, {span.span_id for span in item.around}) for item in tree if item.span.kind == "llm"]
+    answering = [
+        item
+        for item in answering
+        if not any(
+            other.depth == item.depth
+            and other.span.answer not in looked_up
+            and (other.span.ended_at or 0.0) <= (item.span.started_at or 0.0)
+            and any(
+                item.span.span_id in around and _holds(call, other.span.answer)
+                for call, around in [*sent, (item.span, {item.span.span_id})]
+            )
+            for other in answering
+            if other is not item and item.span.kind == other.span.kind == "chain" and _retrieves(other, tree)
+        )
+    ]
     printed = [item.depth for item in tree if item.span.is_printed and item.span.kind in _ANSWERING]
     if printed and not any(item.depth <= min(printed) for item in answering):
         # A stream is recorded as an object: its text is that of the last model. Steps in between cut texts.
@@ -301,6 +320,11 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     elif chosen and all(document.id for document in documents):  # the tracer stored no texts
         row["context_ids"] = [document.id for document in documents]
     return row
+
+
+def _retrieves(chain: _Placed, tree: Iterable[_Placed]) -> bool:
+    """Return True if documents were retrieved within a chain."""
+    return any(item.span.documents is not None and chain.span in item.around for item in tree)
 
 
 def _pick_call(calls: Sequence[Span], spans: Iterable[Span]) -> Span | None:

@@ -382,6 +382,16 @@ def test_a_call_of_a_model_after_the_answer_is_not_the_answer(
         assert (sample.question, sample.answer, sample.contexts) == (read, ANSWER, [TEXTS[0]])
 
 
+def test_a_chain_that_was_given_the_answer_is_not_the_answer(tmp_path: Path) -> None:
+    """Such as one that makes a title, below the span of a web server."""
+    chains = [span if span["parentSpanId"] else {**span, "parentSpanId": f"{11:016x}"} for span in make_bot_trace()]
+    for given in (f"A title of: {QUESTION} {ANSWER}", json.dumps({"history": f"{QUESTION} {ANSWER}"})):
+        title = {_LLM: "CHAIN", "input.value": given, "output.value": "Ferries"}
+        spans = [make_span(11, {}, took_s=9.0), *chains, make_span(12, title, parent=11, at_s=5.0)]
+        sample = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+        assert (sample.question, sample.answer) == (QUESTION, ANSWER)
+
+
 _DEEP: Any = {}
 for _ in range(900):
     _DEEP = {"a": _DEEP}
