@@ -125,6 +125,10 @@ class ReplyFinder:
                 self._looking_up = asyncio.create_task(self._look_up())
         return await asyncio.shield(future)
 
+    def expects(self, request_key: int) -> bool:
+        """Return whether a reply to the request with this key was recorded after the keys were read."""
+        return request_key in self._new_keys
+
     def read_again(self) -> None:
         """Have the next call of `find` read all keys again."""
         self._reading_keys = None
@@ -295,7 +299,9 @@ class CallRecord:
         key = make_request_key(request_hash)
         if not self._claims.take(key):
             return False
-        if self._look(request_hash) is None and (self._checked is None or request_hash in self._checked):
+        reply = self._look(request_hash)
+        is_checked = self._checked is None or request_hash in self._checked
+        if reply is None and is_checked and not self._finder.expects(key):
             return True
         self._claims.release(key)
         return False

@@ -257,6 +257,7 @@ async def test_claim_of_a_run_ends_with_its_call_and_with_its_record(warehouse: 
             record.keep(make_call(2))
             assert not other.claim(two), "what was answered there is not asked here"
             assert (await other.find(two)) == (await record.find(two))
+        assert not other.claim(two), "nor what was moved into the warehouse while it waited for its turn"
         assert other.claim(three), "the claim of a run that has ended is void"
         assert await other.find(two) is not None, "it is in the warehouse now"
         other.keep(make_call(3))
