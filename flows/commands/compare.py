@@ -255,7 +255,8 @@ def compare(
 def _flatten(compared: MetricComparison) -> dict[str, Any]:
     metric = asdict(compared)
     paired, parts = metric.pop("paired"), metric.pop("parts")
-    metric.pop("better")
+    for name in ("better", "plain_parts"):
+        metric.pop(name)
     noise = None
     if compared.noise is not None:
         noise = {"n_anew": compared.noise.n_judged_again, "n_runs": 0, "n_pairs": 0, "n_changed": 0, "deviation": None}
