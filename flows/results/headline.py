@@ -123,7 +123,8 @@ def write_headline(against: Against) -> Headline:
             )
         else:
             clauses.append(f"no score differs from {called}")
-    if comparison.n_common < _MOST * comparison.n_candidate:
+    is_estimate = any(compared.is_estimate for compared in comparison.metrics)  # of all samples, from any of them
+    if not is_estimate and comparison.n_common < _MOST * comparison.n_candidate:
         n_here = write_count(comparison.n_candidate, "sample")
         clauses.insert(0, f"only {comparison.n_common:,} of {n_here} here can be compared with {called}")
     if partly_lost := [compared for compared in comparison.metrics if compared.is_partly_missing]:

@@ -244,7 +244,12 @@ def test_a_lake_is_read_and_written_where_its_folder_was_moved(warehouse: Wareho
     shutil.copytree(tmp_path / "files", tmp_path / "moved")
     with pytest.raises(WarehouseError, match=r"the files of this lake are at .*files, by its catalogue, and not at"):
         moved.read_rows("select run_id from runs")
-    shutil.rmtree(tmp_path / "files")
+    shutil.move(tmp_path / "moved", tmp_path / "later")
+    shutil.move(tmp_path / "files", tmp_path / "away")
+    with pytest.raises(WarehouseError, match="the files of this lake are at"):
+        insert_run(moved, make_run("two"))  # neither place has them: a mistyped address, or a disk that is missing
+    shutil.rmtree(tmp_path / "moved", ignore_errors=True)
+    shutil.move(tmp_path / "later", tmp_path / "moved")
     insert_run(moved, make_run("two"))
     assert moved.read_rows("select run_id from runs order by all") == [{"run_id": "one"}, {"run_id": "two"}]
 

@@ -39,6 +39,7 @@ _RETRY_S = 0.2
 _BUSY_MS = 10_000
 # One thread and little memory for writers, as for a plain file; connections that serve pages have several threads.
 _FOR_WRITING: Mapping[str, str | int] = {"threads": 1, "memory_limit": "384MB"}
+_MOVED = "override_data_path true"
 _OTHER_PLACE = re.compile('does not match existing data path in the catalog "(.+?)/?"')
 _NO_LAKE = ("does not exist", "no such table", "unable to open database")
 _UNREACHABLE = ("unable to connect", "could not connect", "connection refused", "server closed", "timeout expired")
@@ -174,12 +175,13 @@ def _attach(
             return
         except duckdb.Error as error:
             if other := _OTHER_PLACE.search(str(error)):
-                if Path(other[1]).exists() or "override_data_path true" in options:
+                was_moved = (Path(lake.data) / "main").is_dir() and not Path(other[1]).exists()
+                if "://" in other[1] or not was_moved or _MOVED in options:
                     raise WarehouseError(
                         f"the files of this lake are at {other[1]}, by its catalogue, and not at {lake.data}; correct "
                         "`data=` in its address, or move the folder"
                     ) from None
-                options.append("override_data_path true")
+                options.append(_MOVED)
                 continue
             text = str(error).lower()
             if read_only and "ducklake" in text and any(word in text for word in _NO_LAKE):
