@@ -263,9 +263,8 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         compared = _compare_column(samples, column, paired, noise=noise, clusters=clusters, changed=changed)
         if has_part:  # a run judged a part of its dataset: estimates replace plain means
             plain = compared.parts
-            if not is_judged_alike(
-                pair.base, pair.candidate, asked, column.steps
-            ):  # where few samples are in both, too
+            # The parts may not show it, because few samples are in both.
+            if not is_judged_alike(pair.base, pair.candidate, asked, column.steps):
                 plain += (Part(name="judge", n=paired.n, n_moved=paired.n, value=paired.difference or 0.0),)
             compared = replace(compared, parts=(), plain_parts=plain, noise=None)
         if row := estimates.get(column.metric):

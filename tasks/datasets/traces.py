@@ -230,24 +230,8 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
         ]
     answering.sort(key=lambda item: (item.depth, _ANSWERING.index(item.span.kind), -(item.span.ended_at or 0.0)))
     # Nor does a chain that was given the answer of another one: it makes a title, or further questions.
-    looked_up = {document.text for item in tree for document in item.span.documents or ()}
-    looked_up |= {item.span.question for item in tree if item.span.kind == "retriever"}
-    sent = [(item.span, {span.span_id for span in item.around}) for item in tree if item.span.kind == "llm"]
-    answering = [
-        item
-        for item in answering
-        if not any(
-            other.depth == item.depth
-            and other.span.answer not in looked_up
-            and (other.span.ended_at or 0.0) <= (item.span.started_at or 0.0)
-            and any(
-                item.span.span_id in around and _holds(call, other.span.answer)
-                for call, around in [*sent, (item.span, {item.span.span_id})]
-            )
-            for other in answering
-            if other is not item and item.span.kind == other.span.kind == "chain" and _retrieves(other, tree)
-        )
-    ]
+    while answering and _is_given_an_answer(answering[0], answering, tree):
+        del answering[0]
     printed = [item.depth for item in tree if item.span.is_printed and item.span.kind in _ANSWERING]
     if printed and not any(item.depth <= min(printed) for item in answering):
         # A stream is recorded as an object: its text is that of the last model. Steps in between cut texts.
@@ -322,9 +306,29 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     return row
 
 
-def _retrieves(chain: _Placed, tree: Iterable[_Placed]) -> bool:
-    """Return True if documents were retrieved within a chain."""
-    return any(item.span.documents is not None and chain.span in item.around for item in tree)
+def _is_given_an_answer(late: _Placed, answering: Iterable[_Placed], tree: Sequence[_Placed]) -> bool:
+    """Return True if a chain, or a model within it, was given the answer of an earlier chain beside it, which had
+    retrieved something for that: not a document, nor a question that it looked up."""
+    if late.span.kind != "chain":
+        return False
+    calls = [item.span for item in tree if item.span.kind == "llm" and _is_around(late.span, item)]
+    retrieving = {outer.span_id for item in tree if item.span.documents is not None for outer in item.around}
+    looked_up = {document.text for item in tree for document in item.span.documents or ()}
+    looked_up |= {item.span.question for item in tree if item.span.kind == "retriever"}
+    return any(
+        item.depth == late.depth
+        and item.span.kind == "chain"
+        and item.span.span_id in retrieving
+        and item.span.answer not in looked_up
+        and (item.span.ended_at or 0.0) <= (late.span.started_at or 0.0)
+        and any(_holds(call, item.span.answer) for call in (late.span, *calls))
+        for item in answering
+        if item is not late
+    )
+
+
+def _is_around(span: Span, item: _Placed) -> bool:
+    return any(outer.span_id == span.span_id for outer in item.around)
 
 
 def _pick_call(calls: Sequence[Span], spans: Iterable[Span]) -> Span | None:

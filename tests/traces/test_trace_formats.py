@@ -301,6 +301,16 @@ def test_several_questions_of_one_trace_are_several_samples(tmp_path: Path) -> N
         read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request([*second, *first, alone])]), "otel")
 
 
+def check_pair(path: Path, read: tuple[str, str] | None) -> None:
+    """The only trace is a sample of this question and answer, or left out as several questions."""
+    if read is None:
+        with pytest.raises(DatasetError, match="1 several questions"):
+            read_traces_of(path, "otel")
+    else:
+        sample = read_one(path, "otel")
+        assert (sample.question, sample.answer) == read
+
+
 @pytest.mark.parametrize(
     ("calls", "read"),
     [
@@ -323,12 +333,7 @@ def test_a_question_and_an_answer_of_two_calls_of_a_model_are_one_sample_only_wh
         received = {"llm.output_messages.0.message.role": "assistant", "llm.output_messages.0.message.content": answer}
         spans.append(make_span(2 + place, {_LLM: "LLM", **sent, **received}, parent=1, at_s=3.0 * place))
     path = write_lines(tmp_path / "t.jsonl", [make_request(spans)])
-    if read is None:
-        with pytest.raises(DatasetError, match="1 several questions"):
-            read_traces_of(path, "otel")
-    else:
-        sample = read_one(path, "otel")
-        assert (sample.question, sample.answer) == read
+    check_pair(path, read)
 
 
 TURN = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
@@ -374,12 +379,9 @@ def test_a_call_of_a_model_after_the_answer_is_not_the_answer(
             spans.append(make_span(2 + place, {**looked_up, **query}, parent=1, at_s=10.0 * place))
         spans.append(make_span(4 + place, attributes, parent=1, at_s=10.0 * place + 2))
     path = write_lines(tmp_path / "t.jsonl", [make_request(spans)])
-    if read is None:
-        with pytest.raises(DatasetError, match="1 several questions"):
-            read_traces_of(path, "otel")
-    else:
-        sample = read_one(path, "otel")
-        assert (sample.question, sample.answer, sample.contexts) == (read, ANSWER, [TEXTS[0]])
+    check_pair(path, None if read is None else (read, ANSWER))
+    if read is not None:
+        assert read_one(path, "otel").contexts == [TEXTS[0]]
 
 
 def test_a_chain_that_was_given_the_answer_is_not_the_answer(tmp_path: Path) -> None:
