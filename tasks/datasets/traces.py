@@ -57,7 +57,7 @@ REASONS: Final[dict[Reason, str]] = {
     "running": "still running, or its outermost span is not there",
     "error": "ended with an error and no answer",
     "unreadable": "cannot be read",
-    "several": "several questions, and steps or answers of which it is not known to which they belong",
+    "several": "several questions or answers, of which it is not known which belong together",
 }
 
 
@@ -139,6 +139,7 @@ def guess_format(columns: Collection[str]) -> TraceFormat | None:
 
 _ORDER: Final[tuple[Kind, ...]] = ("chain", "other", "retriever", "reranker", "llm")
 _ANSWERING: Final[tuple[Kind, ...]] = ("chain", "other", "llm")
+_MAX_BESIDE: Final = 500  # steps beside each other of which one is picked: the time grows with the square
 _MAX_DEPTH: Final = 200  # parents of a span that are looked at; a chain of all that were sent would take minutes
 
 
@@ -165,7 +166,8 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
     one: a session, or all that came with one trace id, may be one trace.
 
     Below a span without question and answer, such as a web server's, chains may be steps for one question. There they
-    are apart only where each has retrieved its own documents.
+    are apart only where each has a retriever and none was asked with another's answer. A trace with anything else
+    beside such chains is left out: it is not known to which question that belongs.
     """
     by_id = {span.span_id: span for span in spans}
     tops = [span for span in by_id.values() if span.parent_id is None]
@@ -173,23 +175,28 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
     while len(tops) == 1 and tops[0].question is None and tops[0].answer is None and tops[0].ended_at is not None:
         around[tops[0].span_id] = tops[0]
         tops = [span for span in by_id.values() if span.parent_id == tops[0].span_id and span.span_id not in around]
-    asking = [top for top in tops if top.kind == "chain" and top.question and top.answer]
-    if len({top.question for top in asking}) < 2:
-        return [spans]
+    asking = [top for top in tops if top.kind == "chain" and top.question and (top.answer or top.error)]
     parts: dict[str, list[Span]] = {top.span_id: [] for top in sorted(asking, key=lambda top: top.started_at or 0.0)}
-    others = len(asking) < len(tops)
+    others = []
     for span in by_id.values():
         outer, n_around = span, 0
         while outer.parent_id in by_id and outer.span_id not in parts and n_around < _MAX_DEPTH:
             outer, n_around = by_id[outer.parent_id], n_around + 1
         if outer.span_id in parts:
             parts[outer.span_id].append(span)
-        elif span.span_id not in around:
-            others = True
-    if not around:
-        return LeftOut(trace_id=spans[0].trace_id, reason="several") if others else list(parts.values())
-    if others or not all(any(span.documents is not None for span in part) for part in parts.values()):
+        elif span.kind != "embedding" and (span.question or span.answer or span.kind in ("llm", "retriever")):
+            others.append(span)
+    if around:
+        retrieving = {key for key, part in parts.items() if any(span.kind == "retriever" for span in part)}
+        questions = {by_id[key].question for key in retrieving}
+        others += [top for top in asking if top.span_id not in retrieving]
+    else:
+        questions = {top.question for top in asking}
+    if len(questions) < 2:
         return [spans]
+    answers = [top.answer for top in asking if top.answer]
+    if others or any(answer in (top.question or "") for top in asking for answer in answers):
+        return LeftOut(trace_id=spans[0].trace_id, reason="several")
     session = next((span.session for span in around.values() if span.session), None)
     return [[replace(span, session=span.session or session) for span in part] for part in parts.values()]
 
@@ -220,34 +227,10 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     if not asking:
         return LeftOut(trace_id=trace_id, reason="no_question")
     asking.sort(key=lambda item: (item.depth, _ORDER.index(item.span.kind), item.span.started_at or 0.0))
-    # Of spans equally far out the one that ended last has the answer that the others contributed to.
-    answering = [item for item in tree if item.span.answer is not None and item.span.kind in _ANSWERING]
-    if any(item.span.kind == "llm" for item in answering):
-        # A step without a model in it, such as one that retrieves, gives no answer where a model is traced beside it.
-        with_model = {span.span_id for item in answering if item.span.kind == "llm" for span in item.around}
-        answering = [
-            item for item in answering if item.depth == 0 or item.span.kind == "llm" or item.span.span_id in with_model
-        ]
-    answering.sort(key=lambda item: (item.depth, _ANSWERING.index(item.span.kind), -(item.span.ended_at or 0.0)))
-    # Nor does a chain that was given the answer of another one: it makes a title, or further questions.
-    while answering and _is_given_an_answer(answering[0], answering, tree):
-        del answering[0]
-    printed = [item.depth for item in tree if item.span.is_printed and item.span.kind in _ANSWERING]
-    if printed and not any(item.depth <= min(printed) for item in answering):
-        # A stream is recorded as an object: its text is that of the last model. Steps in between cut texts.
-        answering = [item for item in answering if item.span.kind == "llm"]
-        answering.sort(key=lambda item: -(item.span.ended_at or 0.0))
-    question, answer = asking[0].span, answering[0].span if answering else None
-    if answer is not None and answer.kind == "llm":
-        beside = [item.span for item in answering if item.depth == answering[0].depth and item.span.kind == "llm"]
-        beside = sorted((span for span in beside if span.question), key=lambda span: span.started_at or 0.0)
-        picked = _pick_call(beside, by_id.values()) if beside else answer
-        if question.kind in ("chain", "other"):
-            answer = picked or answer
-        elif picked is None:
-            return LeftOut(trace_id=trace_id, reason="several")
-        elif len(beside) > 1:
-            question, answer = _pick_question(question, picked, by_id.values()), picked
+    pair = _find_pair(asking[0].span, tree)
+    if pair is None:
+        return LeftOut(trace_id=trace_id, reason="several")
+    question, answer = pair
     # What else is known about it is for the sample's metadata.
     placed = [item.span for item in tree]
     models = [item for item in tree if item.span.kind == "llm"]
@@ -306,50 +289,91 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     return row
 
 
-def _is_given_an_answer(late: _Placed, answering: Iterable[_Placed], tree: Sequence[_Placed]) -> bool:
-    """Return True if a chain, or a model within it, was given the answer of an earlier chain beside it, which had
-    retrieved something for that: not a document, nor a question that it looked up."""
-    if late.span.kind != "chain":
-        return False
-    calls = [item.span for item in tree if item.span.kind == "llm" and _is_around(late.span, item)]
-    retrieving = {outer.span_id for item in tree if item.span.documents is not None for outer in item.around}
-    looked_up = {document.text for item in tree for document in item.span.documents or ()}
-    looked_up |= {item.span.question for item in tree if item.span.kind == "retriever"}
-    return any(
-        item.depth == late.depth
-        and item.span.kind == "chain"
-        and item.span.span_id in retrieving
-        and item.span.answer not in looked_up
-        and (item.span.ended_at or 0.0) <= (late.span.started_at or 0.0)
-        and any(_holds(call, item.span.answer) for call in (late.span, *calls))
-        for item in answering
-        if item is not late
-    )
-
-
-def _is_around(span: Span, item: _Placed) -> bool:
-    return any(outer.span_id == span.span_id for outer in item.around)
-
-
-def _pick_call(calls: Sequence[Span], spans: Iterable[Span]) -> Span | None:
-    """Return the call of a model that answered, of several in order of time; None where that is not known.
-
-    What was looked up last is for the answer. Calls before it prepare, unless they are earlier turns of the chat. Calls
-    after it that hold the answer, or only its question, make a title of it, further questions, or check it.
-    """
-    looked_up = [span for span in spans if span.kind in ("retriever", "reranker", "tool")]
-    looked_up = looked_up or [span for span in spans if span.kind == "embedding"]
-    last_at = calls[-1].started_at or 0.0
-    looked_at = max((at for span in looked_up if (at := span.started_at or 0.0) <= last_at), default=None)
-    earlier = [call for call in calls if looked_at is not None and (call.started_at or 0.0) < looked_at]
-    answer, *others = calls[len(earlier) :]
-    for call in others:
-        asked, answered = call.question or "", answer.question or ""
-        if asked == answered or asked in answered:  # the same work, or the call before was a guard
-            answer = call
-        elif looked_at is None or not (answered in asked or _holds(call, answer.answer)):
+def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None] | None:
+    """Return the spans with the question and with the answer; None where it is not known which of several steps beside
+    each other gave the answer. `asked` is the outermost span with a question."""
+    # Steps within a retriever or a tool work for that alone, unless it is around everything.
+    answering = [
+        item
+        for item in tree
+        if (item.span.answer is not None or item.span.is_printed)
+        and item.span.kind in _ANSWERING
+        and all(outer.kind in _ANSWERING for outer in item.around[:-1])
+    ]
+    found = {item.span.span_id for item in answering}
+    steps = [item for item in answering if not any(outer.span_id in found for outer in item.around)]
+    if not steps:
+        return asked, None
+    steps.sort(key=lambda item: item.span.started_at or 0.0)
+    step = steps[0]
+    if len(steps) > 1:
+        picked = _pick_step(steps, answering, tree) if len(steps) <= _MAX_BESIDE else None
+        if picked is None:
             return None
-    return None if any(_holds(answer, call.answer, only_turns=True) for call in earlier) else answer
+        step = picked
+        if step.span.question and all(outer.span_id != asked.span_id for outer in step.around):
+            asked = _pick_question(asked, step.span, steps, tree)
+    if step.span.is_printed:
+        # A stream is recorded as an object: its text is that of the last model. Steps in between cut texts.
+        models = [item.span for item in answering if item.span.kind == "llm" and _is_within(item, step)]
+        return asked, max(models, key=lambda span: span.ended_at or 0.0, default=None)
+    return asked, step.span
+
+
+def _is_within(item: _Placed, outer: _Placed) -> bool:
+    return item is outer or any(span.span_id == outer.span.span_id for span in item.around)
+
+
+def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Sequence[_Placed]) -> _Placed | None:
+    """Return the step that gave the answer, of several in order of time; None where it is not known.
+
+    What was looked up last is for the answer: a step that ended before it prepares, unless it is an earlier turn of the
+    chat or has another question. Of the others the one chain counts, and not the models beside it; of several
+    chains any may have written what the person read. Of models alone the first has the answer; later ones that were
+    sent the answer, or only its question, make a title of it, further questions, or check it.
+    """
+    spans = [item.span for item in tree]
+    documents = [document.text for span in spans for document in span.documents or () if document.text]
+    queries = {span.question for span in spans if span.kind == "retriever"}
+    calls = [item for item in answering if item.span.kind == "llm"]
+    last_at = steps[-1].span.ended_at or 0.0
+    for kinds in (("retriever", "reranker"), ("tool",), ("embedding",)):
+        at = [span.started_at or 0.0 for span in spans if span.kind in kinds and (span.started_at or 0.0) <= last_at]
+        if at:
+            break
+    looked_at = max(at, default=None)
+    earlier, others = list[_Placed](), list[_Placed]()
+    for step in steps:
+        ended = (step.span.started_at if step.span.kind == "llm" else step.span.ended_at) or 0.0
+        later = [call.span for call in calls if (call.span.started_at or 0.0) >= ended]
+        if step.span.kind != "llm" and later and not any(_is_within(call, step) for call in calls):
+            # A step without a model, before one: documents, or a prompt of them, do not answer.
+            text = step.span.answer or ""
+            if text in queries or any(document in text for document in documents):
+                continue
+            if not any(_holds(call, text) for call in later):
+                earlier.append(step)
+                continue
+        (earlier if looked_at is not None and ended < looked_at else others).append(step)
+    chains = [step for step in others if step.span.kind != "llm"]
+    if not others or len({chain.span.answer or chain.span.span_id for chain in chains}) > 1:
+        return None
+    picked, *rest = chains[:1] or others
+    for step in rest:
+        asked, answered = step.span.question or "", picked.span.question or ""
+        if asked == answered or asked in answered:  # the same work, or the call before was a guard
+            picked = step
+        elif looked_at is None or not (answered in asked or _holds(step.span, picked.span.answer)):
+            return None
+    final = picked.span.question or ""
+    for span in (step.span for step in earlier if step.span.answer and not step.span.tool_calls):
+        asked = span.question or ""
+        is_apart = span.kind != "llm" and asked not in final and final not in asked
+        if is_apart and span.answer not in queries and (span.answer or "") not in final:
+            return None
+        if _holds(picked.span, span.answer, only_turns=True):
+            return None
+    return picked
 
 
 def _holds(call: Span, text: str | None, *, only_turns: bool = False) -> bool:
@@ -358,13 +382,18 @@ def _holds(call: Span, text: str | None, *, only_turns: bool = False) -> bool:
     return any((text or "") in one for one in sent)
 
 
-def _pick_question(found: Span, answer: Span, spans: Iterable[Span]) -> Span:
-    """Return the span with the question that a person asked: the one `found` farthest out, or the call of a model that
-    answered, unless its last message is a prompt, which has the question or what was retrieved in it."""
+def _pick_question(found: Span, answer: Span, steps: Sequence[_Placed], tree: Sequence[_Placed]) -> Span:
+    """Return the span with the question that a person asked: the one `found` first, or the step that answered, unless
+    it was given a prompt, which has the question or what was retrieved in it, or what a step beside it has written."""
+    beside = [step.span for step in steps if step.span is not answer]
+    if found.kind == "retriever":  # a model beside may have written its query
+        written = (step for step in beside if step.question and (found.question or "") in (step.answer or ""))
+        found = next(written, found)
     asked = answer.question or ""
-    texts = [document.text for span in spans for document in span.documents or () if document.text]
+    texts = [document.text for item in tree for document in item.span.documents or () if document.text]
     is_prompt = asked != found.question and ((found.question or "") in asked or any(text in asked for text in texts))
-    return found if is_prompt else answer
+    is_written = any(step.answer == asked for step in beside)
+    return found if is_prompt or is_written else answer
 
 
 def _make_rows(items: Sequence[Item]) -> list[dict[str, Any] | LeftOut]:
