@@ -428,7 +428,7 @@ def build_check_page(document: Mapping[str, Any]) -> str:
 
 
 _ITEM: Final = (
-    "item_hash", "sample_id", "step", "statement_id", "context_rank", "source", "text", "judge_label", "reason",
+    "item_hash", "sample_id", "step", "statement_id", "context_rank", "source", "judge_label", "reason",
 )  # fmt: skip
 
 
@@ -446,6 +446,7 @@ def collect_verdicts(
         "items": [
             {
                 **{name: getattr(pick.item, name) for name in _ITEM},
+                "text": pick.item.find_text(of_samples[pick.item.sample_id]),
                 "sample": places[pick.item.sample_id],
                 "choices": list_choices(pick.item.step, pick.item.source),
             }

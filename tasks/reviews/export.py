@@ -57,7 +57,7 @@ class Item:
     statement_id: str | None
     context_rank: int | None
     source: str | None
-    text: str
+    statement: str | None
     judge_label: str
     reason: str | None
     n_beside: int
@@ -68,6 +68,10 @@ class Item:
     def verdict_key(self) -> tuple[str, str, str]:
         """The sample, the step and the short id in the judge's request."""
         return (self.sample_id, self.step, self.statement_id or f"C{self.context_rank}")
+
+    def find_text(self, sample: Row) -> str | None:
+        """Return the statement, or the context among the texts of its sample."""
+        return self.statement if self.context_rank is None else sample["contexts"][self.context_rank - 1]
 
 
 def collect_items(rows: Sequence[Row]) -> list[Item]:
@@ -381,8 +385,8 @@ def list_rows(export: Export, *, reviewer: str, with_verdicts: bool) -> list[dic
             "reviewer": reviewer or None,
             "step": step,
             "question": sample["question"],
-            "statement": None if step == "rank" else item.text,
-            "context": item.text if step == "rank" else None,
+            "statement": item.statement,
+            "context": item.find_text(sample) if step == "rank" else None,
             "ground_truth": sample["ground_truth"] if needs_truth else None,
             "answer": sample["answer"] if step == "classify" and source == "ground_truth" else None,
             "contexts": sample["contexts"] if step == "attribute" else None,

@@ -4,11 +4,12 @@ with texts as (
     select
         run_samples.run_id,
         run_samples.sample_id,
-        samples.contexts,
+        run_samples.input_hash,
         sha256(samples.question) as question_hash,
         sha256(coalesce(samples.answer, '')) as answer_hash,
         sha256(coalesce(samples.ground_truth, '')) as ground_truth_hash,
-        sha256(array_to_string([sha256(coalesce(context, '')) for context in samples.contexts], ' ')) as contexts_hash
+        [sha256(coalesce(context, '')) for context in samples.contexts] as context_hashes,
+        sha256(array_to_string(context_hashes, ' ')) as contexts_hash
     from run_samples
     inner join samples
         on samples.sample_id = run_samples.sample_id
@@ -23,6 +24,7 @@ labelled as (
         classifications.statement_id,
         statements.source,
         statements.text,
+        sha256(coalesce(statements.text, '')) as text_hash,
         classifications.label as judge_label,
         classifications.reason,
         texts.question_hash,
@@ -47,6 +49,7 @@ attributed as (
         attributions.statement_id,
         statements.source,
         statements.text,
+        sha256(coalesce(statements.text, '')) as text_hash,
         case when attributions.supported then 'supported' else 'unsupported' end as judge_label,
         attributions.reason,
         texts.question_hash,
@@ -68,7 +71,8 @@ ranked as (
         context_verdicts.sample_id,
         'rank' as step,
         context_verdicts.context_rank,
-        texts.contexts[context_verdicts.context_rank] as text,
+        samples.contexts[context_verdicts.context_rank] as text,
+        coalesce(texts.context_hashes[context_verdicts.context_rank], sha256('')) as text_hash,
         case when context_verdicts.useful then 'useful' else 'not_useful' end as judge_label,
         context_verdicts.reason,
         texts.question_hash,
@@ -78,6 +82,10 @@ ranked as (
     inner join texts
         on texts.run_id = context_verdicts.run_id
         and texts.sample_id = context_verdicts.sample_id
+    -- Here and not in texts, which DuckDB keeps in memory: contexts are read only where a query asks for them.
+    left join samples
+        on samples.sample_id = texts.sample_id
+        and samples.input_hash = texts.input_hash
 ),
 
 united as (
@@ -102,7 +110,7 @@ select
     -- Labels keep the hash of forgotten texts.
     coalesce(
         forgotten_items.item_hash,
-        sha256(concat_ws(' ', united.kind, united.question_hash, sha256(coalesce(united.text, '')), united.against_hash))
+        sha256(concat_ws(' ', united.kind, united.question_hash, united.text_hash, united.against_hash))
     ) as item_hash
 from united
 left join forgotten_items

@@ -24,6 +24,19 @@ found as (
         on outcomes.run_id = $run_id and outcomes.sample_id = $sample_id and outcomes.step = steps.step
     left join verdicts
         on verdicts.run_id = $run_id and verdicts.sample_id = $sample_id and verdicts.step = steps.step
+),
+
+calls as (
+    select call_id, status, reply_repair, coalesce(reused_call_id, call_id) as original_call_id
+    from llm_calls
+    where run_id = $run_id and call_id in (select call_id from found)
+),
+
+-- Materialized: in one join DuckDB would read the requests and replies of every call on record.
+originals as materialized (
+    select *
+    from llm_calls
+    where call_id in (select original_call_id from calls)
 )
 
 select
@@ -44,7 +57,7 @@ select
     prompts.version as prompt_version,
     prompts.language as prompt_language
 from found
-left join llm_calls as calls on calls.run_id = $run_id and calls.call_id = found.call_id
-left join llm_calls as originals on originals.call_id = coalesce(calls.reused_call_id, calls.call_id)
+left join calls on calls.call_id = found.call_id
+left join originals on originals.call_id = calls.original_call_id
 left join prompts on prompts.prompt_hash = originals.prompt_hash
-order by found.step, found.source, found.ordinal, found.criterion
+order by found.step, found.source, found.ordinal, found.context_rank, found.criterion

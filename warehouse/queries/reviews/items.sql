@@ -1,6 +1,6 @@
 with placed as (
     select
-        review_items.* exclude (run_id),
+        review_items.* exclude (run_id, text),
         run_samples.ordinal,
         coalesce(statement_id, 'C' || context_rank) as item_id,
         -- Verdicts of the sample that a score of this kind counts together.
@@ -28,9 +28,15 @@ known as (
 
 select
     placed.* exclude (item_id),
+    -- Not review_items.text, which may be a long context: contexts come with the other texts of the picked samples.
+    statements.text as statement,
     split.item_id is not null as votes_differ,
     known.item_hash is not null as is_reviewed
 from placed
 left join split using (sample_id, step, item_id)
 left join known using (item_hash)
-order by ordinal, sample_id, step, source, statement_id, context_rank
+left join statements
+    on statements.run_id = $run_id
+    and statements.sample_id = placed.sample_id
+    and statements.statement_id = placed.statement_id
+order by placed.ordinal, placed.sample_id, placed.step, placed.source, placed.statement_id, placed.context_rank
