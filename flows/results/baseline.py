@@ -15,7 +15,7 @@ from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.gates import Acceptance, Decision, Night, Origin, list_acceptances
-from evalhouse.warehouse.rows.runs import WORDS, YARDSTICKS, RunRow, find_run, list_runs, pick_before
+from evalhouse.warehouse.rows.runs import WORDS, YARDSTICKS, RunRow, find_run, find_trials, list_runs, pick_before
 from evalhouse.warehouse.rows.samples import fetch_asked, fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
@@ -33,8 +33,8 @@ _NO_FAULTS: Final = frozenset({"fine", "refused_rightly"})
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
     """The runs that drops are measured against. `against` is the name that was given, None without one; `runs` are
-    several if their mean is meant, newest last; `missing` says why `runs` is empty; a name of no run, or of
-    one that shares no sample with the run (`is_unrelated`), fails the gate."""
+    several if their mean is meant, newest last; `missing` says why `runs` is empty; a name of no run, or a run that
+    cannot be compared (`is_unrelated`), such as one without a common sample, fails the gate."""
 
     against: str | None = None
     runs: tuple[RunRow, ...] = ()
@@ -46,9 +46,11 @@ class Baseline:
 def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, nights: Sequence[Night]) -> Baseline:
     """Find the baseline that `against` names for this run; `nights` are the earlier good runs (`list_nights`)."""
     if against in (PASSED, MEAN_OF_PASSED):
-        # A run of all samples is compared with a trial of a few only without another run.
+        # A trial of a few samples, or a night of less than half as many, is compared with only without another run.
         good = [night for night in nights if night.is_baseline]
-        good = [night for night in good if not is_part(night.run, run)] or good
+        trials = find_trials(list_runs(warehouse, kinds=("evaluation",)), run)
+        whole = [night for night in good if night.run.run_id not in trials and 2 * night.run.size >= run.size]
+        good = whole or good
         good = good[-k:] if against == MEAN_OF_PASSED else pick_alike(warehouse, good[-_LOOKED_AT:], run)
         accepted = next((night.accepted for night in good if night.accepted), None)
         missing = None
@@ -95,12 +97,6 @@ def pick_alike(warehouse: Warehouse, nights: list[Night], run: RunRow) -> list[N
     return (alike or nights)[-1:]
 
 
-def is_part(run: RunRow, other: RunRow) -> bool:
-    """Return whether a run was limited to fewer samples than another one."""
-    pairs = zip(run.part, other.part, strict=True)
-    return any(mine is not None and (theirs is None or theirs > mine) for mine, theirs in pairs)
-
-
 def name_series(run: RunRow) -> str:
     """Return the name of a run's series."""
     return f"suite {run.suite_name}" if run.suite else f"dataset {run.dataset}"
@@ -124,14 +120,14 @@ def describe_acceptance(accepted: Mapping[str, Any]) -> str:
 def make_decision(document: Mapping[str, Any], origin: Origin) -> Decision:
     """Make the decision to store from a gate's document.
 
-    A run becomes a baseline if it passed and no undecided drop is a worsening beyond chance (its whole interval), or
-    lacks scores. A run with such a drop may be within its limit and passes, but later runs are compared with the level
-    before it.
+    A run becomes a baseline if it passed and no undecided drop is a worsening beyond chance (its whole interval), lacks
+    scores, or is over few samples of the baseline. A run with such a drop may be within its limit and passes, but later
+    runs are compared with the level before it.
     """
     doubted = any(
         check["kind"] == "max_drop"
         and check["outcome"] == "undecided"
-        and ((check["ci_low"] or 0.0) > 0 or check["reason"] == "scores_lost")
+        and ((check["ci_low"] or 0.0) > 0 or check["reason"] in ("scores_lost", "few_common"))
         for check in document["checks"]
         if check["reason"] not in _OTHER_YARDSTICKS
     )

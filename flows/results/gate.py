@@ -179,7 +179,15 @@ def decide(
             else check
             for check in checks
         ]
-    if limits.trends:
+    if baseline.is_unrelated:
+        checks += [
+            Check(
+                kind="trend", metric=name, limit=limit, value=None, n=0, outcome="failed", reason="nothing_common",
+                detail=baseline.missing or "",
+            )
+            for name, limit in limits.trends.items()
+        ]  # fmt: skip
+    elif limits.trends:
         earlier = pick_nights([night.run for night in nights if not is_sampled(night.run)])
         laid = lay_side_by_side(warehouse, run, earlier, metrics=list(limits.trends), cluster=settings.cluster)
         checks += check_trends(limits.trends, laid.nights, seed=settings.seed, resamples=settings.resamples)

@@ -132,6 +132,15 @@ def write_headline(against: Against) -> Headline:
         reasons = ", ".join(reason.replace("_", " ") for reason in list(most.lost)[:2])
         of_all = write_count(most.n_lost + most.paired.n, "sample")
         clauses.insert(0, f"{most.n_lost:,} of {of_all} that {called} scored have no score now ({reasons})")
+    if gained := [compared for compared in comparison.metrics if compared.has_many_gained and compared.paired.n]:
+        most = max(gained, key=lambda compared: compared.n_gained)
+        means = (write_value(most.mean_candidate), write_value(most.common_candidate))
+        of_all = write_count(most.n_gained + most.paired.n, "sample")
+        clauses.insert(
+            0,
+            f"{most.n_gained:,} of {of_all} scored here had no score in {called} ({most.metric} is {means[0]} with "
+            f"them, {means[1]} without)",
+        )
     clauses += against.slices
     if causes.n:
         before, now = (write_share(n / causes.n) for n in (causes.n_base, causes.n_candidate))

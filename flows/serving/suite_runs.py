@@ -53,7 +53,7 @@ def decide_suite_gate(warehouse: Warehouse, run: RunRow, *, stores: bool = True)
     # The statistics, which most runs do without.
     from evalhouse.flows.results.gate import decide, read_scores  # noqa: PLC0415
     from evalhouse.tasks.comparing.gate_checks import Limits, cover_all  # noqa: PLC0415
-    from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings, NothingCommon  # noqa: PLC0415
+    from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings  # noqa: PLC0415
 
     gate = SuiteGate.model_validate(gate_config, strict=False)
     nights = list_nights(warehouse, run) if gate.has_drops or gate.trends else []
@@ -78,12 +78,8 @@ def decide_suite_gate(warehouse: Warehouse, run: RunRow, *, stores: bool = True)
         document = decide_by(baseline, nights=nights, limits=limits, settings=settings)
     except ComparisonError as error:
         # The run is paid for: the limits that need no comparison are still decided.
-        missing = Baseline(
-            against=baseline.against,
-            missing=f"it cannot be compared: {error}",
-            is_unrelated=isinstance(error, NothingCommon),
-        )
-        document = decide_by(missing, limits=replace(limits, trends={}), settings=ComparisonSettings())
+        missing = Baseline(against=baseline.against, missing=f"it cannot be compared: {error}", is_unrelated=True)
+        document = decide_by(missing, limits=limits, settings=ComparisonSettings())
     if stores:
         record_decision(warehouse, make_decision(document, "suite"))
     return document

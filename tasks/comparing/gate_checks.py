@@ -61,6 +61,7 @@ Reason = Literal[
     "too_few_samples",
     "not_beyond_chance",
     "scores_lost",
+    "few_common",
     "nothing_common",
     "other_judge",
     "other_formula",
@@ -252,8 +253,8 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     failed when the baseline has scores and the run has none. Where nothing changed that the metric rests on, and no
     score, the drop is 0 and passes, however few samples there are. All others are undecided, among them samples too few
     to exclude a drop beyond the limit though all scores are equal, fewer than MIN_CLUSTERS independent samples, a run
-    that has no score of more than MAX_LOST of what the baseline scored, and a metric whose judge, prompt, settings or
-    formula are not the baseline's.
+    that has no score of more than MAX_LOST of what the baseline scored, two runs that share less than half of what
+    either scored, and a metric whose judge, prompt, settings or formula are not the baseline's.
 
     The judge's noise floor is shown and decides nothing: the interval is of differences with that noise in them.
     """
@@ -272,10 +273,17 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
         paired, floor = comparison.paired, comparison.noise_floor
         drop = paired.find_drop(comparison.better)
         finding = _judge_drop(comparison, limit, drop)
-        if finding.outcome == "passed" and comparison.is_partly_lost:
+        # Of an undecided drop as well: what is missing keeps the baseline.
+        if finding.outcome != "failed" and paired.n and comparison.is_partly_lost:
             n_scored = paired.n + comparison.n_lost
             lost = f"{comparison.n_lost} of {n_scored} samples that the baseline scored have no score"
             finding = _Finding("undecided", "scores_lost", f"{lost} ({', '.join(comparison.lost)})")
+        elif finding.outcome != "failed" and paired.n and comparison.has_few_common:
+            scored = f"{comparison.n_candidate} here, {comparison.n_base} in the baseline"
+            few = (
+                f"only {paired.n} samples are scored in both ({scored}); `evalhouse gate --accept RUN` sets a baseline"
+            )
+            finding = _Finding("undecided", "few_common", few)
         if finding.outcome != "passed" and floor and paired.difference and abs(paired.difference) <= floor:
             noise = f"the judge's noise alone may make changes of up to {floor:.3f}"
             finding = replace(finding, detail=f"{finding.detail}; {noise}")

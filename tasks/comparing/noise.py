@@ -356,9 +356,11 @@ def is_judged_alike(
         before, after = theirs.get(step), ours.get(step)
         if before is None or after is None:
             continue
-        # Models count as far as replies of both runs named one.
+        # Each counts as far as both runs have one: few runs of some of the samples have a question after earlier turns.
+        if any(before[key] and after[key] and before[key] != after[key] for key in ("judges", "judges_of_talks")):
+            return False
         models = [set(row["models"] or ()) for row in (before, after)]
-        if before["judges"] != after["judges"] or (all(models) and not models[0] & models[1]):
+        if all(models) and not models[0] & models[1]:
             return False
     return True
 

@@ -92,6 +92,7 @@ class MetricComparison:
     which the `parts` add up to; None when a run has no score. `noise` is the possible share of the judge's noise in
     `paired`, None where no sample is common. `lost` counts by reason the samples of both runs that the base scored and
     the candidate did not, so that no difference has them; `n_missing` of them lack more than something to measure.
+    `n_gained` counts the ones that the candidate alone scored and that had something to measure in the base.
     An estimate is of all samples, by the ones judged in either run; its `plain_parts` do not add up to its change.
     """
 
@@ -111,6 +112,7 @@ class MetricComparison:
     better: Better = "high"
     lost: Mapping[str, int] = field(default_factory=dict)
     n_missing: int = 0
+    n_gained: int = 0
     plain_parts: tuple[Part, ...] = ()
     is_estimate: bool = False
 
@@ -133,9 +135,19 @@ class MetricComparison:
         return self.n_lost > MAX_LOST * (self.paired.n + self.n_lost)
 
     @property
+    def has_few_common(self) -> bool:
+        """True if less than half of what either run scored is scored in both, as after an edit of the dataset."""
+        return not self.is_estimate and 2 * self.paired.n < min(self.n_base, self.n_candidate)
+
+    @property
     def is_partly_missing(self) -> bool:
         """True if that is so without the samples in whose answers nothing is left that the metric measures."""
         return self.n_missing > MAX_LOST * (self.paired.n + self.n_lost)
+
+    @property
+    def has_many_gained(self) -> bool:
+        """True if more than MAX_LOST of what the candidate scored had no score in the base."""
+        return self.n_gained > MAX_LOST * (self.paired.n + self.n_gained)
 
     @property
     def noise_floor(self) -> float | None:
@@ -198,7 +210,8 @@ class Clusters:
 class MetricColumn:
     """One metric by sample, in the order of the samples; `steps`, `rests_on` and `version` are of the metric itself.
 
-    `unscored` has the reasons of the samples that the candidate did not score, by their places.
+    `unscored` has the reasons of the samples that the candidate did not score, by their places, and `n_gained` counts
+    the ones that it alone scored.
     """
 
     metric: str
@@ -211,6 +224,7 @@ class MetricColumn:
     version: str | None
     better: Better
     unscored: Mapping[int, str] = field(default_factory=dict)
+    n_gained: int = 0
 
 
 @one_reader()
@@ -374,6 +388,11 @@ def build_columns(
                 samples.places[sample_id]: reason
                 for sample_id, reason in frame.select("sample_id", "candidate_reason").drop_nulls().iter_rows()
             },
+            n_gained=frame.filter(
+                pl.col("base_reason").is_not_null()
+                & ~pl.col("base_reason").is_in(list(NOTHING_TO_MEASURE))
+                & pl.col("candidate").is_not_null()
+            ).height,
         )
 
 
@@ -437,7 +456,7 @@ def describe_column(
     is_lost = in_candidate & ~np.isnan(column.base)
     lost = Counter(reason for place, reason in column.unscored.items() if is_lost[place])
     n_missing = sum(n for reason, n in lost.items() if reason not in NOTHING_TO_MEASURE)
-    return replace(described, lost=dict(lost.most_common()), n_missing=n_missing)
+    return replace(described, lost=dict(lost.most_common()), n_missing=n_missing, n_gained=column.n_gained)
 
 
 def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> Clusters:

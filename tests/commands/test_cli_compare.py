@@ -138,7 +138,7 @@ def test_json_has_what_the_readme_says(equal: dict[str, Any]) -> None:
         "metric", "n_base", "n_candidate", "coverage_base", "coverage_candidate", "mean_base", "mean_candidate",
         "common_base", "common_candidate", "change", "n_common", "n_clusters", "n_higher", "n_lower", "difference",
         "ci_low", "ci_high", "p", "p_adjusted", "p_holm", "is_exact", "verdict", "noise_floor", "noise", "is_real",
-        "parts", "lost", "n_missing", "is_estimate",
+        "parts", "lost", "n_missing", "n_gained", "is_estimate",
     }  # fmt: skip
     scored = next(one for one in document["metrics"] if one["n_common"])
     assert scored["noise"].keys() == {"n_anew", "n_runs", "n_pairs", "n_changed", "deviation"}

@@ -17,6 +17,7 @@ from rows import Row
 from evalhouse.flows.results.headline import Against, write_headline
 from evalhouse.tasks.comparing.changes import METADATA_INPUTS, Part
 from evalhouse.tasks.comparing.gate_checks import check_drops
+from evalhouse.tasks.comparing.noise import is_judged_alike
 from evalhouse.tasks.comparing.runs import (
     Comparison,
     ComparisonError,
@@ -26,6 +27,7 @@ from evalhouse.tasks.comparing.runs import (
 )
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.samples import fetch_asked
 
 
 class Nights(NoiseHouse):
@@ -376,6 +378,38 @@ def test_scores_that_the_candidate_lacks_are_named_with_their_reasons(make: Make
     assert (check.outcome, check.reason) == ("undecided", "scores_lost")
     assert check.detail == "20 of 40 samples that the baseline scored have no score (no_answer)"
     assert check_drops({"other": 0.5}, {"other": few})[0].outcome == "passed"
+
+
+def test_samples_that_had_no_score_in_the_base_are_in_the_first_sentence(make: Make) -> None:
+    """After a night without contexts what was missing is wrong now, and the sentence was "no score differs" alone."""
+    nights = make()
+    names = name_ids(40)
+    nights.add("samples", *({**SAMPLE, "sample_id": name, "input_hash": "1"} for name in names))
+    for run_id in (BASE, CANDIDATE):
+        nights.add_samples(run_id, dict.fromkeys(names, "1"))
+    nights.add_scores(BASE, "m", {name: None if name < "s0020" else 0.5 for name in names})
+    nights.add_scores(CANDIDATE, "m", {name: 0.0 if name < "s0020" else 0.5 for name in names})
+    comparison = nights.compare_pair()
+    headline = write_headline(Against(called="the base", name="the base", comparison=comparison))
+    assert headline.sentence.startswith(
+        "20 of 40 samples scored here had no score in the base (m is 0.250 with them, 0.500 without); no score differs"
+    )
+
+
+@pytest.mark.parametrize(("changed", "alike"), [(False, True), (True, False)])
+def test_a_question_after_earlier_turns_makes_no_other_judge(make: Make, *, changed: bool, alike: bool) -> None:
+    """Picks of a budget without a conversation counted as judged by another prompt, and drops were undecided."""
+    nights = make()
+    talk = '[{"role": "user", "text": "Hello."}]'
+    nights.add("samples", {**SAMPLE, "sample_id": "a", "input_hash": "1"})
+    nights.add("samples", {**SAMPLE, "sample_id": "b", "input_hash": "1", "conversation": talk})
+    nights.add_samples(BASE, {"a": "1"})
+    nights.add_samples(CANDIDATE, {"a": "1", "b": "1"})
+    nights.add_calls(BASE, {"sample_id": "a", "prompt_hash": "plain"})
+    of_talk = {"sample_id": "b", "prompt_hash": "of talks"}
+    nights.add_calls(CANDIDATE, {"sample_id": "a", "prompt_hash": "other" if changed else "plain"}, of_talk)
+    asked = fetch_asked(nights.warehouse, [BASE, CANDIDATE])
+    assert is_judged_alike(nights.runs[BASE], nights.runs[CANDIDATE], asked, ()) is alike
 
 
 def test_the_first_sentence_says_what_is_lost_and_how_few_samples_it_rests_on(make: Make) -> None:

@@ -4,6 +4,7 @@ A run that a gate has refused is never a baseline, until the drop is fixed or a 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -354,14 +355,74 @@ def test_a_baseline_may_be_a_label_and_fails_the_gate_where_it_is_missing(store:
     assert own["checks"][0]["detail"] == "the baseline 'night-3' is this run itself"
 
 
-def test_incomparable_limits_are_undecided_and_the_rest_decided(store: Warehouse) -> None:
-    limits = {"cluster": "no_such_column", "max_drop": {"factual_f1": 0.02}, "max": {"factual_f1": 0.5}}
+def test_limits_that_cannot_be_compared_fail_and_the_rest_is_decided(store: Warehouse) -> None:
+    """A mistyped column let every night through, and made it the next baseline."""
+    limits = {"cluster": "no_such_column", "max_drop": {"factual_f1": 0.02}, "max": {"factual_f1": 0.95}}
     pass_night(store, "before", 0)
     document = decide(store, add_night(store, "night", 60, gate_limits=limits))
-    assert summarise(document) == {("max", "factual_f1"): "failed", ("max_drop", "factual_f1"): "undecided"}
+    assert summarise(document) == {
+        ("max", "factual_f1"): "passed", ("max_drop", "factual_f1"): "failed", ("trend", "factual_f1"): "failed",
+    }  # fmt: skip
     (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]
     assert drop["detail"].startswith("it cannot be compared: ")
     assert "no_such_column" in drop["detail"]
+
+
+def replace_samples(store: Warehouse, run_id: str, sql: str) -> None:
+    """Give samples of a run other ids, as after an edit of the dataset."""
+    with store.writing(patience_s=1.0) as connection:
+        for table in ("run_samples", "scores"):
+            connection.execute(f"update {table} set sample_id = {sql} where run_id = '{run_id}'")
+
+
+def test_a_night_with_few_samples_of_the_baseline_is_undecided_and_no_baseline(store: Warehouse) -> None:
+    """Six samples that an edit of the dataset had left alone decided for sixty, and the bad night was the baseline."""
+    pass_night(store, "good", 0, GOOD)
+    for night, bad in (("edited", "if(n < 4, 0.9 + n % 3 * 0.01, 0.1)"), ("next", "0.1")):
+        run = add_night(store, night, 10 if night == "edited" else 20, bad, gate_limits={**DROP, "trend": False})
+        replace_samples(store, night, "if(substr(sample_id, 2)::int < 4, sample_id, 'new-' || sample_id)")
+        document = decide(store, run)
+        (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]
+        assert (drop["outcome"], drop["reason"], drop["n"]) == ("undecided", "few_common", 4)
+        assert document["baseline"]["run_ids"] == ["good"]
+    assert drop["detail"].startswith("only 4 samples are scored in both (40 here, 40 in the baseline)")
+
+
+def test_a_night_that_lacks_scores_is_no_baseline_even_if_more_is_undecided(store: Warehouse) -> None:
+    """Half of the contexts were lost and the other answers had other words: too few samples, and a baseline."""
+    pass_night(store, "good", 0, "0.9")
+    limits = {**DROP, "trend": False}
+    lossy = add_night(store, "lossy", 10, "if(n % 2 = 0, null, 0.9 + n % 3 * 0.001)", gate_limits=limits)
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute("update scores set unscored_reason = 'no_contexts' where value is null")
+        connection.execute("update run_samples set input_hash = 'other' where run_id = 'lossy'")
+    (drop,) = [check for check in decide(store, lossy)["checks"] if check["kind"] == "max_drop"]
+    assert (drop["outcome"], drop["reason"]) == ("undecided", "scores_lost")
+    document = decide(store, add_night(store, "wrong", 20, "if(n % 2 = 0, 0.1, 0.9)", gate_limits=limits))
+    assert (document["baseline"]["run_ids"], document["outcome"]) == (["good"], "failed")
+
+
+def test_a_limit_of_the_suite_file_is_not_that_of_a_trial(store: Warehouse) -> None:
+    """After the limit was raised, an old night of all samples was the baseline and the run before."""
+    for minute, (night, value, suite_hash, limit) in enumerate(
+        (("old", "0.2", "a", None), ("limited-1", "0.9", "b", 30), ("limited-2", "0.9", "b", 30))
+    ):
+        config = {"gate": {"max_cost": 1.0}, "limit": limit}
+        run = add_night(store, night, minute, value, suite_hash=suite_hash)
+        with store.writing(patience_s=1.0) as connection:
+            connection.execute("update runs set config = ? where run_id = ?", [json.dumps(config), night])
+        assert decide(store, find_run(store, run.run_id))["outcome"] == "passed"
+    night = add_night(store, "night", 10, "0.3", gate_limits={**DROP, "trend": False}, suite_hash="a")
+    document = decide(store, night)
+    assert (document["baseline"]["run_ids"], document["outcome"]) == (["limited-2"], "failed")
+    assert find_run(store, "previous", beside=night).run_id == "limited-2"
+    assert store.fetch_rows("history/previous", run_id="night")[0]["run_id"] == "limited-2"
+    # By an option: the same file has nights of all samples too.
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute("update runs set suite_hash = 'a'")
+    assert decide(store, find_run(store, "night"))["baseline"]["run_ids"] == ["old"]
+    assert find_run(store, "previous", beside=find_run(store, "night")).run_id == "old"
+    assert store.fetch_rows("history/previous", run_id="night")[0]["run_id"] == "old"
 
 
 @pytest.mark.parametrize("columns", [{"status": "failed"}, {"kind": "collection"}, {"gate_limits": None}])

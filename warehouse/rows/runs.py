@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import secrets
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -92,10 +93,15 @@ class RunRow:
         return f"dataset {self.dataset or ''}" if self.suite is None else f"suite {self.suite_name}"
 
     @property
-    def part(self) -> tuple[int | None, int | None]:
+    def limits(self) -> tuple[int | None, int | None]:
         """The number of samples that it was limited to, and its budget of samples; None where it has all."""
         limit = self.config.get("limit")
         return (None if limit is None or limit > (self.n_samples or 0) else limit), self.config.get("sample_budget")
+
+    @property
+    def size(self) -> int:
+        """The number of samples that it was to judge at most."""
+        return min(size for size in (self.n_samples or 0, *self.limits) if size is not None)
 
     @property
     def suite_name(self) -> str | None:
@@ -265,13 +271,27 @@ def pick_run(runs: Sequence[RunRow], wanted: str, *, beside: RunRow | None = Non
 
 
 def pick_before(runs: Sequence[RunRow], run: RunRow) -> RunRow | None:
-    """Return the run before a run, from runs of its series, newest first.
-
-    A run of as many samples or of all comes before any other one: a trial of a few samples does not measure the others.
-    """
+    """Return the run before a run, from runs of its series, newest first; a trial comes after all others."""
     before = [other for other in runs if (other.started_at, other.run_id) < (run.started_at, run.run_id)]
-    comparable = (other for other in before if other.part in (run.part, (None, None)))
-    return next(comparable, before[0] if before else None)
+    trials = find_trials([run, *runs], run)
+    return next((other for other in before if other.run_id not in trials), before[0] if before else None)
+
+
+def find_trials(runs: Sequence[RunRow], run: RunRow) -> set[str]:
+    """Return the runs of a series that an option limited to a number of samples that `run` was not limited to.
+
+    A limit of all runs of one suite file is that of the file (as in the view `run_series`).
+    """
+    of_file: defaultdict[object, set[object]] = defaultdict(set)
+    for other in runs:
+        of_file[other.suite_name, other.suite_hash].add(other.limits)
+    by_option = {
+        other.run_id: other.limits
+        for other in runs
+        if other.suite_hash is None or len(of_file[other.suite_name, other.suite_hash]) > 1
+    }
+    none = (None, None)
+    return {run_id for run_id, limits in by_option.items() if limits not in (none, by_option.get(run.run_id, none))}
 
 
 def _list_ids(runs: Sequence[RunRow]) -> str:

@@ -360,7 +360,8 @@ def copy_samples(warehouse: Warehouse, *, run_id: str, again_run_id: str, sample
 
 
 def fetch_asked(warehouse: Warehouse, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Return by run and step of its calls: `judges`, each with its prompt's hash, and the `models` that answered."""
+    """Return by run and step of its calls: `judges`, each with its prompt's hash, of questions without earlier turns;
+    `judges_of_talks`, of the others; and the `models` that answered."""
     by_run: dict[str, dict[str, Mapping[str, Any]]] = {run_id: {} for run_id in run_ids}
     for row in warehouse.fetch_rows("noise/asked", {"run_id": run_ids}):
         by_run[row["run_id"]][row["step"]] = row

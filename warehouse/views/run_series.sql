@@ -1,5 +1,18 @@
 -- One row per run that is an evaluation: the series it belongs to, within which runs are compared in time order.
 create or replace view run_series as
+with limited as (
+    select
+        *,
+        -- A limit beyond the dataset limits nothing.
+        concat_ws(
+            '/',
+            case when (config ->> '$.limit')::bigint <= n_samples then config ->> '$.limit' end,
+            config ->> '$.sample_budget'
+        ) as size
+    from runs
+    where kind = 'evaluation'
+)
+
 select
     run_id,
     case when suite is not null then 'suite ' || concat_ws('/', suite, variant) else 'dataset ' || coalesce(dataset, '') end as series,
@@ -15,17 +28,12 @@ select
     tags,
     status,
     started_at,
-    -- A limit beyond the dataset limits nothing.
-    nullif(
-        concat_ws(
-            '/',
-            case when (config ->> '$.limit')::bigint <= n_samples then config ->> '$.limit' end,
-            config ->> '$.sample_budget'
-        ),
-        ''
-    ) as part
-from runs
-where kind = 'evaluation';
+    -- A limit of all runs of one suite file is that of the file, not that of a trial.
+    case
+        when suite_hash is null or min(size) over of_file <> max(size) over of_file then nullif(size, '')
+    end as part
+from limited
+window of_file as (partition by suite, variant, suite_hash);
 
 comment on view run_series is 'One row per evaluation: the series within which it is compared with earlier runs.';
 comment on column run_series.run_id is 'Run.';
@@ -41,4 +49,4 @@ comment on column run_series.label is 'Label; NULL when it has none.';
 comment on column run_series.tags is 'Tags.';
 comment on column run_series.status is 'running, completed, incomplete, failed or cancelled.';
 comment on column run_series.started_at is 'Start of the run, UTC.';
-comment on column run_series.part is 'Number of samples that it was limited to (limit, sample budget); NULL for all of its dataset.';
+comment on column run_series.part is 'Number of samples that it was limited to (limit, sample budget) by an option; NULL for all, or for the limit of its suite file.';
