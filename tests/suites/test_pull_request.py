@@ -95,6 +95,16 @@ def run_steps(folder: Path, prefect_home: Path, only: str = "") -> tuple[dict[st
     return dict(line.split("=") for line in outputs.read_text().splitlines()), statuses
 
 
+def test_the_warehouse_of_a_cancelled_job_is_kept() -> None:
+    """All replies that a cancelled job had paid were asked again. A cache is found only under the same paths."""
+    steps = yaml.safe_load(ACTION.read_text(encoding="utf-8"))["runs"]["steps"]
+    restore, save = (step for step in steps if step.get("uses", "").startswith("actions/cache/"))
+    assert save["if"] == "always()"
+    assert restore["with"]["path"] == save["with"]["path"]
+    # The last replies of a process that was killed are in its journal.
+    assert save["with"]["path"].split() == ["${{", "inputs.warehouse", "}}", "${{", "inputs.warehouse", "}}.journal"]
+
+
 HOSTILE = 40 * (
     "a`` [x](http://evil.example) <img src=//evil.example> @all www.evil.example | \\| **b** &lt; <!-- \n# h\n- c "
 )
