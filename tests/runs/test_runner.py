@@ -100,7 +100,7 @@ def test_killed_process_is_replaced_and_two_calls_at_once_have_one_each(tmp_path
 
 def test_ctrl_c_stops_the_run_and_keeps_the_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = str(tmp_path / "w.duckdb")
-    with running_endpoint(latency=30.0) as endpoint, pytest.MonkeyPatch.context() as patch:
+    with running_endpoint(latency=3.0) as endpoint, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_BASE_URL", endpoint.base_url)
         patch.setenv("OPENAI_API_KEY", "none-needed")
         interrupting = threading.Thread(target=_interrupt_when_asked, args=(endpoint.stats,))
