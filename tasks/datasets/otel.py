@@ -203,6 +203,9 @@ def _open_parts(value: object) -> object:
     return opened if isinstance(opened, list) and all(isinstance(part, Mapping) for part in opened) else value
 
 
+_TEMPLATE: Final = "llm.prompt_template.template"
+
+
 def read_span(recorded: Recorded) -> Span:
     """Return a recorded span, read by the conventions of its attributes."""
     # MLflow, promptflow and OpenLLMetry write values in JSON, texts too.
@@ -267,6 +270,8 @@ def read_span(recorded: Recorded) -> Span:
         messages = [of_event.get("exception.message") for _, of_event in events]
         words = recorded.message or next((text for text in messages if isinstance(text, str) and text), None)
         error = words or str(attributes.get("error.type") or _NO_REASON)
+    if kind == "llm" and _TEMPLATE in attributes and not (asked or replied):
+        kind = "chain"  # OpenInference calls Haystack's builder of prompts a model
     has_tokens = kind in ("llm", "chain") or bool(replied)
     return Span(
         trace_id=recorded.trace_id,

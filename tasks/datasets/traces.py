@@ -334,7 +334,7 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
     """
     spans = [item.span for item in tree]
     documents = [document.text for span in spans for document in span.documents or () if document.text]
-    queries = {span.question for span in spans if span.kind == "retriever"}
+    queries = {span.question for span in spans if span.kind == "retriever" and span.question}
     calls = [item for item in answering if item.span.kind == "llm"]
     last_at = steps[-1].span.ended_at or 0.0
     for kinds in (("retriever", "reranker"), ("tool",), ("embedding",)):
@@ -347,11 +347,12 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
         ended = (step.span.started_at if step.span.kind == "llm" else step.span.ended_at) or 0.0
         later = [call.span for call in calls if (call.span.started_at or 0.0) >= ended]
         if step.span.kind != "llm" and later and not any(_is_within(call, step) for call in calls):
-            # A step without a model, before one: documents, or a prompt of them, do not answer.
-            text = step.span.answer or ""
-            if text in queries or any(document in text for document in documents):
+            # A step without a model, before one: documents, or a prompt of them or of the question, do not answer.
+            text, is_sent = step.span.answer or "", any(_holds(call, step.span.answer) for call in later)
+            has_question = is_sent and bool(step.span.question) and (step.span.question or "") in text
+            if text in queries or has_question or any(document in text for document in documents):
                 continue
-            if not any(_holds(call, text) for call in later):
+            if not is_sent:
                 earlier.append(step)
                 continue
         (earlier if looked_at is not None and ended < looked_at else others).append(step)
@@ -365,13 +366,15 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
             picked = step
         elif looked_at is None or not (answered in asked or _holds(step.span, picked.span.answer)):
             return None
+    # A step before the last retrieval may have answered another question of the same trace.
     final = picked.span.question or ""
     for span in (step.span for step in earlier if step.span.answer and not step.span.tool_calls):
-        asked = span.question or ""
-        is_apart = span.kind != "llm" and asked not in final and final not in asked
-        if is_apart and span.answer not in queries and (span.answer or "") not in final:
+        asked, answer = span.question or "", span.answer or ""
+        if _holds(picked.span, answer, only_turns=True) or (asked != final and {asked, final} <= queries):
             return None
-        if _holds(picked.span, span.answer, only_turns=True):
+        has_looked_up = span.kind != "llm" or (span.started_at or 0.0) > min(at)
+        is_same = asked in final or final in asked or any(query in asked and query in final for query in queries)
+        if has_looked_up and not is_same and answer not in final and not any(query in answer for query in queries):
             return None
     return picked
 

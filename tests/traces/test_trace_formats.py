@@ -438,6 +438,37 @@ def test_the_answer_of_steps_below_a_web_server_is_the_only_one_that_it_can_be(
     check_pair(write_lines(tmp_path / "t.jsonl", [make_request([server, *placed])]), read)
 
 
+@pytest.mark.parametrize("context", [TEXTS[0], ""])
+def test_a_builder_of_prompts_does_not_answer(tmp_path: Path, context: str) -> None:
+    """OpenInference records the one of Haystack as a model: its prompt was judged as the bot's answer."""
+    prompt = f"Context: {context}. Question: {QUESTION}"
+    template = {"llm.prompt_template.template": "Context: {{context}}. Question: {{question}}"}
+    given, made = json.dumps({"question": QUESTION}), json.dumps({"prompt": prompt})
+    builder = {_LLM: "LLM", **template, "input.value": given, "output.value": made}
+    spans = [
+        make_span(1, {_LLM: "CHAIN"}, took_s=9.0), make_span(2, _FOUND, parent=1, at_s=1.0),
+        make_span(3, builder, parent=1, at_s=2.0), make_span(4, make_call(prompt, ANSWER), parent=1, at_s=4.0),
+    ]  # fmt: skip
+    check_pair(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), (QUESTION, ANSWER))
+
+
+@pytest.mark.parametrize("between", [{}, None], ids=["in spans", "alone"])
+@pytest.mark.parametrize("questions", [("What does a dog pay?", "Who may park?"), ("fee", "fee for cats")])
+def test_questions_of_a_loop_without_chains_are_several(
+    tmp_path: Path, questions: tuple[str, str], between: dict[str, Any] | None
+) -> None:
+    """The last question was judged by what had been retrieved for all of them, and the others were gone."""
+    spans = [make_span(1, {"job.name": "nightly"}, took_s=60.0)]
+    for turn, question in enumerate(questions, start=1):
+        at_s, parent = turn * 10.0, 1 if between is None else turn * 10
+        if between is not None:
+            spans.append(make_span(parent, between, parent=1, at_s=at_s, took_s=5.0))
+        spans.append(make_span(turn * 10 + 1, _FOUND | {"input.value": question}, parent=parent, at_s=at_s))
+        answer = make_call(question, f"Answer {turn}.")
+        spans.append(make_span(turn * 10 + 2, answer, parent=parent, at_s=at_s + 2))
+    check_pair(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), None)
+
+
 @pytest.mark.parametrize(
     ("beside", "expected"),
     [
