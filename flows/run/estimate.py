@@ -327,6 +327,7 @@ def print_estimates(settings: RunSettings, *, as_json: bool) -> None:
         alone = of_variant.model_copy(update={"budget_usd": None}) if len(night) > 1 else of_variant
         if len(night) > 1 and not as_json:
             print_line(f"{of_variant.suite_name}:", bold=True)
+        _refuse_as_a_run(alone)
         if alone.target is None and alone.responses is None:
             estimate = estimate_run(alone, counted=counted, printed=printed)
             if not as_json:
@@ -357,6 +358,23 @@ def print_estimates(settings: RunSettings, *, as_json: bool) -> None:
                 f"That is more than the budget of ${settings.budget_usd:g}, which is for all of them: the night would "
                 "stop with samples left."
             )
+
+
+def _refuse_as_a_run(settings: RunSettings) -> None:
+    """Raise the errors of a gate, a target or a judge that a run could not use, without asking any of them."""
+
+    async def ask_nothing(_run: "LiveRun", _record: DryRecord) -> None:
+        return
+
+    if settings.gate is not None:
+        from evalhouse.flows.serving.suite_checks import check_suite_gate  # noqa: PLC0415  # imports what asks
+
+        check_suite_gate(settings.gate, settings)
+    if settings.target is not None:
+        from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415  # few runs have one
+
+        make_target(settings.target)
+        ask_dry(settings, make_plan(settings), ask_nothing)
 
 
 def _print_target_estimate(

@@ -162,6 +162,24 @@ def test_nights_of_a_suite_are_asked_judged_gated_and_notified(harbour: Harbour)
     assert estimate["target"] == {**estimate_of_bot, "asked": None, "n_questions": 0}
 
 
+@pytest.mark.parametrize(
+    ("options", "more", "says"),
+    [
+        ((), "[gate.max]\nhallucination = 0.1\n", "limits of hallucination, which the run does not score"),
+        (("--judge", "lexcal"), "", "unknown judge 'lexcal'; did you mean lexical?"),
+    ],
+)
+def test_an_estimate_refuses_what_the_night_refuses(
+    harbour: Harbour, options: tuple[str, ...], more: str, says: str
+) -> None:
+    """The night ended with the message that the estimate had not given."""
+    harbour.write(more=more)
+    for dry in (("--dry-run",), ()):
+        refused = harbour.run(*options, *dry)
+        assert (refused.status, says in refused.stderr) == (2, True), refused.stderr
+    assert harbour.bot.stats.n_requests == 0
+
+
 def test_incomplete_night_passes_its_gate_and_failing_webhook_changes_no_status(harbour: Harbour) -> None:
     harbour.bot.configure(refuse="lighthouse")
     harbour.webhook.statuses = (404,)
