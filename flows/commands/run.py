@@ -139,7 +139,7 @@ def run(
         # These import what asks.
         from evalhouse.flows.preparing.live_run import make_plan, try_own_metrics  # noqa: PLC0415
         from evalhouse.flows.run.estimate import print_estimates  # noqa: PLC0415
-        from evalhouse.flows.serving.suite_checks import describe_estimate  # noqa: PLC0415
+        from evalhouse.flows.serving.suite_checks import check_suite_gate, describe_estimate  # noqa: PLC0415
         from evalhouse.tasks.testsets import TestsetError  # noqa: PLC0415
 
         if suite is not None and suite.testset is not None:
@@ -148,6 +148,8 @@ def run(
             except (SettingsError, TestsetError) as error:
                 print_notice(f"test set: cannot be refreshed, and would be evaluated unchanged: {error}")
         try_own_metrics(make_plan(settings), settings)
+        if settings.gate is not None:
+            check_suite_gate(settings.gate, settings)
         print_estimates(settings, as_json=as_json)
         return 0
 

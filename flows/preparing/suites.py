@@ -492,12 +492,20 @@ def load_suite(path: str | Path) -> Suite:
     if settings.notify is not None and NAMED.search(settings.notify.webhook) is None:
         del values["notify"]  # settings are stored with the run, and this address is enough to post
     paths = {name: _find_path(name, values[name], path.parent) for name in _PATHS if values.get(name) is not None}
+    limits = (settings.limit, settings.sample_budget)
     canonical = json.dumps(text.values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     return Suite(
         name=name,
         path=path,
-        values={**values, **paths, "suite": name, "suite_hash": digest, "upstream": trigger and trigger.source.name},
+        values={
+            **values,
+            **paths,
+            "suite": name,
+            "suite_hash": digest,
+            "upstream": trigger and trigger.source.name,
+            "file_limits": limits if any(limits) else None,
+        },
         schedule=schedule,
         trigger=trigger,
         testset=testset,

@@ -15,7 +15,7 @@ from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.gates import Acceptance, Decision, Night, Origin, list_acceptances
-from evalhouse.warehouse.rows.runs import WORDS, YARDSTICKS, RunRow, find_run, find_trials, list_runs, pick_before
+from evalhouse.warehouse.rows.runs import WORDS, YARDSTICKS, RunRow, find_run, list_runs, pick_before
 from evalhouse.warehouse.rows.samples import fetch_asked, fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
@@ -48,8 +48,7 @@ def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, ni
     if against in (PASSED, MEAN_OF_PASSED):
         # A trial of a few samples, or a night of less than half as many, is compared with only without another run.
         good = [night for night in nights if night.is_baseline]
-        trials = find_trials(list_runs(warehouse, kinds=("evaluation",)), run)
-        whole = [night for night in good if night.run.run_id not in trials and 2 * night.run.size >= run.size]
+        whole = [night for night in good if not night.run.is_trial_beside(run) and 2 * night.run.size >= run.size]
         good = whole or good
         good = good[-k:] if against == MEAN_OF_PASSED else pick_alike(warehouse, good[-_LOOKED_AT:], run)
         accepted = next((night.accepted for night in good if night.accepted), None)

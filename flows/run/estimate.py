@@ -361,15 +361,11 @@ def print_estimates(settings: RunSettings, *, as_json: bool) -> None:
 
 
 def _refuse_as_a_run(settings: RunSettings) -> None:
-    """Raise the errors of a gate, a target or a judge that a run could not use, without asking any of them."""
+    """Raise the errors of a target or a judge that a run could not use, without asking them."""
 
     async def ask_nothing(_run: "LiveRun", _record: DryRecord) -> None:
         return
 
-    if settings.gate is not None:
-        from evalhouse.flows.serving.suite_checks import check_suite_gate  # noqa: PLC0415  # imports what asks
-
-        check_suite_gate(settings.gate, settings)
     if settings.target is not None:
         from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415  # few runs have one
 

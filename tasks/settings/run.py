@@ -189,6 +189,9 @@ class RunSettings(BaseModel):
     ] = {}
     suite: Annotated[str | None, Where(place=None, environment=False)] = None
     suite_hash: Annotated[str | None, Where(place=None, environment=False)] = None
+    file_limits: Annotated[tuple[int | None, int | None] | None, Where(place=None, environment=False)] = Field(
+        default=None, description="the suite file's own limit and budget of samples, from which options may differ"
+    )
     upstream: Annotated[str | None, Where(place=None, environment=False)] = Field(
         default=None, description="knowledge base or asset whose updates start the suite"
     )

@@ -404,22 +404,22 @@ def test_a_night_that_lacks_scores_is_no_baseline_even_if_more_is_undecided(stor
 
 def test_a_limit_of_the_suite_file_is_not_that_of_a_trial(store: Warehouse) -> None:
     """After the limit was raised, an old night of all samples was the baseline and the run before."""
-    for minute, (night, value, suite_hash, limit) in enumerate(
-        (("old", "0.2", "a", None), ("limited-1", "0.9", "b", 30), ("limited-2", "0.9", "b", 30))
+    for minute, (night, value, limit) in enumerate(
+        (("old", "0.2", None), ("limited-1", "0.9", 30), ("limited-2", "0.9", 30))
     ):
-        config = {"gate": {"max_cost": 1.0}, "limit": limit}
-        run = add_night(store, night, minute, value, suite_hash=suite_hash)
+        config = {"gate": {"max_cost": 1.0}, "limit": limit, "file_limits": [limit, None]}
+        run = add_night(store, night, minute, value)
         with store.writing(patience_s=1.0) as connection:
             connection.execute("update runs set config = ? where run_id = ?", [json.dumps(config), night])
         assert decide(store, find_run(store, run.run_id))["outcome"] == "passed"
-    night = add_night(store, "night", 10, "0.3", gate_limits={**DROP, "trend": False}, suite_hash="a")
+    night = add_night(store, "night", 10, "0.3", gate_limits={**DROP, "trend": False})
     document = decide(store, night)
     assert (document["baseline"]["run_ids"], document["outcome"]) == (["limited-2"], "failed")
     assert find_run(store, "previous", beside=night).run_id == "limited-2"
     assert store.fetch_rows("history/previous", run_id="night")[0]["run_id"] == "limited-2"
-    # By an option: the same file has nights of all samples too.
+    # By an option they are trials.
     with store.writing(patience_s=1.0) as connection:
-        connection.execute("update runs set suite_hash = 'a'")
+        connection.execute("update runs set config = json_merge_patch(config, '{\"file_limits\": null}')")
     assert decide(store, find_run(store, "night"))["baseline"]["run_ids"] == ["old"]
     assert find_run(store, "previous", beside=find_run(store, "night")).run_id == "old"
     assert store.fetch_rows("history/previous", run_id="night")[0]["run_id"] == "old"

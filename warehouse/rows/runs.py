@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import secrets
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -93,15 +92,25 @@ class RunRow:
         return f"dataset {self.dataset or ''}" if self.suite is None else f"suite {self.suite_name}"
 
     @property
-    def limits(self) -> tuple[int | None, int | None]:
-        """The number of samples that it was limited to, and its budget of samples; None where it has all."""
-        limit = self.config.get("limit")
-        return (None if limit is None or limit > (self.n_samples or 0) else limit), self.config.get("sample_budget")
+    def part(self) -> tuple[int | None, int | None]:
+        """The number of samples and the budget of samples that an option limited it to; None where it has all.
+
+        A limit of the suite's file is for all nights, and one beyond the dataset limits nothing (as in `run_series`).
+        """
+        limit, budget = self.config.get("limit"), self.config.get("sample_budget")
+        if [limit, budget] == self.config.get("file_limits"):
+            return None, None
+        return (None if limit is None or limit > (self.n_samples or 0) else limit), budget
 
     @property
     def size(self) -> int:
         """The number of samples that it was to judge at most."""
-        return min(size for size in (self.n_samples or 0, *self.limits) if size is not None)
+        limits = (self.n_samples or 0, self.config.get("limit"), self.config.get("sample_budget"))
+        return min(limit for limit in limits if limit is not None)
+
+    def is_trial_beside(self, other: "RunRow") -> bool:
+        """Return whether an option limited it to a number of samples that another run was not limited to."""
+        return self.part not in ((None, None), other.part)
 
     @property
     def suite_name(self) -> str | None:
@@ -273,25 +282,7 @@ def pick_run(runs: Sequence[RunRow], wanted: str, *, beside: RunRow | None = Non
 def pick_before(runs: Sequence[RunRow], run: RunRow) -> RunRow | None:
     """Return the run before a run, from runs of its series, newest first; a trial comes after all others."""
     before = [other for other in runs if (other.started_at, other.run_id) < (run.started_at, run.run_id)]
-    trials = find_trials([run, *runs], run)
-    return next((other for other in before if other.run_id not in trials), before[0] if before else None)
-
-
-def find_trials(runs: Sequence[RunRow], run: RunRow) -> set[str]:
-    """Return the runs of a series that an option limited to a number of samples that `run` was not limited to.
-
-    A limit of all runs of one suite file is that of the file (as in the view `run_series`).
-    """
-    of_file: defaultdict[object, set[object]] = defaultdict(set)
-    for other in runs:
-        of_file[other.suite_name, other.suite_hash].add(other.limits)
-    by_option = {
-        other.run_id: other.limits
-        for other in runs
-        if other.suite_hash is None or len(of_file[other.suite_name, other.suite_hash]) > 1
-    }
-    none = (None, None)
-    return {run_id for run_id, limits in by_option.items() if limits not in (none, by_option.get(run.run_id, none))}
+    return next((other for other in before if not other.is_trial_beside(run)), before[0] if before else None)
 
 
 def _list_ids(runs: Sequence[RunRow]) -> str:

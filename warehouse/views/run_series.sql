@@ -1,18 +1,5 @@
 -- One row per run that is an evaluation: the series it belongs to, within which runs are compared in time order.
 create or replace view run_series as
-with limited as (
-    select
-        *,
-        -- A limit beyond the dataset limits nothing.
-        concat_ws(
-            '/',
-            case when (config ->> '$.limit')::bigint <= n_samples then config ->> '$.limit' end,
-            config ->> '$.sample_budget'
-        ) as size
-    from runs
-    where kind = 'evaluation'
-)
-
 select
     run_id,
     case when suite is not null then 'suite ' || concat_ws('/', suite, variant) else 'dataset ' || coalesce(dataset, '') end as series,
@@ -28,12 +15,21 @@ select
     tags,
     status,
     started_at,
-    -- A limit of all runs of one suite file is that of the file, not that of a trial.
+    -- A limit of the suite's file is for all nights, and one beyond the dataset limits nothing.
     case
-        when suite_hash is null or min(size) over of_file <> max(size) over of_file then nullif(size, '')
+        when (config ->> '$.file_limits[0]') is distinct from (config ->> '$.limit')
+            or (config ->> '$.file_limits[1]') is distinct from (config ->> '$.sample_budget')
+            then nullif(
+                concat_ws(
+                    '/',
+                    case when (config ->> '$.limit')::bigint <= n_samples then config ->> '$.limit' end,
+                    config ->> '$.sample_budget'
+                ),
+                ''
+            )
     end as part
-from limited
-window of_file as (partition by suite, variant, suite_hash);
+from runs
+where kind = 'evaluation';
 
 comment on view run_series is 'One row per evaluation: the series within which it is compared with earlier runs.';
 comment on column run_series.run_id is 'Run.';
@@ -49,4 +45,4 @@ comment on column run_series.label is 'Label; NULL when it has none.';
 comment on column run_series.tags is 'Tags.';
 comment on column run_series.status is 'running, completed, incomplete, failed or cancelled.';
 comment on column run_series.started_at is 'Start of the run, UTC.';
-comment on column run_series.part is 'Number of samples that it was limited to (limit, sample budget) by an option; NULL for all, or for the limit of its suite file.';
+comment on column run_series.part is 'Number of samples that it was limited to (limit, sample budget) by an option; NULL for all, or for the limits of its suite file.';
