@@ -140,6 +140,7 @@ def guess_format(columns: Collection[str]) -> TraceFormat | None:
 _ORDER: Final[tuple[Kind, ...]] = ("chain", "other", "retriever", "reranker", "llm")
 _ANSWERING: Final[tuple[Kind, ...]] = ("chain", "other", "llm")
 _MAX_BESIDE: Final = 500  # steps beside each other of which one is picked: the time grows with the square
+_MIN_SENT: Final = 20  # letters of a text that a prompt does not hold by chance, as it may hold "safe" or "no"
 _MAX_DEPTH: Final = 200  # parents of a span that are looked at; a chain of all that were sent would take minutes
 
 
@@ -327,35 +328,38 @@ def _is_within(item: _Placed, outer: _Placed) -> bool:
 def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Sequence[_Placed]) -> _Placed | None:
     """Return the step that gave the answer, of several in order of time; None where it is not known.
 
-    What was looked up last is for the answer: a step that ended before it prepares, unless it is an earlier turn of the
-    chat or has another question. Of the others the one chain counts, and not the models beside it; of several
-    chains any may have written what the person read. Of models alone the first has the answer; later ones that were
-    sent the answer, or only its question, make a title of it, further questions, or check it.
+    A step that ended before the first retrieval prepares, unless it is an earlier turn of the chat, has another
+    question, or was sent on. Of the steps after the last retrieval the one chain counts, and not the models beside it;
+    of several chains any may have written what the person read. Of models alone the first has the answer; later ones
+    that were sent the answer, or only its question, make a title of it, further questions, or check it. A step between
+    two retrievals may be anything.
     """
     spans = [item.span for item in tree]
     documents = [document.text for span in spans for document in span.documents or () if document.text]
-    queries = {span.question for span in spans if span.kind == "retriever" and span.question}
     calls = [item for item in answering if item.span.kind == "llm"]
     last_at = steps[-1].span.ended_at or 0.0
-    for kinds in (("retriever", "reranker"), ("tool",), ("embedding",)):
-        at = [span.started_at or 0.0 for span in spans if span.kind in kinds and (span.started_at or 0.0) <= last_at]
-        if at:
-            break
-    looked_at = max(at, default=None)
+    lookups = [span for span in spans if span.kind in ("retriever", "reranker")]
+    lookups = lookups or [span for span in spans if span.kind in ("tool", "embedding")]
+    looked_at = [at for span in lookups if (at := span.started_at or 0.0) <= last_at]
+    queries = {span.question for span in lookups if span.question}
     earlier, others = list[_Placed](), list[_Placed]()
     for step in steps:
         ended = (step.span.started_at if step.span.kind == "llm" else step.span.ended_at) or 0.0
-        later = [call.span for call in calls if (call.span.started_at or 0.0) >= ended]
+        later = [call.span for call in calls if (call.span.started_at or 0.0) >= ended and call is not step]
+        text = step.span.answer or ""
+        is_sent = any(_holds(call, text) for call in later)
         if step.span.kind != "llm" and later and not any(_is_within(call, step) for call in calls):
             # A step without a model, before one: documents, or a prompt of them or of the question, do not answer.
-            text, is_sent = step.span.answer or "", any(_holds(call, step.span.answer) for call in later)
-            has_question = is_sent and bool(step.span.question) and (step.span.question or "") in text
-            if text in queries or has_question or any(document in text for document in documents):
+            has_question = bool(step.span.question) and (step.span.question or "") in text
+            if not is_sent or has_question or text in queries or any(document in text for document in documents):
                 continue
-            if not is_sent:
-                earlier.append(step)
-                continue
-        (earlier if looked_at is not None and ended < looked_at else others).append(step)
+        if not looked_at or ended >= max(looked_at):
+            others.append(step)
+        elif not step.span.tool_calls:
+            is_query = any(query in text or text in query for query in queries)
+            if ended >= min(looked_at) or (is_sent and not is_query and len(text) >= _MIN_SENT):
+                return None
+            earlier.append(step)
     chains = [step for step in others if step.span.kind != "llm"]
     if not others or len({chain.span.answer or chain.span.span_id for chain in chains}) > 1:
         return None
@@ -364,17 +368,13 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
         asked, answered = step.span.question or "", picked.span.question or ""
         if asked == answered or asked in answered:  # the same work, or the call before was a guard
             picked = step
-        elif looked_at is None or not (answered in asked or _holds(step.span, picked.span.answer)):
+        elif not looked_at or not (answered in asked or _holds(step.span, picked.span.answer)):
             return None
-    # A step before the last retrieval may have answered another question of the same trace.
     final = picked.span.question or ""
-    for span in (step.span for step in earlier if step.span.answer and not step.span.tool_calls):
+    for span in (step.span for step in earlier):
         asked, answer = span.question or "", span.answer or ""
-        if _holds(picked.span, answer, only_turns=True) or (asked != final and {asked, final} <= queries):
-            return None
-        has_looked_up = span.kind != "llm" or (span.started_at or 0.0) > min(at)
-        is_same = asked in final or final in asked or any(query in asked and query in final for query in queries)
-        if has_looked_up and not is_same and answer not in final and not any(query in answer for query in queries):
+        is_apart = span.kind != "llm" and asked not in final and final not in asked
+        if _holds(picked.span, answer, only_turns=True) or (is_apart and answer not in queries and answer not in final):
             return None
     return picked
 

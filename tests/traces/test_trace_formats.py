@@ -438,6 +438,28 @@ def test_the_answer_of_steps_below_a_web_server_is_the_only_one_that_it_can_be(
     check_pair(write_lines(tmp_path / "t.jsonl", [make_request([server, *placed])]), read)
 
 
+_ANSWERED = make_call(f"{TEXTS[0]} {QUESTION}", ANSWER)
+_STORED = make_call("You are a memory manager. New facts: likes night ferries.", "ADD")
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [(_FOUND, 1.0), (_ANSWERED, 2.0), (_FOUND | {"input.value": ANSWER}, 4.0), (make_call("True?", "yes"), 5.0)],
+        [({_LLM: "EMBEDDING"}, 1.0), (_ANSWERED, 2.0), ({_LLM: "EMBEDDING"}, 4.0), (_STORED, 5.0)],
+        [({_LLM: "EMBEDDING"}, 1.0), (_ANSWERED, 2.0), ({_LLM: "TOOL"}, 4.0), (make_call("Sum up.", "A ferry."), 5.0)],
+    ],
+    ids=["checked", "remembered", "summed up"],
+)
+def test_what_follows_a_lookup_after_the_answer_is_not_taken_for_the_answer(
+    tmp_path: Path, spans: list[tuple[dict[str, Any], float]]
+) -> None:
+    """A check's "yes" and the update of a memory were judged as what the bot's users had read."""
+    placed = [make_span(number, item, parent=1, at_s=at_s) for number, (item, at_s) in enumerate(spans, start=2)]
+    path = write_lines(tmp_path / "t.jsonl", [make_request([make_span(1, {"http.route": "/"}, took_s=9.0), *placed])])
+    check_pair(path, None)
+
+
 @pytest.mark.parametrize("context", [TEXTS[0], ""])
 def test_a_builder_of_prompts_does_not_answer(tmp_path: Path, context: str) -> None:
     """OpenInference records the one of Haystack as a model: its prompt was judged as the bot's answer."""
