@@ -35,6 +35,7 @@ from evalhouse.warehouse.location import parse_location
 
 if TYPE_CHECKING:
     from evalhouse.warehouse.store import Warehouse
+    from evalhouse.warehouse.upkeep.forget import Forgotten
 
 
 _WRONG = 1
@@ -202,7 +203,7 @@ def forget(
     """
     from evalhouse.tasks.settings.suite import find_cutoff  # noqa: PLC0415  # brings pydantic
     from evalhouse.warehouse.rows.runs import find_run, now_utc  # noqa: PLC0415
-    from evalhouse.warehouse.upkeep.forget import Rule  # noqa: PLC0415
+    from evalhouse.warehouse.upkeep.forget import Rule, finish_forgetting  # noqa: PLC0415
     from evalhouse.warehouse.upkeep.forget import forget as forget_rows  # noqa: PLC0415
 
     given = {"--older-than": older_than, "--run": run, "--sample": sample_id}
@@ -213,6 +214,13 @@ def forget(
         raise click.UsageError("--suite goes with --older-than; a run or a sample is named by itself")
     words = " ".join([f"{option} {value}" for option, value in named.items()] + ([f"--suite {suite}"] if suite else []))
     words += " --scores" if scores else ""
+    # Before the rule is looked up: a run that is half gone is not found.
+    finished = [] if dry_run else finish_forgetting(warehouse)
+    for other in finished:
+        print_notice(f"finished what was cut short: forget {other.rule.words}")
+    same = [other for other in finished if other.rule.words == words]
+    if same:
+        return _print_forgotten(warehouse, same[-1], dry_run=False, as_json=as_json)
     if older_than is not None:
         try:
             before = find_cutoff(older_than, now_utc())
@@ -235,7 +243,10 @@ def forget(
             )
         if planned.tables:
             click.confirm(f"Delete {what} for ever from {warehouse.location.name}?", abort=True)
-    forgotten = forget_rows(warehouse, rule, dry_run=dry_run)
+    return _print_forgotten(warehouse, forget_rows(warehouse, rule, dry_run=dry_run), dry_run=dry_run, as_json=as_json)
+
+
+def _print_forgotten(warehouse: "Warehouse", forgotten: "Forgotten", *, dry_run: bool, as_json: bool) -> int:
     if as_json:
         traces = forgotten.traces
         print_json(

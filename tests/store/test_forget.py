@@ -35,6 +35,7 @@ from evalhouse.warehouse.rows.runs import (
 )
 from evalhouse.warehouse.rows.samples import Staging, fetch_samples_between, take_in_samples
 from evalhouse.warehouse.store import Warehouse, build_frame
+from evalhouse.warehouse.upkeep import forget as upkeep_forget
 from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse
 from evalhouse.warehouse.upkeep.copies import move_warehouse
 from evalhouse.warehouse.upkeep.forget import KEPT, SHARED, TEXTS, Rule, forget
@@ -313,6 +314,28 @@ def test_a_run_is_forgotten_with_its_scores(house: House, filled: Warehouse, ask
     gone = ask("show", house.run_id, "--warehouse", str(filled.location.path))
     assert gone.status == 2
     assert "was forgotten with all its rows on" in gone.stderr
+
+
+@pytest.mark.parametrize("option", ["--run", "--sample"])
+def test_the_same_command_finishes_what_was_cut_short(
+    house: House, filled: Warehouse, ask: Ask, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """The run was gone from the list and the texts were not: the command refused to finish."""
+    name = house.run_id if option == "--run" else HOSTILE_ID
+    command = ("warehouse", "forget", f"{option}={name}", "--scores", "--yes", "--warehouse", str(filled.location.path))
+    with monkeypatch.context() as patch:
+        patch.setattr(upkeep_forget, "_mark_shared", lambda *_: 1 / 0)
+        rule = Rule(
+            words=f"{option} {name} --scores", with_scores=True, run_ids=(name,) if option == "--run" else (),
+            sample_id=name if option == "--sample" else None,
+        )  # fmt: skip
+        with pytest.raises(ZeroDivisionError):
+            forget(filled, rule)
+    assert _list_wrong(filled)[-1:] == ["forgettings that were cut short"]
+    done = ask(*command)
+    assert (done.status, f"finished what was cut short: forget {option}" in done.stderr) == (0, True)
+    assert "forgotten: " in done.stdout
+    assert _list_wrong(filled) == []
 
 
 def test_a_sample_is_forgotten_with_its_scores(filled: Warehouse, ask: Ask) -> None:

@@ -151,6 +151,7 @@ class _Pending:
     """A recorded forgetting whose rows are not all deleted."""
 
     forgetting_id: str
+    words: str
     sample_id: str | None
     with_scores: bool
     decided_at: datetime
@@ -195,6 +196,26 @@ def forget(warehouse: Warehouse, rule: Rule, *, dry_run: bool = False) -> Forgot
             for table, n_rows in gone.tables.items():
                 forgotten.count(table, n_rows, 0)
     return forgotten
+
+
+def finish_forgetting(warehouse: Warehouse) -> list[Forgotten]:
+    """Finish what was cut short, and return it; its runs and samples may not be found any more."""
+    if not warehouse.exists() or not (pending := warehouse.fetch_rows("forget/pending")):
+        return []
+    warehouse.migrate()
+    _carry_out(warehouse)
+    finished = []
+    for row in pending:
+        rule = Rule(words=row["words"], sample_id=row["sample_id"], with_scores=row["with_scores"])
+        forgotten = Forgotten(rule=rule, run_ids=tuple(row["run_ids"]))
+        recorded = warehouse.fetch_rows("forget/recorded", forgetting_id=row["forgetting_id"])
+        for one in recorded:
+            if one["table_name"] == "run_samples":
+                forgotten.n_samples = one["n_rows"]
+            if one["table_name"] != "run_samples" or row["with_scores"]:
+                forgotten.count(one["table_name"], one["n_rows"], one["n_bytes"])
+        finished.append(forgotten)
+    return finished
 
 
 def forget_traces(

@@ -1,6 +1,7 @@
 -- One row per forgetting that is not done: which runs are left.
 select
     forgetting_id,
+    any_value(rule) as words,
     any_value(sample_id) as sample_id,
     any_value(with_scores) as with_scores,
     any_value(decided_at) as decided_at,
