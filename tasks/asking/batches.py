@@ -37,6 +37,7 @@ from evalhouse.tasks.judge.protocol import (
     TransientJudgeError,
     repeat_error,
 )
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.messages import write_span
 from evalhouse.warehouse.rows.calls import BatchLedger, BatchStatus
 
@@ -226,6 +227,7 @@ class BatchQueue:
         self._queued: dict[str, _Queued] = {}
         self._out: dict[str, _SentBatch] = {}  # by request_hash
         self._batches: list[_SentBatch] = []
+        self._followed: set[str] = set()  # the ids of these and earlier ones
         self._unclaimed: dict[str, deque[BatchResult]] = {}  # came before they were asked for
         self._max_requests = service.limits.requests
         self._one_at_a_time = False
@@ -315,7 +317,27 @@ class BatchQueue:
         """Find the recorded batches, once, before anything is queued."""
         for left in self._folder.glob("*.jsonl"):  # of a process that was killed
             left.unlink(missing_ok=True)
+        async with self._alone():
+            await self._follow_recorded()
+
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Keep other runs on this warehouse from sending a round meanwhile: each finds what the others have sent."""
+        with contextlib.ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(self._ledger.hold_turn())
+                    break
+                except WarehouseBusy:
+                    await asyncio.sleep(_STILL_LOOK_S)
+                except WarehouseError:  # sharing only saves requests: no lock can be had here
+                    break
+            yield
+
+    async def _follow_recorded(self) -> None:
         for stored in await asyncio.to_thread(self._ledger.list_open):
+            if stored.batch_id in self._followed:
+                continue
             if stored.provider_id is not None:
                 state: BatchState | None = BatchState(provider_id=stored.provider_id, status="sent")
             else:  # it was sent, if at all, by a process that died before the answer
@@ -348,7 +370,7 @@ class BatchQueue:
             unsent = self._list_unsent()
             is_over = self._is_late.is_set() or self._stopped_by is not None
             if n_looks >= _STILL_LOOKS and unsent and not is_over and not (self._one_at_a_time and self._batches):
-                await self._send_round(unsent)
+                await self._send_round()
             is_near = self._deadline is not None and self._deadline - time.time() < _LEAVES_BEFORE_S
             waits_only = self._batches and not self._list_unsent() and not is_near
             if self._leave_after_s is not None and waits_only and time.monotonic() - still_since > self._leave_after_s:
@@ -357,7 +379,13 @@ class BatchQueue:
     def _list_unsent(self) -> list[_Queued]:
         return [queued for queued in self._queued.values() if queued.is_unsent]
 
-    async def _send_round(self, unsent: Sequence[_Queued]) -> None:
+    async def _send_round(self) -> None:
+        async with self._alone():
+            await self._follow_recorded()
+            if unsent := self._list_unsent():
+                await self._send(unsent)
+
+    async def _send(self, unsent: Sequence[_Queued]) -> None:
         n_paid = self._afford(queued.request for queued in unsent)
         for number, queued in enumerate(unsent):
             queued.is_unsent = False
@@ -416,7 +444,11 @@ class BatchQueue:
             batch_id=batch_id, provider_id=provider_id, sent_at=sent_at, open=by_id, n_requests=len(by_id)
         )
         self._batches.append(batch)
+        self._followed.add(batch_id)
         self._out.update(dict.fromkeys(by_id.values(), batch))
+        for item in by_id.values():
+            if item in self._queued:
+                self._queued[item].is_unsent = False
         self._begin(partial(self._wait_and_fetch, batch))
         if self._is_late.is_set():  # the deadline has passed while the provider made it
             self._begin(partial(self._cancel, batch))

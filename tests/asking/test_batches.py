@@ -294,6 +294,16 @@ async def test_a_run_that_is_stopped_leaves_its_batch_and_a_later_one_fetches_it
     assert {call["run_id"] for call in read_calls(tmp_path)} == {"run-2"}
 
 
+async def test_two_runs_at_once_share_the_batches_of_all_rounds(endpoint: Endpoint, tmp_path: Path) -> None:
+    """The second round, which is the dearer one, was sent and paid twice."""
+    endpoint.takes_s = 0.5
+    one, other = await asyncio.gather(judge_night(tmp_path, "run-1"), judge_night(tmp_path, "run-2"))
+    assert one == other
+    assert not endpoint.paid_twice
+    assert len(endpoint.batches) == 2
+    assert {call["run_id"] for call in read_calls(tmp_path)} == {"run-1", "run-2"}
+
+
 async def test_run_that_need_not_wait_leaves_its_batch(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.takes_s = None
     async with lay_out_night(tmp_path) as live_run:

@@ -4,6 +4,7 @@ planned, sent and fetched, so that any later process can resume them), and which
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -11,6 +12,7 @@ from typing import Literal
 
 import polars as pl
 
+from evalhouse.warehouse.engine.locks import HeldLock, hold
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.store import Warehouse
@@ -185,6 +187,11 @@ class BatchLedger:
         ]
         tables = {"provider_batches": [row], "batch_requests": requests}
         self.warehouse.append_rows(f"batch/{batch_id}/{status}", self.run_id, tables)
+
+    def hold_turn(self) -> AbstractContextManager[HeldLock]:
+        """Hold the lock under which a run sends a round for this judge; raises WarehouseBusy while another one does."""
+        name = hashlib.sha256(f"{self.judge} {self.endpoint}".encode()).hexdigest()[:16]
+        return hold(self.warehouse.location, f"batches-{name}", patience_s=0.0, busy="another run sends a batch")
 
     def list_open(self) -> list[StoredBatch]:
         """Return the batches whose answers are not all stored, in the order in which they were planned."""
