@@ -322,7 +322,7 @@ class BatchQueue:
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Keep other runs on this warehouse from sending a round meanwhile: each finds what the others have sent."""
+        """Keep other runs on this warehouse from sending a round meanwhile: a round finds what others have sent."""
         with contextlib.ExitStack() as stack:
             while True:
                 try:
@@ -330,7 +330,7 @@ class BatchQueue:
                     break
                 except WarehouseBusy:
                     await asyncio.sleep(_STILL_LOOK_S)
-                except WarehouseError:  # sharing only saves requests: no lock can be had here
+                except WarehouseError:  # sharing only saves requests, and there is no lock here
                     break
             yield
 
