@@ -152,7 +152,7 @@ def move(source: str, target: str, as_json: bool) -> int:
     beside it, and is not changed otherwise.
     """
     from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
-    from evalhouse.warehouse.upkeep.copies import move_warehouse  # noqa: PLC0415
+    from evalhouse.warehouse.upkeep.copies import list_left, move_warehouse  # noqa: PLC0415
 
     old, new = Warehouse(source), Warehouse(target)
 
@@ -162,8 +162,12 @@ def move(source: str, target: str, as_json: bool) -> int:
 
     tables = move_warehouse(old, new, note)
     n_rows = sum(tables.values())
+    left = list_left(old, new)
+    if left:
+        print_notice(f"left in {old.location.name}, your own: {', '.join(left)}")
     if as_json:
-        print_json({"from": old.location.url, "to": new.location.url, "rows": n_rows, "tables": tables})
+        names = {"from": old.location.url, "to": new.location.url}
+        print_json({**names, "rows": n_rows, "tables": tables, "left": left})
         return 0
     print_table(make_table(["table", "#rows"], [[name, n] for name, n in sorted(tables.items())]))
     print_line()

@@ -6,12 +6,13 @@ of another site cannot read ours under a name it has pointed at this machine (th
 no script even if an escape was forgotten: only the scripts that come with evalhouse are allowed.
 """
 
+import asyncio
 import hmac
 import ipaddress
 import sys
 import webbrowser
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -65,6 +66,9 @@ _RETRY_S: Final = 2
 """Seconds after which a page is requested again while a run is writing."""
 PORT: Final = 4210
 TOKEN_VARIABLE: Final = "EVALHOUSE_UI_TOKEN"
+_AT_ONCE: Final = 2
+"""Pages that are made at the same time: one of 15,000 samples takes some 300 MB while it is made."""
+_WAITS_FOR_NONE: Final = ("/assets/", "/sql")  # SQL has its own processes
 _LEAVE_S: Final = 1  # for responses that are being sent at Ctrl-C: a query may take half a minute
 
 
@@ -105,29 +109,36 @@ class Guard:
     """The middleware before the pages: it checks who may see them, and adds the headers that restrict the browser.
 
     A page is read through one connection to the warehouse, which is closed before the first byte is sent. A response
-    that reads while it is being sent, as a download does, opens the warehouse for each read.
+    that reads while it is being sent, as a download does, opens the warehouse for each read. Of many pages two are made
+    at a time; the others wait.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        with one_reader() as end_reading:
+        app = self._find_refusal(Request(scope)) or self._app
+        with ExitStack() as turn, one_reader() as end_reading:
 
             async def send_guarded(message: Message) -> None:
                 end_reading()
+                turn.close()
                 if message["type"] == "http.response.start":
                     headers = MutableHeaders(scope=message)
                     headers.update(HEADERS)
                     headers.setdefault("Cache-Control", "no-store")
                 await send(message)
 
-            await (self._find_refusal(Request(scope)) or self._app)(scope, receive, send_guarded)
+            if app is self._app and scope["method"] == "GET" and not scope["path"].startswith(_WAITS_FOR_NONE):
+                await self._turns.acquire()
+                turn.callback(self._turns.release)
+            await app(scope, receive, send_guarded)
 
     def _find_refusal(self, request: Request) -> Response | None:
         """Return the response to send in place of the page; None if the page may be seen."""

@@ -274,11 +274,11 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
         drop = paired.find_drop(comparison.better)
         finding = _judge_drop(comparison, limit, drop)
         # Of an undecided drop as well: what is missing keeps the baseline.
-        if finding.outcome != "failed" and paired.n and comparison.is_partly_lost:
+        if finding.outcome != "failed" and comparison.is_partly_lost:
             n_scored = paired.n + comparison.n_lost
             lost = f"{comparison.n_lost} of {n_scored} samples that the baseline scored have no score"
             finding = _Finding("undecided", "scores_lost", f"{lost} ({', '.join(comparison.lost)})")
-        elif finding.outcome != "failed" and paired.n and comparison.has_few_common:
+        elif finding.outcome != "failed" and comparison.has_few_common:
             scored = f"{comparison.n_candidate} here, {comparison.n_base} in the baseline"
             few = (
                 f"only {paired.n} samples are scored in both ({scored}); `evalhouse gate --accept RUN` sets a baseline"
@@ -432,7 +432,8 @@ class Nights:
     """One metric in several runs, oldest first and the run at hand last.
 
     `values` is runs × samples of the run at hand, NaN where unscored; `clusters` numbers the cluster of each sample;
-    `unlike` names by run what keeps it from being compared: `judge`, `formula`, or None where nothing does.
+    `unlike` names by run what keeps it from being compared: `judge`, `formula`, or None where nothing does. `n_before`
+    counts all samples that the earlier runs scored, in the run at hand or not.
     """
 
     metric: str
@@ -441,6 +442,7 @@ class Nights:
     clusters: Integers
     unlike: tuple[str | None, ...]
     better: Better = "high"
+    n_before: int = 0
 
     def pick_alike(self) -> "Nights":
         """Return only the runs that were judged as the last one was."""
@@ -500,6 +502,7 @@ def lay_side_by_side(
             clusters=clusters.places,
             unlike=tuple(unlike),
             better=next((way for way in SIGNS if way in rows["better"]), "high"),
+            n_before=rows.filter(pl.col("run_id") != run.run_id).drop_nulls("value")["sample_id"].n_unique(),
         )
     return SideBySide(nights=nights, sample_ids=samples.ids, cluster=clusters.column)
 
@@ -560,7 +563,8 @@ def compare_with_mean(laid: SideBySide, settings: ComparisonSettings, unchanged:
             better=of_metric.better,
         )
         n_lost = int((~np.isnan(base) & np.isnan(candidate)).sum())
-        metrics.append(replace(described, lost={"unscored": n_lost} if n_lost else {}))
+        lost = {"unscored": n_lost} if n_lost else {}
+        metrics.append(replace(described, lost=lost, n_base=max(described.n_base, of_metric.n_before)))
     warnings = []
     runs = every[0].runs
     for place, run in enumerate(runs[:-1]):

@@ -121,11 +121,11 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
 
     Each slice and metric is one column of the same test, so that p is adjusted over all of them.
     """
-    find_slices(pair.warehouse, pair.base, column)  # refuses a base that judged a part, or has no such column
+    of_base = find_slices(pair.warehouse, pair.base, column)  # refuses a base that judged a part, or has no such column
     slices = find_slices(pair.warehouse, pair.candidate, column)
     samples = PairedSamples(pair.fetch("samples"))
     inputs = find_changed_inputs(pair, samples)
-    built = build_columns(pair, samples, pair.fetch("scores"), pair.fetch("changed_judges"), inputs)
+    built = list(build_columns(pair, samples, pair.fetch("scores"), pair.fetch("changed_judges"), inputs))
     changed = join_inputs(inputs)
     flags = {value: samples.flag(sample_ids) for value, sample_ids in slices.items()}
     cells = []
@@ -145,14 +145,18 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
         resamples=settings.resamples,
     )
     compared: BySlice = {value: {} for value in slices}
+    scored = {of_metric.metric: ~np.isnan(of_metric.base) for of_metric in built}
     for (value, cell), paired in zip(cells, results, strict=True):
-        compared[value][cell.metric] = describe_column(
+        described = describe_column(
             cell,
             leave_side_open(paired, cell.better),
             in_base=samples.in_base & flags[value],
             in_candidate=samples.in_candidate & flags[value],
             changed=changed,
         )
+        # The base's own slice may have samples that the candidate has not.
+        n_base = int((scored[cell.metric] & samples.flag(of_base.get(value, ()))).sum())
+        compared[value][cell.metric] = replace(described, n_base=max(described.n_base, n_base))
     return compared
 
 
@@ -168,7 +172,11 @@ def compare_slices_with_mean(
         for metric, of_metric in laid.nights.items():
             key = f"{len(keys)}"
             keys[key] = value, metric
-            nights[key] = replace(of_metric, metric=key, values=np.where(is_in, of_metric.values, np.nan))
+            values = np.where(is_in, of_metric.values, np.nan)
+            # As many as if the slices of the runs before had the same sizes.
+            nights[key] = replace(
+                of_metric, metric=key, values=values, n_before=round(of_metric.n_before * is_in.mean())
+            )
     same = [key for key, (_, metric) in keys.items() if metric in unchanged]
     compared: BySlice = {value: {} for value in slices}
     for of_cell in compare_with_mean(replace(laid, nights=nights), settings, same).metrics:

@@ -172,9 +172,13 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
     """
     by_id = {span.span_id: span for span in spans}
     tops = [span for span in by_id.values() if span.parent_id is None]
+    # The parent of a lone outermost span may be in another service's traces.
+    tops = tops or [span for span in by_id.values() if span.parent_id not in by_id][:2]
     around: dict[str, Span] = {}
-    while len(tops) == 1 and tops[0].question is None and tops[0].answer is None and tops[0].ended_at is not None:
+    has_answer = False
+    while len(tops) == 1 and tops[0].question is None and tops[0].ended_at is not None:
         around[tops[0].span_id] = tops[0]
+        has_answer = has_answer or tops[0].answer is not None  # such as "done", or its last question's
         tops = [span for span in by_id.values() if span.parent_id == tops[0].span_id and span.span_id not in around]
     asking = [top for top in tops if top.kind == "chain" and top.question and (top.answer or top.error)]
     parts: dict[str, list[Span]] = {top.span_id: [] for top in sorted(asking, key=lambda top: top.started_at or 0.0)}
@@ -196,7 +200,7 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
     if len(questions) < 2:
         return [spans]
     answers = [top.answer for top in asking if top.answer]
-    if others or any(answer in (top.question or "") for top in asking for answer in answers):
+    if others or has_answer or any(answer in (top.question or "") for top in asking for answer in answers):
         return LeftOut(trace_id=spans[0].trace_id, reason="several")
     session = next((span.session for span in around.values() if span.session), None)
     return [[replace(span, session=span.session or session) for span in part] for part in parts.values()]

@@ -488,9 +488,10 @@ class Collection:
         try:
             self.record.keep({"run_id": self.run_id, **row})
         except OSError as error:
-            raise FatalJudgeError(
+            raise _stop(
+                stop_sign,
                 f"cannot keep a response on disk beside the warehouse ({error.strerror or error}); "
-                "make room, then run `evalhouse resume`"
+                "make room, then run `evalhouse resume`",
             ) from None
         if self.record.failure is not None:
             raise _stop(stop_sign, f"responses cannot be taken into the warehouse: {self.record.failure}")

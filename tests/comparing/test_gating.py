@@ -150,7 +150,7 @@ def test_a_drop_that_may_be_chance_or_has_no_interval_is_undecided() -> None:
 @pytest.mark.parametrize(("further", "outcome", "reason"), [
     ({"n_candidate": 0}, "failed", "nothing_scored"),
     ({"n_base": 0}, "undecided", "nothing_common"),
-    ({}, "undecided", "nothing_common"),
+    ({}, "undecided", "few_common"),
     ({"n_base": 0, "n_candidate": 0}, "undecided", "nothing_common"),
 ])  # fmt: skip
 def test_a_drop_without_a_common_sample(further: dict[str, int], outcome: str, reason: str) -> None:

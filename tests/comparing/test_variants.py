@@ -410,6 +410,20 @@ def test_a_night_without_many_scores_is_undecided_and_no_baseline(store: Warehou
     )
     checks = ask("gate", "part", "--against", "base", *limit, "--by", "language", "--json").document["checks"]
     assert {check["by_value"]: check["reason"] for check in checks} == {None: None, "en": None, "zh": "scores_lost"}
+    # And of a dataset that was edited: a slice of the baseline has samples that this run has not.
+    add_run(store, "edited", metrics=["faithfulness"], metadata=LANGUAGES, faithfulness=GOOD)
+    with store.writing(patience_s=1.0) as connection:
+        for table in ("run_samples", "scores"):
+            connection.execute(
+                f"update {table} set sample_id = 'new-' || sample_id where run_id = 'edited' "
+                "and substr(sample_id, 2)::int > 40"
+            )
+        connection.execute(
+            "insert into samples select * replace ('new-' || sample_id as sample_id) from samples "
+            "where not starts_with(sample_id, 'new-')"
+        )
+    checks = ask("gate", "edited", "--against", "base", *limit, "--by", "language", "--json").document["checks"]
+    assert {check["reason"] for check in checks} == {"few_common"}
 
 
 def test_a_trial_of_a_few_samples_is_no_baseline_of_all(store: Warehouse) -> None:

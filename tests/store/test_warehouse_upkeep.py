@@ -171,6 +171,32 @@ def test_interrupted_move_resumes(filled: Warehouse, tmp_path: Path) -> None:
     _assert_same_rows(filled.location.path, other.location.path, [*counts, *_DERIVED])
 
 
+def test_a_users_own_tables_are_in_a_backup_and_named_where_a_move_leaves_them(
+    filled: Warehouse, tmp_path: Path, ask: Ask
+) -> None:
+    """A table in another schema ended each backup, and any table each move, with a false reason."""
+    for sql in (
+        "create schema mart", "create table mart.runs as select 1 as a",
+        'create table "my ""own"" table" as select 2 as b', "create view mine as select run_id from runs",
+    ):  # fmt: skip
+        _change(filled, sql)
+    here = ("--warehouse", str(filled.location.path))
+    backup = Warehouse(str(tmp_path / "backup.duckdb"))
+    for command in (("compact",), ("backup", str(backup.location.path))):
+        let_go()
+        done = ask("warehouse", *command, *here)
+        assert done.status == 0, done.stderr
+    assert backup.read('select a, b from mart.runs, "my ""own"" table"').rows() == [(1, 2)]
+    assert [finding.what for finding in check_warehouse(filled) if finding.verdict == "wrong"] == []
+    target = tmp_path / "target.duckdb"
+    let_go()
+    moved = ask("warehouse", "move", str(filled.location.path), str(target), "--json")
+    assert moved.status == 0, moved.stderr
+    assert moved.document["left"] == ['table main.my "own" table', "table mart.runs", "view main.mine"]
+    assert "your own: table main.my" in moved.stderr
+    assert count_rows(Warehouse(str(target)), "runs") == count_rows(filled, "runs")
+
+
 def test_a_move_refuses_a_place_that_holds_something_else(filled: Warehouse, tmp_path: Path, ask: Ask) -> None:
     other = tmp_path / "other.duckdb"
     shutil.copyfile(filled.location.path, other)

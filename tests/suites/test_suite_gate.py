@@ -375,11 +375,13 @@ def replace_samples(store: Warehouse, run_id: str, sql: str) -> None:
             connection.execute(f"update {table} set sample_id = {sql} where run_id = '{run_id}'")
 
 
-def test_a_night_with_few_samples_of_the_baseline_is_undecided_and_no_baseline(store: Warehouse) -> None:
+@pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
+def test_a_night_with_few_samples_of_the_baseline_is_undecided_and_no_baseline(store: Warehouse, against: str) -> None:
     """Six samples that an edit of the dataset had left alone decided for sixty, and the bad night was the baseline."""
     pass_night(store, "good", 0, GOOD)
     for night, bad in (("edited", "if(n < 4, 0.9 + n % 3 * 0.01, 0.1)"), ("next", "0.1")):
-        run = add_night(store, night, 10 if night == "edited" else 20, bad, gate_limits={**DROP, "trend": False})
+        limits = {**DROP, "against": against, "trend": False}
+        run = add_night(store, night, 10 if night == "edited" else 20, bad, gate_limits=limits)
         replace_samples(store, night, "if(substr(sample_id, 2)::int < 4, sample_id, 'new-' || sample_id)")
         document = decide(store, run)
         (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]

@@ -296,10 +296,13 @@ async def test_what_is_in_flight_when_the_run_is_stopped_may_still_come_and_cann
         assert count_responses(live_run)["n_ok"] == (2 if answers else 0), "what was paid for is kept"
 
 
-async def test_full_disk_is_reported(tmp_path: Path) -> None:
-    async with collecting(tmp_path, ScriptedTarget(), 2, record=FullDisk) as (live_run, collection):
+async def test_a_full_disk_is_reported_and_ends_the_asking(tmp_path: Path) -> None:
+    """All other questions were asked, and no answer to them could be kept."""
+    target = ScriptedTarget()
+    async with collecting(tmp_path, target, 20, record=FullDisk) as (live_run, collection):
         with pytest.raises(FatalJudgeError, match=r"No space left on device.*evalhouse resume"):
             await collect(live_run, collection)
+    assert len(target.asked) <= 2, "no answer to a question in flight can be kept either"
 
 
 @pytest.mark.parametrize(

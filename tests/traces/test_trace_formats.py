@@ -492,6 +492,28 @@ def test_questions_of_a_loop_without_chains_are_several(
 
 
 @pytest.mark.parametrize(
+    ("root", "parent", "is_apart"), [({}, 999, True), ({"output.value": "done"}, None, False)], ids=["gateway", "done"]
+)
+def test_turns_below_a_span_of_another_service_or_one_that_returns_a_text(
+    tmp_path: Path, root: dict[str, Any], parent: int | None, is_apart: bool
+) -> None:
+    """The first question was paired with the last answer, or with "done", and with the contexts of all."""
+    spans = [make_span(1, {_LLM: "CHAIN", **root}, parent=parent, took_s=60.0)]
+    for turn, question in enumerate(("fees", "fees for cats"), start=1):
+        chain = {_LLM: "CHAIN", "input.value": question, "output.value": f"At {turn}."}
+        spans.append(make_span(turn * 10, chain, parent=1, at_s=turn * 10.0, took_s=5.0))
+        spans.append(make_span(turn * 10 + 1, _FOUND, parent=turn * 10, at_s=turn * 10.0 + 1))
+    path = write_lines(tmp_path / "t.jsonl", [make_request(spans)])
+    if is_apart:
+        samples, _ = read_traces_of(path, "otel")
+        assert [(sample.question, sample.answer) for sample in samples] == [
+            ("fees", "At 1."), ("fees for cats", "At 2."),
+        ]  # fmt: skip
+    else:
+        check_pair(path, None)
+
+
+@pytest.mark.parametrize(
     ("beside", "expected"),
     [
         ({"db.system": "postgresql", "db.statement": "select 1"}, ["At 1.", "At 2."]),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from html.parser import HTMLParser
 from urllib.parse import parse_qsl
 
+import httpx
 import pytest
 from browser import Page, find_barriers
 from cli_house import House
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+from ui_house import PORT
+
+from evalhouse.flows.ui.app import Access, Guard
 
 # Every kind of page there is; a new one is added here.
 PAGES = (
@@ -85,6 +91,28 @@ def test_all_addresses_that_pages_link_to_are_there(client: TestClient) -> None:
         if answer.headers["content-type"].startswith("text/html"):
             waiting += find_links(answer.text)
     assert {"/", "/runs"} <= seen
+
+
+async def test_two_pages_are_made_at_a_time_and_the_others_wait() -> None:
+    """A morning's page that the whole team opens took a gigabyte for every four of them."""
+    made, most, released = 0, 0, asyncio.Event()
+
+    async def show(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal made, most
+        made, most = made + 1, max(most, made + 1)
+        await released.wait()
+        made -= 1
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    transport = httpx.ASGITransport(app=Guard(show, Access(port=PORT)))
+    async with httpx.AsyncClient(transport=transport, base_url=f"http://127.0.0.1:{PORT}") as client:
+        asked = [asyncio.create_task(client.get(address)) for address in ("/runs", "/", "/runs/a", "/costs", "/sql")]
+        await asyncio.sleep(0.05)
+        assert most == 3, "two pages, and SQL, which has its own processes"
+        released.set()
+        assert [(await answer).status_code for answer in asked] == [200] * 5
+    assert most == 3
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (1, 2))])

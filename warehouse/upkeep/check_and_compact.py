@@ -86,7 +86,7 @@ def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
 
     if location.lake is not None:
         # Every column of every file is read: a missing or broken file raises an error.
-        names = warehouse.fetch("upkeep/table_names")["table_name"]
+        names = warehouse.fetch("upkeep/table_names")["quoted"]
         for name in names:
             try:
                 with open_reader(location) as connection:
@@ -216,11 +216,12 @@ def measure_size(warehouse: Warehouse) -> Size:
         try:
             if is_file:
                 # Bytes by table, from the blocks of its segments.
-                names = [row[0] for row in connection.execute(read_query("upkeep/table_names")).fetchall()]
+                tables_here = connection.execute(read_query("upkeep/table_names")).fetchall()
+                literals = [[text.replace("'", "''") for text in row] for row in tables_here]
                 segments = " union all ".join(
                     f"select '{name}' as table_name, block_id, additional_block_ids "
-                    f"from pragma_storage_info('{name}') where persistent"
-                    for name in names
+                    f"from pragma_storage_info('{quoted}') where persistent"
+                    for name, quoted in literals
                 )
                 sql = read_query("upkeep/file_size").format(segments=segments)
             else:

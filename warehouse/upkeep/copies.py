@@ -108,7 +108,7 @@ def _copy_tables(warehouse: Warehouse, path: Path) -> tuple[dict[str, int], dict
     counts = {}
     with open_writer(location, patience_s=FLUSH_PATIENCE_S) as connection:
         try:
-            names = [str(row[0]) for row in connection.execute(read_query("upkeep/table_names")).fetchall()]
+            names = dict(connection.execute(read_query("upkeep/table_names")).fetchall())
             if location.lake is None:
                 copy_database(connection, path, _COPY)
             elif find_missing(connection, location, load_migrations()):
@@ -118,20 +118,20 @@ def _copy_tables(warehouse: Warehouse, path: Path) -> tuple[dict[str, int], dict
                 )
             else:
                 # The record of how a lake's tables were made is not that of the file's.
-                names.remove("migrations")
-                quoted = str(path).replace("'", "''")
-                connection.execute(f"attach '{quoted}' as {_COPY}")
+                del names["migrations"]
+                address = str(path).replace("'", "''")
+                connection.execute(f"attach '{address}' as {_COPY}")
                 connection.begin()
-                for name in names:
-                    connection.execute(f"insert into {_COPY}.{name} by name select * from {name}")
+                for quoted in names.values():
+                    connection.execute(f"insert into {_COPY}.{quoted} by name select * from {quoted}")
                 connection.commit()
                 connection.execute(f"checkpoint {_COPY}")
-            for name in names:
-                columns = connection.execute(f"select column_name from (describe {name}) order by all").fetchall()
+            for name, quoted in names.items():
+                columns = connection.execute(f"select column_name from (describe {quoted}) order by all").fetchall()
                 shown = ", ".join(f'"{column}"::varchar' for (column,) in columns)
                 own, copied = (
                     connection.execute(read_query("upkeep/sum").format(table=table, shown=shown)).fetchall()
-                    for table in (name, f"{_COPY}.{name}")
+                    for table in (quoted, f"{_COPY}.{quoted}")
                 )
                 if own != copied:
                     raise WarehouseError(
@@ -181,9 +181,10 @@ def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, 
             f"a process still writes to {source.location.name} ({what}); stop it, or wait until it has ended, and move "
             "then"
         )
-    tables = {row["table_name"]: tuple(row["columns"]) for row in source.fetch_rows("upkeep/tables")}
+    of_file = {row["table_name"]: tuple(row["columns"]) for row in source.fetch_rows("upkeep/tables")}
     target.migrate()
-    if tables != {row["table_name"]: tuple(row["columns"]) for row in target.fetch_rows("upkeep/tables")}:
+    tables = {row["table_name"]: tuple(row["columns"]) for row in target.fetch_rows("upkeep/tables")}
+    if tables != {name: columns for name, columns in of_file.items() if name in tables}:
         raise WarehouseError(
             f"the tables of {source.location.name} are of another version; bring them to this one first, with "
             "`evalhouse warehouse compact --warehouse …`"
@@ -222,6 +223,12 @@ def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, 
         with target.writing(patience_s=FLUSH_PATIENCE_S) as writing:
             derive(writing, run_ids["run_id"].to_list())
     return counts
+
+
+def list_left(source: Warehouse, target: Warehouse) -> list[str]:
+    """Return the users' own tables, views and macros, which a move leaves in the source."""
+    here, there = (set(house.fetch("upkeep/objects")["name"]) for house in (source, target))
+    return sorted(here - there)
 
 
 def _sum_rows(warehouse: Warehouse, table: str, columns: Sequence[str]) -> tuple[Sums, list[_Window]]:

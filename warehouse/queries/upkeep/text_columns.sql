@@ -1,6 +1,6 @@
 -- One row per table of a file, with its schema: its columns of texts.
 select
-    format('"{}"."{}"', schema_name, table_name) as table_name,
+    format('"{}"."{}"', replace(schema_name, '"', '""'), replace(table_name, '"', '""')) as table_name,
     coalesce(
         list(column_name order by column_index) filter (data_type like '%VARCHAR%' or data_type like '%JSON%'), []
     ) as columns
