@@ -53,6 +53,7 @@ from evalhouse.tasks.reviews.labels import list_choices
 from evalhouse.tasks.testsets.decisions import LABELS, AskedQuestions
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import Span
+from evalhouse.warehouse.engine.connection import close_kept
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.metric_files import SIGNS, load_metrics
 from evalhouse.warehouse.rows.pages import (
@@ -155,16 +156,15 @@ def build_page(
     """
     summary = fetch_summary(warehouse, run)
     run_id = run.run_id
-    scores = warehouse.fetch_rows("report/scores", run_id=run_id)  # one a sample and metric, in the run's order
     causes = dict(warehouse.fetch("report/causes", run_id=run_id).iter_rows())
-    # Of the samples that are in both runs.
-    base_scores = warehouse.fetch_rows("report/base_scores", run_id=run_id, base=base.run_id) if base else []
     sections = describe_run(warehouse, run, base, summary, by=by)
     by_column = {} if by is None else describe_slices(warehouse, run, by) | {"columns": []}
     metrics = sort_by_metric(summary.metrics, run.metrics)
     names = [str(row["metric"]) for row in metrics]
     # The index begins with the scores, by column and by place of the sample; `add` adds the other data of a sample.
-    sample_ids = dict.fromkeys(row["sample_id"] for row in scores)
+    # One row a sample and metric, in the run's order: as dictionaries they would take hundreds of megabytes.
+    scores = warehouse.fetch("report/scores", run_id=run_id)
+    sample_ids = scores["sample_id"].unique(maintain_order=True)
     places = {sample_id: place for place, sample_id in enumerate(sample_ids)}
     columns = {name: column for column, name in enumerate(names)}
     index = _Index(
@@ -177,13 +177,19 @@ def build_page(
         cause_names={cause: load_advice("en")[cause].name for cause in CAUSES},
         groups=group_metrics(names, run.config),
     )
-    for row in scores:
-        if row["metric"] is not None:
-            column, place = columns[row["metric"]], places[row["sample_id"]]
-            index.scores[column][place], index.reasons[column][place] = row["value"], row["unscored_reason"]
-    for row in base_scores:
-        if index.base is not None and row["metric"] in columns:
-            index.base[columns[row["metric"]]][places[row["sample_id"]]] = row["value"]
+    for sample_id, metric, value, reason in scores.iter_rows():
+        if metric is not None:
+            column, place = columns[metric], places[sample_id]
+            index.scores[column][place], index.reasons[column][place] = value, reason
+    if base is not None and index.base is not None:
+        # Of the samples that are in both runs.
+        scores = warehouse.fetch("report/base_scores", run_id=run_id, base=base.run_id)
+        for sample_id, metric, value in scores.iter_rows():
+            if metric in columns:
+                index.base[columns[metric]][places[sample_id]] = value
+    # Neither the scores nor what DuckDB keeps after these queries is held beside the slices.
+    del scores
+    close_kept()
     shared: dict[str, str] = {}
     records = (record for rows in slices for record in build_samples(rows, shared))
     blocks: list[Block] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import duckdb
 import pytest
@@ -15,7 +17,13 @@ from report_pages import ReportPage
 from rows import derive_all
 
 from evalhouse.flows.report.charts import draw_parts
+from evalhouse.flows.report.page import build_page
 from evalhouse.tasks.comparing.changes import Part
+from evalhouse.warehouse.engine import connection
+from evalhouse.warehouse.engine.connection import one_reader
+from evalhouse.warehouse.rows.pages import SampleSlice, reading_slices
+from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.store import Warehouse
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +70,22 @@ def test_the_parts_of_every_metric_add_up_to_its_change(
     for parts, one in zip(groups, moved, strict=False):
         assert sum(parts) == pytest.approx(one["change"], abs=0.0006 * (len(parts) + 1))
     assert "answer changed" in {row[0] for row in rows}
+
+
+def test_no_reader_stays_open_beside_the_samples(nights: Path) -> None:
+    """DuckDB keeps hundreds of megabytes of a large run until the last reader of the file closes."""
+    warehouse = Warehouse(str(nights))
+    run, base = find_run(warehouse, "latest"), find_run(warehouse, "previous")
+
+    def read(slices: Iterator[SampleSlice]) -> Iterator[SampleSlice]:
+        for rows in slices:
+            kept = connection._kept.get()
+            assert kept is not None
+            assert kept._connection is None
+            yield rows
+
+    with one_reader(), reading_slices(warehouse, run, base, with_calls=True) as slices, TemporaryFile() as spool:
+        assert list(build_page(warehouse, run, base, read(slices), spool, with_calls=True))
 
 
 def draw(*values: float, sign: int = 1) -> list[tuple[str, float, float]]:

@@ -192,6 +192,13 @@ def one_reader() -> Iterator[Callable[[], None]]:
         kept.end()
 
 
+def close_kept() -> None:
+    """Close the connection that reads of this thread share until its next read: only the last connection of a process
+    to a file gives DuckDB's memory back."""
+    if (kept := _kept.get()) is not None:
+        kept.close()
+
+
 @contextmanager
 def open_writer(location: Location, *, patience_s: float, waits: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the file for one transaction and make it where it is missing.

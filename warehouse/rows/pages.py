@@ -5,12 +5,12 @@ texts, verdicts and raw calls of a large run do not fit into memory together. A 
 outside suites, of a dataset (view `run_series`); it has no end, so rows of single samples are read of few of its runs.
 """
 
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from typing import Any, Final
 
 import polars as pl
@@ -63,10 +63,10 @@ SLICE_SAMPLES: Final = 1000
 """Samples whose rows are read together, at most; thirty megabytes with the requests of a chat model."""
 _SLICE_BYTES: Final = 4_000_000
 """Bytes of the texts of samples that are read together; requests repeat them several times."""
+_CALLS_SAMPLES: Final = 500
+"""Samples whose calls are read together: DuckDB takes several times the memory of their requests."""
 _CALLS_BYTES: Final = 40_000_000
 """Bytes of a run's texts from which on its calls would make a page that browsers open badly."""
-_AHEAD: Final = 3
-"""Slices that are read before they are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,34 +92,32 @@ class SampleSlice:
 def reading_slices(
     warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_calls: bool
 ) -> Iterator[Iterator[SampleSlice]]:
-    """Give the slices of a run in its order, which another thread reads from now on, some of them ahead."""
+    """Give the slices of a run in its order, which another thread reads from now on, one ahead."""
 
-    def read() -> Generator[SampleSlice, None, None]:
-        start = 0
-        with one_reader():
-            n = min(SLICE_SAMPLES, max(1, _SLICE_BYTES // measure_samples(warehouse, run)))
-            while True:
+    def read() -> Iterator[SampleSlice]:
+        n = min(SLICE_SAMPLES, max(1, _SLICE_BYTES // measure_samples(warehouse, run)))
+        for start in count(step=n):
+            with one_reader():  # for one slice: DuckDB keeps hundreds of megabytes until its connection closes
                 places = warehouse.fetch("report/slice_places", run_id=run.run_id, start=start, n=n)
                 if places.is_empty():
                     return
-                yield _fetch_slice(warehouse, run, base, places, with_calls=with_calls)
-                start += n
+                rows = _fetch_slice(warehouse, run, base, places, with_calls=with_calls)
+            yield rows
 
     slices = read()
     with ThreadPoolExecutor(max_workers=1) as other:
-        coming = deque(other.submit(next, slices, None) for _ in range(_AHEAD))
+        coming = other.submit(next, slices, None)
 
         def take() -> Iterator[SampleSlice]:
-            while (rows := coming.popleft().result()) is not None:
-                coming.append(other.submit(next, slices, None))
+            nonlocal coming
+            while (rows := coming.result()) is not None:
+                coming = other.submit(next, slices, None)
                 yield rows
 
         try:
             yield take()
         finally:
-            for future in coming:
-                future.cancel()
-            other.submit(slices.close).result()
+            coming.cancel()
 
 
 def measure_samples(warehouse: Warehouse, run: RunRow) -> int:
@@ -149,17 +147,18 @@ def explain_no_sample(warehouse: Warehouse, run: RunRow, sample_id: str) -> str:
 def _fetch_slice(
     warehouse: Warehouse, run: RunRow, base: RunRow | None, places: pl.DataFrame, *, with_calls: bool
 ) -> SampleSlice:
-    def read(kind: str, **parameters: object) -> Rows:
+    def read(kind: str, places: pl.DataFrame = places, **parameters: object) -> Rows:
         return warehouse.read(read_query(f"report/slice_{kind}"), parameters, frames={"slice": places}).to_dicts()
 
     run_id = run.run_id
+    parts = places.iter_slices(_CALLS_SAMPLES) if with_calls else ()
     return SampleSlice(
         samples=read("samples", run_id=run_id),
         statements=read("statements", run_id=run_id),
         contexts=read("contexts", run_id=run_id),
         measures=read("measures", run_id=run_id),
         failures=read("failures", run_id=run_id),
-        calls=read("calls", run_id=run_id) if with_calls else [],
+        calls=[row for part in parts for row in read("calls", part, run_id=run_id)],
         votes=read("votes", run_id=run_id) if run.takes_votes else [],
         base_answers=read("base_answers", base=base.run_id) if base else [],
         of_both=RunPair(warehouse, base, run).fetch_verdicts(list(places["sample_id"])) if base else {},
