@@ -70,7 +70,7 @@ def publish(
     if as_json:
         print_json({**document, "sent": n_sent, "failed": len(problems), "problem": next(iter(problems), None)})
     elif n_sent:
-        print_line(f"sent {sentence}")
+        print_line(f"sent {sentence}" if not problems else f"sent {n_sent:,} of {sentence}")
     if problems:
         n_failed = write_count(len(problems), "score")
         print_notice(f"error: {n_failed} did not arrive: {problems[0]}; send the run again, which doubles nothing")

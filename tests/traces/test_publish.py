@@ -214,6 +214,7 @@ def test_a_server_that_refuses_is_named_with_what_to_do(
         done = publish(place, "langfuse", server)
     assert done.status == status
     assert words in done.stdout + done.stderr
+    assert ("sent 1 of 2 scores of run" in done.stdout) is (status == 3)
 
 
 def test_feedback_that_is_there_is_written_again(place: Place) -> None:
