@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -224,26 +225,28 @@ def test_the_table_of_every_step_is_looked_at(filled: Warehouse) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("limit", ["engine.connection", "upkeep.copies"], ids=["long", "short"])
 @pytest.mark.parametrize("table", ["samples", "llm_calls"])
-def test_a_move_that_was_cut_within_long_rows_resumes(
-    filled: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+def test_a_move_that_was_cut_within_the_rows_of_a_table_resumes(
+    filled: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, limit: str
 ) -> None:
-    """Long rows are committed some at a time, so that a part of them may be there; all other tables are empty."""
+    """Rows are committed some at a time, so that a part of them may be there; all other tables are empty."""
     for name, value in (("_BYTES_AT_ONCE", 500), ("_FEWEST_ROWS", 2)):
         monkeypatch.setattr(copies, name, value)
-    monkeypatch.setattr("evalhouse.warehouse.engine.connection.MAX_COMMIT_BYTES", 1)
+    monkeypatch.setattr(f"evalhouse.warehouse.{limit}.MAX_COMMIT_BYTES", 1)
     others = [
         row["table_name"] for row in filled.fetch_rows("upkeep/tables") if row["table_name"] not in {table, "runs"}
     ]
     _change(filled, ";".join(f"delete from {name}" for name in others))
     other = make_warehouse(tmp_path / "other")
+    cut = copies.cut_by_bytes
 
-    def stop(connection: Any) -> None:  # noqa: ANN401  # of DuckDB
-        if connection.execute(f"select count(*) from {table}").fetchone()[0] > 2:
-            raise KeyboardInterrupt
+    def stop(*arguments: Any, **more: Any) -> Iterator[list[Any]]:  # noqa: ANN401
+        yield from islice(cut(*arguments, **more), 2)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(copies, "keep_groups_apart", stop)
+        patch.setattr(copies, "cut_by_bytes", stop)
         with pytest.raises(KeyboardInterrupt):
             move_warehouse(filled, other, lambda *_: None)
     assert 0 < count_rows(other, table) < count_rows(filled, table)

@@ -20,6 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from evalhouse.warehouse.engine.connection import (
+    MAX_COMMIT_BYTES,
     are_long,
     explain_failure,
     keep_groups_apart,
@@ -300,10 +301,13 @@ def _copy_rows(
     windows: Sequence[_Window],
     run_ids: Sequence[str | None],
 ) -> None:
-    """Copy the rows of these runs in one transaction, some bytes at a time: each insert is a file of a lake.
+    """Copy the rows of these runs, some bytes at a time: each insert is a file of a lake.
 
-    Of long rows each insert is a row group of a file, and a transaction, whose memory grows with its bytes.
+    The memory of a transaction grows with its bytes, so that rows are committed in parts where a move that is
+    interrupted between two of them can resume. Of long rows each insert is a transaction, and a row group of a file.
     """
+    # `_find_missing` deletes no other rows without a run, which may be the target's own.
+    resumes = table == "samples" or None not in run_ids
     with (
         open_reader(source.location) as reading,
         target.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_ids[0] if len(run_ids) == 1 else None) as writing,
@@ -329,12 +333,17 @@ def _copy_rows(
                     raise explain_failure(source.location, error) from None
 
         is_file = target.location.lake is None
+        n_bytes = 0
         for batches in cut_by_bytes(read(), lambda batch: batch.nbytes, max_bytes=_BYTES_AT_ONCE):
             rows = pa.Table.from_batches(batches)
             writing.register("incoming_rows", rows)
             writing.execute(f"insert into {table} by name select * from incoming_rows")
             writing.unregister("incoming_rows")
-            if is_file and are_long(rows.nbytes, rows.num_rows):
+            n_bytes += rows.nbytes
+            is_long = is_file and are_long(rows.nbytes, rows.num_rows)
+            if is_long:
                 keep_groups_apart(writing)
+            if is_long or (resumes and n_bytes >= MAX_COMMIT_BYTES):
                 writing.commit()
                 writing.begin()
+                n_bytes = 0
