@@ -80,4 +80,4 @@ left join prompts on prompts.prompt_hash = divided.prompt_hash
 union all by name
 select fixed, request
 from shared
-order by sample_id, started_at, call_id
+order by sample_id, started_at, call_id, fixed
