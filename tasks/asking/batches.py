@@ -167,13 +167,15 @@ class BatchResult:
 
 @dataclass(kw_only=True)
 class _SentBatch:
-    """A running batch. `open` are its requests whose results were not handed out, by custom_id."""
+    """A running batch. `open` are its requests whose results were not handed out, by custom_id; `closes` if this run
+    takes all of them, and so notes its end."""
 
     batch_id: str
     provider_id: str
     sent_at: float
     open: dict[str, str]
     n_requests: int
+    closes: bool = True
     n_done: int = 0
     status: str = ""
 
@@ -317,8 +319,7 @@ class BatchQueue:
         """Find the recorded batches, once, before anything is queued."""
         for left in self._folder.glob("*.jsonl"):  # of a process that was killed
             left.unlink(missing_ok=True)
-        async with self._alone():
-            await self._follow_recorded()
+        await self._follow_recorded()
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -329,6 +330,8 @@ class BatchQueue:
                     stack.enter_context(self._ledger.hold_turn())
                     break
                 except WarehouseBusy:
+                    if self._is_late.is_set():
+                        break
                     await asyncio.sleep(_STILL_LOOK_S)
                 except WarehouseError:  # sharing only saves requests, and there is no lock here
                     break
@@ -336,7 +339,9 @@ class BatchQueue:
 
     async def _follow_recorded(self) -> None:
         for stored in await asyncio.to_thread(self._ledger.list_open):
-            if stored.batch_id in self._followed:
+            # Others' batches belong to them, but for the requests that wait here.
+            is_whole = stored.unread <= self._queued.keys()
+            if stored.batch_id in self._followed or not (stored.is_own or stored.unread & self._queued.keys()):
                 continue
             if stored.provider_id is not None:
                 state: BatchState | None = BatchState(provider_id=stored.provider_id, status="sent")
@@ -348,9 +353,12 @@ class BatchQueue:
                     custom_ids=frozenset(map(make_custom_id, stored.unread)),
                 )
                 state = await self._persist(find)
-                await self._note(stored.batch_id, "sent" if state else "never_sent", state, n=len(stored.unread))
+                if state or stored.is_own:
+                    status: BatchStatus = "sent" if state else "never_sent"
+                    await self._note(stored.batch_id, status, state, n=len(stored.unread))
             if state is not None:
-                self._follow(stored.batch_id, state.provider_id, stored.planned_at, stored.unread)
+                closes = stored.is_own or is_whole
+                self._follow(stored.batch_id, state.provider_id, stored.planned_at, stored.unread, closes=closes)
 
     # Rounds
 
@@ -415,7 +423,12 @@ class BatchQueue:
                     return state
                 return await self.service.create(file.path, file.path.stem)
 
-            state = await self._persist(create)
+            try:
+                state = await self._persist(create, ends_late=True)
+            except TransientJudgeError:  # past the deadline; a batch that was made after all is found by its tag
+                self._put_back(file.hashes)
+                file.path.unlink(missing_ok=True)
+                continue
             await self._note(batch_id, "sent", state, n=len(file.hashes))
             await asyncio.to_thread(file.path.unlink, missing_ok=True)
             self._follow(batch_id, state.provider_id, planned_at, file.hashes)
@@ -438,11 +451,14 @@ class BatchQueue:
 
     # Running batches
 
-    def _follow(self, batch_id: str, provider_id: str, sent_at: float, hashes: Iterable[str]) -> None:
+    def _follow(
+        self, batch_id: str, provider_id: str, sent_at: float, hashes: Iterable[str], *, closes: bool = True
+    ) -> None:
         by_id = {make_custom_id(item): item for item in hashes}
         batch = _SentBatch(
-            batch_id=batch_id, provider_id=provider_id, sent_at=sent_at, open=by_id, n_requests=len(by_id)
-        )
+            batch_id=batch_id, provider_id=provider_id, sent_at=sent_at, open=by_id, n_requests=len(by_id),
+            closes=closes,
+        )  # fmt: skip
         self._batches.append(batch)
         self._followed.add(batch_id)
         self._out.update(dict.fromkeys(by_id.values(), batch))
@@ -450,7 +466,7 @@ class BatchQueue:
             if item in self._queued:
                 self._queued[item].is_unsent = False
         self._begin(partial(self._wait_and_fetch, batch))
-        if self._is_late.is_set():  # the deadline has passed while the provider made it
+        if self._is_late.is_set() and closes:  # the deadline has passed while the provider made it
             self._begin(partial(self._cancel, batch))
 
     async def _wait_and_fetch(self, batch: _SentBatch) -> None:
@@ -468,7 +484,7 @@ class BatchQueue:
                     await asyncio.wait_for(self._is_late.wait(), wait_s)
             wait_s = min(_MAX_LOOK_S, wait_s * _LOOK_GROWTH)
         if state.problem is not None and not state.is_too_much:
-            await self._note(batch.batch_id, "over", state, n=batch.n_requests)
+            await self._close(batch, state)
             raise state.problem
         if state.problem is None:
             await self._persist(lambda: self._hand_out(batch, state))
@@ -488,7 +504,12 @@ class BatchQueue:
                 self._deliver(item, batch, state, None)
         if state.is_too_much or self._is_late.is_set():
             self._put_back(rest)
-        await self._note(batch.batch_id, "over", state, n=batch.n_requests)
+        await self._close(batch, state)
+
+    async def _close(self, batch: _SentBatch, state: BatchState) -> None:
+        """Note that a batch is over, unless another run has still to fetch its own answers in it."""
+        if batch.closes:
+            await self._note(batch.batch_id, "over", state, n=batch.n_requests)
 
     async def _hand_out(self, batch: _SentBatch, state: BatchState) -> None:
         """Give each result to the question that waits for it, once; lines of other requests are left out."""
@@ -519,18 +540,24 @@ class BatchQueue:
             logger.warning("the deadline has passed: the batch is cancelled, and what it lacks is asked by itself")
         self._put_back([queued.request.request_hash for queued in self._list_unsent()])
         for batch in list(self._batches):
-            await self._cancel(batch)
+            if batch.closes:
+                await self._cancel(batch)
+            else:
+                self._put_back(list(batch.open.values()))
 
     async def _cancel(self, batch: _SentBatch) -> None:
         await self._persist(lambda: self.service.cancel(batch.provider_id))
 
-    async def _persist(self, do: Callable[[], Awaitable[T]]) -> T:
-        """Do something over the network until it works; errors that a later try cannot fix are raised."""
+    async def _persist(self, do: Callable[[], Awaitable[T]], *, ends_late: bool = False) -> T:
+        """Do something over the network until it works; errors that a later try cannot fix are raised, and with
+        `ends_late` any error after the deadline."""
         wait_s, since, has_logged = _FIRST_LOOK_S, time.monotonic(), False
         while True:
             try:
                 return await do()
             except TransientJudgeError as error:
+                if ends_late and self._is_late.is_set():
+                    raise
                 problem = str(error)
                 wait_s = max(wait_s, min(error.retry_after_s or 0.0, _MAX_LOOK_S))
             except RefusedRequest as error:

@@ -25,7 +25,7 @@ from evalhouse.tasks.asking.batches import BatchUnderWay
 from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.extract import extract_statements
-from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled
+from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled, TransientJudgeError
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
 from evalhouse.warehouse.mover import take_in_orphans
@@ -67,9 +67,15 @@ async def lay_out_night(
         yield live_run
 
 
-async def judge_night(folder: Path, run_id: str = "run-1", **changes: Any) -> list[dict[str, str | None]]:  # noqa: ANN401
+async def judge_night(
+    folder: Path,
+    run_id: str = "run-1",
+    *,
+    first: int = 1,
+    **changes: Any,  # noqa: ANN401
+) -> list[dict[str, str | None]]:
     async with lay_out_night(folder, run_id, **changes) as live_run:
-        works = await judge_samples(live_run, [make_sample(number) for number in range(1, N_SAMPLES + 1)])
+        works = await judge_samples(live_run, [make_sample(number) for number in range(first, first + N_SAMPLES)])
         return [read_outcomes(work) for work in works]
 
 
@@ -292,6 +298,41 @@ async def test_a_run_that_is_stopped_leaves_its_batch_and_a_later_one_fetches_it
     await judge_night(tmp_path, "run-2")
     assert not endpoint.paid_twice
     assert {call["run_id"] for call in read_calls(tmp_path)} == {"run-2"}
+
+
+@pytest.mark.parametrize("first", [1 + N_SAMPLES, N_SAMPLES - 1], ids=["other samples", "some of them"])
+async def test_a_batch_that_a_stopped_run_left_stays_there_for_it(
+    endpoint: Endpoint, tmp_path: Path, first: int
+) -> None:
+    """Another run fetched it, dropped the answers that it had no use for, and noted that the batch was over."""
+    endpoint.takes_s = None
+    async with lay_out_night(tmp_path) as live_run:
+        works = [make_work(make_sample(number)) for number in range(1, N_SAMPLES + 1)]
+        judging = asyncio.gather(*(extract_statements(live_run, work) for work in works))
+        while live_run.batch_queues[0].describe() is None:
+            await asyncio.sleep(0.01)
+        live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=0.0)
+        with pytest.raises(RunCancelled):
+            await judging
+    endpoint.takes_s = 0.0
+    await judge_night(tmp_path, "run-2", first=first)
+    await judge_night(tmp_path)
+    assert not endpoint.paid_twice
+
+
+async def test_past_the_deadline_all_is_asked_by_itself_where_no_batch_is_taken(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The creation was tried for ever, and the deadline did not count."""
+
+    async def refuse(*_: object) -> None:
+        raise TransientJudgeError("status 503")
+
+    monkeypatch.setattr("evalhouse.tasks.models.openai_batches.OpenAIBatches.create", refuse)
+    outcomes = await judge_night(tmp_path, deadline="1s")
+    assert all(set(outcome.values()) == {None} for outcome in outcomes)
+    assert not endpoint.batches
+    assert not endpoint.paid_twice
 
 
 async def test_two_runs_at_once_share_the_batches_of_all_rounds(endpoint: Endpoint, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ BatchStatus = Literal["planned", "sent", "over", "never_sent"]
 
 @dataclass(frozen=True, kw_only=True)
 class StoredBatch:
-    """A stored batch, with the hashes of its requests whose answers are not stored yet.
+    """A stored batch, with the hashes of its requests whose answers are not stored yet; `is_own`: of the ledger's run.
 
     `provider_id` is None where no row shows that the provider received it; `planned_at` is in seconds of the epoch.
     """
@@ -151,6 +151,7 @@ class StoredBatch:
     planned_at: float
     provider_id: str | None = None
     unread: frozenset[str] = field(default_factory=frozenset)
+    is_own: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +202,7 @@ class BatchLedger:
                 batch_id=row["batch_id"],
                 provider_id=row["provider_batch_id"],
                 planned_at=row["planned_at"].replace(tzinfo=UTC).timestamp(),
+                is_own=row["run_id"] == self.run_id,
                 unread=frozenset(self.warehouse.fetch("batches/unread", batch_id=row["batch_id"])["request_hash"]),
             )
             for row in self.warehouse.fetch_rows(
