@@ -332,11 +332,10 @@ def _is_within(item: _Placed, outer: _Placed) -> bool:
 def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Sequence[_Placed]) -> _Placed | None:
     """Return the step that gave the answer, of several in order of time; None where it is not known.
 
-    A step that ended before the first retrieval prepares, unless it is an earlier turn of the chat, has another
+    A step before the end of the first retrieval prepares, unless it is an earlier turn of the chat, has another
     question, or was sent on. Of the steps after the last retrieval the one chain counts, and not the models beside it;
-    of several chains any may have written what the person read. Of models alone the first has the answer; later ones
-    that were sent the answer, or only its question, make a title of it, further questions, or check it. A step between
-    two retrievals may be anything.
+    of several chains any may have written what the person read. Of models alone the first has the answer if all later
+    ones were sent that: they make a title of it, or check it. A step between two retrievals may be anything.
     """
     spans = [item.span for item in tree]
     documents = [document.text for span in spans for document in span.documents or () if document.text]
@@ -344,7 +343,7 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
     last_at = steps[-1].span.ended_at or 0.0
     lookups = [span for span in spans if span.kind in ("retriever", "reranker")]
     lookups = lookups or [span for span in spans if span.kind in ("tool", "embedding")]
-    looked_at = [at for span in lookups if (at := span.started_at or 0.0) <= last_at]
+    looked_at = [span.ended_at or span.started_at or 0.0 for span in lookups if (span.started_at or 0.0) <= last_at]
     queries = {span.question for span in lookups if span.question}
     earlier, others = list[_Placed](), list[_Placed]()
     for step in steps:
@@ -368,12 +367,9 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
     if not others or len({chain.span.answer or chain.span.span_id for chain in chains}) > 1:
         return None
     picked, *rest = chains[:1] or others
-    for step in rest:
-        asked, answered = step.span.question or "", picked.span.question or ""
-        if asked == answered or asked in answered:  # the same work, or the call before was a guard
-            picked = step
-        elif not looked_at or not (answered in asked or _holds(step.span, picked.span.answer)):
-            return None
+    sent = picked.span.answer or ""
+    if any(len(sent) < _MIN_SENT or not _holds(step.span, sent) for step in rest):
+        return None
     final = picked.span.question or ""
     for span in (step.span for step in earlier):
         asked, answer = span.question or "", span.answer or ""

@@ -314,11 +314,11 @@ def check_pair(path: Path, read: tuple[str, str] | None) -> None:
     [
         ([(QUESTION, ANSWER), (f"Write a title: {QUESTION} {ANSWER}", "Ferries")], None),
         ([(QUESTION, ANSWER), ("And back?", "At six.")], None),
-        ([(f"Is this harmful? {QUESTION}", "no"), (QUESTION, ANSWER)], (QUESTION, ANSWER)),
-        ([(QUESTION, "thought"), (QUESTION, ANSWER)], (QUESTION, ANSWER)),
+        ([(f"Is this harmful? {QUESTION}", "no"), (QUESTION, ANSWER)], None),
+        ([(QUESTION, ANSWER), (QUESTION, "Ferry times")], None),
         ([(QUESTION, "ferry times"), (f"{QUESTION} ferry times. Context: {TEXTS[0]}", ANSWER)], (QUESTION, ANSWER)),
     ],
-    ids=["title", "two questions", "guard", "agent", "rewritten"],
+    ids=["title", "two questions", "guard", "title of the question", "rewritten"],
 )
 def test_a_question_and_an_answer_of_two_calls_of_a_model_are_one_sample_only_where_they_belong_together(
     tmp_path: Path, calls: list[tuple[str, str]], read: tuple[str, str] | None
@@ -334,7 +334,8 @@ def test_a_question_and_an_answer_of_two_calls_of_a_model_are_one_sample_only_wh
     check_pair(path, read)
 
 
-TURN = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+_LONG = "The night ferry leaves at 22:40 from pier 3."
+TURN = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": _LONG}]
 
 
 @pytest.mark.parametrize("output", [None, "null"])
@@ -354,7 +355,8 @@ def test_what_a_step_without_a_model_returns_is_not_the_answer(tmp_path: Path, o
 
 
 LATER = [
-    ("title", [{"role": "user", "content": f"A title of: {QUESTION} {ANSWER}"}], QUESTION),
+    ("title", [{"role": "user", "content": f"A title of: {QUESTION} {_LONG}"}], QUESTION),
+    ("title of the question", TURN[:1], None),
     ("suggestions", [*TURN, {"role": "user", "content": "Suggest two further questions."}], QUESTION),
     ("next turn", [*TURN, {"role": "user", "content": "And back?"}], None),
 ]
@@ -367,7 +369,7 @@ def test_a_call_of_a_model_after_the_answer_is_not_the_answer(
     """Chat products ask for a title and for suggestions; a session has the next turn in the same trace."""
     looked_up = {_LLM: "RETRIEVER", "retrieval.documents.0.document.content": TEXTS[0]}
     spans = [make_span(1, {"http.method": "POST"}, took_s=60.0)]
-    for place, (sent, answer) in enumerate(((TURN[:1], ANSWER), (messages, "Something else."))):
+    for place, (sent, answer) in enumerate(((TURN[:1], _LONG), (messages, "Something else."))):
         attributes = {_LLM: "LLM", "llm.output_messages.0.message.role": "assistant"}
         attributes["llm.output_messages.0.message.content"] = answer
         for number, message in enumerate(sent):
@@ -377,7 +379,7 @@ def test_a_call_of_a_model_after_the_answer_is_not_the_answer(
             spans.append(make_span(2 + place, {**looked_up, **query}, parent=1, at_s=10.0 * place))
         spans.append(make_span(4 + place, attributes, parent=1, at_s=10.0 * place + 2))
     path = write_lines(tmp_path / "t.jsonl", [make_request(spans)])
-    check_pair(path, None if read is None else (read, ANSWER))
+    check_pair(path, None if read is None else (read, _LONG))
     if read is not None:
         assert read_one(path, "otel").contexts == [TEXTS[0]]
 
@@ -393,6 +395,7 @@ def make_call(question: str, answer: str) -> dict[str, Any]:
 _CHAIN = {_LLM: "CHAIN", "input.value": QUESTION, "output.value": ANSWER}
 _FOUND = {_LLM: "RETRIEVER", "input.value": QUESTION, "retrieval.documents.0.document.content": TEXTS[0]}
 _GUARD = make_call(f"Is this safe? {QUESTION}", "safe")
+_PROMPTED = make_call(f"{TEXTS[0]} {QUESTION}", ANSWER)
 _REWRITING = make_call(f"In other words: {QUESTION}", "ferry times")
 
 
@@ -408,6 +411,7 @@ _REWRITING = make_call(f"In other words: {QUESTION}", "ferry times")
             None,
         ),
         ([(_GUARD, 1, 0.1, 0.5), (_CHAIN, 1, 1.0, 3.0), (_FOUND, 3, 1.1, 0.1)], (QUESTION, ANSWER)),
+        ([(_FOUND, 1, 0.1, 0.5), (_GUARD, 1, 0.2, 0.3), (_PROMPTED, 1, 1.0, 1.0)], (QUESTION, ANSWER)),
         (
             [(_REWRITING, 1, 0.1, 0.5), (_FOUND, 1, 1.0, 0.1), (_CHAIN, 1, 2.0, 1.0)],
             (QUESTION, ANSWER),
@@ -424,7 +428,7 @@ _REWRITING = make_call(f"In other words: {QUESTION}", "ferry times")
             (QUESTION, ANSWER),
         ),
     ],
-    ids=["two answers", "translated", "guard", "untraced model", "check", "steps without texts"],
+    ids=["two answers", "translated", "guard", "guard beside", "untraced model", "check", "steps without texts"],
 )  # fmt: skip
 def test_the_answer_of_steps_below_a_web_server_is_the_only_one_that_it_can_be(
     tmp_path: Path, spans: list[tuple[dict[str, Any], int, float, float]], read: tuple[str, str] | None
