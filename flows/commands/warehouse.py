@@ -206,6 +206,7 @@ def forget(
     was forgotten. The bytes are removed from the disk by `evalhouse warehouse compact`.
     """
     from evalhouse.tasks.settings.suite import find_cutoff  # noqa: PLC0415  # brings pydantic
+    from evalhouse.warehouse.errors import WarehouseError  # noqa: PLC0415
     from evalhouse.warehouse.rows.runs import find_run, now_utc  # noqa: PLC0415
     from evalhouse.warehouse.upkeep.forget import Rule, finish_forgetting  # noqa: PLC0415
     from evalhouse.warehouse.upkeep.forget import forget as forget_rows  # noqa: PLC0415
@@ -222,32 +223,38 @@ def forget(
     finished = [] if dry_run else finish_forgetting(warehouse)
     for other in finished:
         print_notice(f"finished what was cut short: forget {other.rule.words}")
-    same = [other for other in finished if other.rule.words == words]
-    if same:
-        return _print_forgotten(warehouse, same[-1], dry_run=False, as_json=as_json)
+    same = next((other for other in finished if other.rule.words == words), None)
+    before = None
     if older_than is not None:
         try:
             before = find_cutoff(older_than, now_utc())
         except ValueError as error:
             raise click.UsageError(f"--older-than: got {older_than!r}; {error}") from None
-        rule = Rule(words=words, before=before, suite=suite, with_scores=scores)
-    elif run is not None:
-        rule = Rule(words=words, run_ids=(find_run(warehouse, run).run_id,), with_scores=scores)
-    else:
-        rule = Rule(words=words, sample_id=sample_id, with_scores=scores)
-    if not (dry_run or yes):
-        planned = forget_rows(warehouse, rule, dry_run=True)
-        has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        what = f"{write_count(planned.n_samples, 'sample')} of {write_count(len(planned.run_ids), 'run')}"
-        what += f", {planned.n_bytes / _MB:,.1f} MB of text" + (", with verdicts and scores" if scores else "")
-        if planned.tables and not has_terminal:
-            raise SettingsError(
-                f"this deletes {what} for ever, without a terminal to ask at; give --yes to delete, or --dry-run "
-                "to see the rows"
-            )
-        if planned.tables:
-            click.confirm(f"Delete {what} for ever from {warehouse.location.name}?", abort=True)
-    return _print_forgotten(warehouse, forget_rows(warehouse, rule, dry_run=dry_run), dry_run=dry_run, as_json=as_json)
+    try:
+        run_ids = () if run is None else (find_run(warehouse, run).run_id,)
+        rule = Rule(
+            words=words, run_ids=run_ids, before=before, suite=suite, sample_id=sample_id, with_scores=scores
+        )  # fmt: skip
+        if not (dry_run or yes):
+            planned = forget_rows(warehouse, rule, dry_run=True)
+            has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+            what = f"{write_count(planned.n_samples, 'sample')} of {write_count(len(planned.run_ids), 'run')}"
+            what += f", {planned.n_bytes / _MB:,.1f} MB of text" + (", with verdicts and scores" if scores else "")
+            if planned.tables and not has_terminal:
+                raise SettingsError(
+                    f"this deletes {what} for ever, without a terminal to ask at; give --yes to delete, or --dry-run "
+                    "to see the rows"
+                )
+            if planned.tables:
+                click.confirm(f"Delete {what} for ever from {warehouse.location.name}?", abort=True)
+        forgotten = forget_rows(warehouse, rule, dry_run=dry_run)
+    except WarehouseError:
+        if same is None:
+            raise
+        forgotten = same  # it is not found any more, because the rest of it was deleted above
+    if same is not None and not (forgotten.run_ids or forgotten.tables):
+        forgotten = same
+    return _print_forgotten(warehouse, forgotten, dry_run=dry_run, as_json=as_json)
 
 
 def _print_forgotten(warehouse: "Warehouse", forgotten: "Forgotten", *, dry_run: bool, as_json: bool) -> int:

@@ -239,8 +239,12 @@ def _check_slices(
         ]  # fmt: skip
     of_runs: BySlice = {}
     metrics = list(limits.max_drop)
+    not_sliced = ""
     if len(bases) == 1 and metrics:
-        of_runs = compare_slices(RunPair(warehouse, bases[0], run), settings, column, metrics)
+        try:
+            of_runs = compare_slices(RunPair(warehouse, bases[0], run), settings, column, metrics)
+        except ComparisonError as error:  # the baseline is from before the column, or judged a part
+            not_sliced = str(error)
     elif bases and metrics:
         laid = lay_side_by_side(warehouse, run, bases, metrics=metrics, cluster=settings.cluster)
         unchanged = list_unchanged(warehouse, run, bases, metrics)
@@ -251,7 +255,8 @@ def _check_slices(
         of_slice = {mean.metric: mean for mean in means if mean.slice == value}
         found = [check_mean("min", name, limit, of_slice[name]) for name, limit in limits.min.items()]
         found += [check_mean("max", name, limit, of_slice[name]) for name, limit in limits.max.items()]
-        found += check_drops(limits.max_drop, of_runs.get(value, {}))
+        drops = check_drops(limits.max_drop, of_runs.get(value, {}))
+        found += [replace(check, detail=not_sliced) for check in drops] if not_sliced else drops
         checks += [replace(check, by_column=column, by_value=value) for check in found]
     return checks
 

@@ -410,6 +410,13 @@ def test_a_night_without_many_scores_is_undecided_and_no_baseline(store: Warehou
     )
     checks = ask("gate", "part", "--against", "base", *limit, "--by", "language", "--json").document["checks"]
     assert {check["by_value"]: check["reason"] for check in checks} == {None: None, "en": None, "zh": "scores_lost"}
+    # A baseline from before the column has no slices.
+    add_run(store, "old", metrics=["faithfulness"], faithfulness=GOOD)
+    checks = ask("gate", "part", "--against", "old", *limit, "--by", "language", "--json").document["checks"]
+    assert {check["by_value"]: check["outcome"] for check in checks} == {
+        None: "passed", "en": "undecided", "zh": "undecided",
+    }  # fmt: skip
+    assert "no sample of run old has a metadata column 'language'" in checks[0]["detail"]
     # And of a dataset that was edited: a slice of the baseline has samples that this run has not.
     add_run(store, "edited", metrics=["faithfulness"], metadata=LANGUAGES, faithfulness=GOOD)
     with store.writing(patience_s=1.0) as connection:
