@@ -48,6 +48,7 @@ def assert_stopped_early(finished: Finished, endpoint: Endpoint, message: str, s
     assert endpoint.stats.requests["/v1/chat/completions"] <= 2 * CONCURRENCY
 
 
+@pytest.mark.slow  # some ten seconds
 def test_a_wrong_key_and_an_unknown_model_stop_a_run_with_one_message(place: Place, endpoint: Endpoint) -> None:
     """Each in a separate warehouse."""
     options = ("berths.jsonl", "--concurrency", str(CONCURRENCY), "--warehouse")

@@ -46,6 +46,7 @@ def read(place: Place, sql: str) -> list[tuple[Any, ...]]:
         return connection.sql(sql).fetchall()
 
 
+@pytest.mark.slow  # some ten seconds
 def test_a_step_with_another_judge_is_asked_alone_and_is_another_yardstick(place: Place, endpoint: Endpoint) -> None:
     chat = "/v1/chat/completions"
     base = place.call("run", "berths.jsonl", "--judge", "openai:judge", "--metrics", METRICS, "--json").document

@@ -294,6 +294,7 @@ def test_a_warehouse_in_a_folder_that_does_not_exist_is_made(place: Place) -> No
     assert read_rows(place.folder / "new/folder/w.duckdb", "select status from runs") == [{"status": "completed"}]
 
 
+@pytest.mark.slow  # some ten seconds
 def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_was_answered(place: Place, endpoint: Endpoint) -> None:
     endpoint.configure(latency=0.1)
     process = place.start(*RUN)

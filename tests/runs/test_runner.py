@@ -98,6 +98,7 @@ def test_killed_process_is_replaced_and_two_calls_at_once_have_one_each(tmp_path
     call_process.end_runners()  # the others have a use for one
 
 
+@pytest.mark.slow  # some ten seconds
 def test_ctrl_c_stops_the_run_and_keeps_the_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = str(tmp_path / "w.duckdb")
     with running_endpoint(latency=3.0) as endpoint, pytest.MonkeyPatch.context() as patch:

@@ -237,6 +237,7 @@ def test_a_rubric_can_say_that_low_is_good_and_nothing_else(tmp_path: Path) -> N
     assert problem.message == "Input should be 'high', 'low' or 'neutral', not 'sideways'"
 
 
+@pytest.mark.slow  # some ten seconds
 def test_a_rise_of_a_rubric_of_faults_is_worse_from_its_file_to_the_gate(
     tmp_path: Path, prefect_home: Path, endpoint: Endpoint
 ) -> None:
