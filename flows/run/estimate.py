@@ -327,7 +327,6 @@ def print_estimates(settings: RunSettings, *, as_json: bool) -> None:
         alone = of_variant.model_copy(update={"budget_usd": None}) if len(night) > 1 else of_variant
         if len(night) > 1 and not as_json:
             print_line(f"{of_variant.suite_name}:", bold=True)
-        _refuse_as_a_run(alone)
         if alone.target is None and alone.responses is None:
             estimate = estimate_run(alone, counted=counted, printed=printed)
             if not as_json:
@@ -360,8 +359,10 @@ def print_estimates(settings: RunSettings, *, as_json: bool) -> None:
             )
 
 
-def _refuse_as_a_run(settings: RunSettings) -> None:
-    """Raise the errors of a target or a judge that a run could not use, without asking them."""
+def _print_target_estimate(
+    settings: RunSettings, *, as_json: bool, counted: dict[str, StoredReply], printed: set[str]
+) -> dict[str, Any]:
+    """Print the estimate of a run with a target, or with the responses of an earlier run; return it as JSON."""
 
     async def ask_nothing(_run: "LiveRun", _record: DryRecord) -> None:
         return
@@ -370,13 +371,6 @@ def _refuse_as_a_run(settings: RunSettings) -> None:
         from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415  # few runs have one
 
         make_target(settings.target)
-        ask_dry(settings, make_plan(settings), ask_nothing)
-
-
-def _print_target_estimate(
-    settings: RunSettings, *, as_json: bool, counted: dict[str, StoredReply], printed: set[str]
-) -> dict[str, Any]:
-    """Print the estimate of a run with a target, or with the responses of an earlier run; return it as JSON."""
     warehouse = Warehouse(settings.warehouse)
     # The run whose responses are assumed: the one that is named, else the suite's last that has any.
     parent = None
@@ -394,9 +388,11 @@ def _print_target_estimate(
         estimate = estimate_run(settings, fill_in=answers.fill_in, counted=counted, printed=printed)
         estimate, n_samples = replace(estimate, n_samples=answers.n_known), answers.n_samples
     else:
+        plan = make_plan(settings)
+        ask_dry(settings, plan, ask_nothing)  # a judge that the run would refuse
         staged = stage_of(settings)
         check_history(settings, staged)
-        columns = describe_columns(staged, settings, make_plan(settings).metrics)
+        columns = describe_columns(staged, settings, plan.metrics)
         print_new_notices((*columns, *describe_language(staged.read_first(), settings.judge)), printed)
         staged.staging.discard()
         n_samples = staged.n_samples

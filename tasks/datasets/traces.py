@@ -353,7 +353,8 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
         is_sent = any(_holds(call, text) for call in later)
         if step.span.kind != "llm" and later and not any(_is_within(call, step) for call in calls):
             # A step without a model, before one: documents, or a prompt of them or of the question, do not answer.
-            has_question = bool(step.span.question) and (step.span.question or "") in text
+            question = step.span.question
+            has_question = bool(question and question in text)
             if not is_sent or has_question or text in queries or any(document in text for document in documents):
                 continue
         if not looked_at or ended >= max(looked_at):
