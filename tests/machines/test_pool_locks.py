@@ -91,6 +91,16 @@ def test_lock_files_beside_a_catalogue_are_removed(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*part-r1*"))
 
 
+def test_machines_that_see_the_files_at_two_paths_share_their_locks(postgres: PostgresServer, tmp_path: Path) -> None:
+    """A container and its host wrote at once, and resumed a run that the other was at."""
+    address = postgres.make_database("mounted")
+    here, there = (parse_location(f"ducklake:{address}?data={tmp_path / name}") for name in ("here", "there"))
+    with hold(here, "write", patience_s=5, busy="taken"):
+        with pytest.raises(WarehouseBusy, match="taken"), hold(there, "write", patience_s=0.1, busy="taken"):
+            pass
+        assert list_held(there, ["write"]) == {"write"}
+
+
 def test_a_lock_outlives_a_restart_of_the_server(postgres: PostgresServer, tmp_path: Path) -> None:
     location = parse_location(f"ducklake:{postgres.make_database('restarted')}?data={tmp_path}")
     with hold(location, "part-r1-1", patience_s=5, busy="taken") as lock:

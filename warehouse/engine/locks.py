@@ -104,7 +104,7 @@ class _SessionLock:
     """
 
     def __init__(self, location: Location, lake: Lake, name: str) -> None:
-        self._location, self._lake, self._key = location, lake, _make_key(lake, name)
+        self._location, self._lake, self._key = location, lake, _make_key(name)
         self._session: psycopg.Connection[tuple[object, ...]] | None = None
         self._seen_at = time.monotonic()
 
@@ -265,7 +265,7 @@ def list_held(location: Location, names: Collection[str]) -> set[str]:
         return {name for name in names if is_file_held(find_lock_file(location, name))}
     with closing(_open_session(location, location.lake, time.monotonic() + _CONNECT_S)) as session:
         held = {row[0] for row in session.execute(read_query("upkeep/held_locks"))}
-    return {name for name in names if _make_key(location.lake, name) in held}
+    return {name for name in names if _make_key(name) in held}
 
 
 def is_file_held(path: Path) -> bool:
@@ -309,9 +309,12 @@ def _open_session(location: Location, lake: Lake, deadline: float) -> "psycopg.C
         wait_s = min(2 * wait_s, _SLOWEST_RETRY_S)
 
 
-def _make_key(lake: Lake, name: str) -> int:
-    """Return a key of 63 bits; two warehouses in one database differ by their folder of files."""
-    digest = hashlib.sha256(f"evalhouse/{lake.data}/{name}".encode()).digest()
+def _make_key(name: str) -> int:
+    """Return a key of 63 bits. PostgreSQL keeps the locks of a database apart, and a database has one lake at most.
+
+    The folder of files is not in it: two machines may see it at two paths.
+    """
+    digest = hashlib.sha256(f"evalhouse/{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
