@@ -199,11 +199,11 @@ def answer_rate(s: Sample) -> float:
 
 
 def refusal_rate(s: Sample) -> float:
-    if "classify" not in s.missing and s.reasons.get("classify") == "no_statements" and not s.answer + s.ground_truth:  # type: ignore[operator]
-        return 1
-    demand(s, "classify")
     if s.ground_truth:
         raise Missing("no_statements")
+    if "classify" not in s.missing and s.reasons.get("classify") == "no_statements" and not s.answer:
+        return 1
+    demand(s, "classify")
     return 0
 
 

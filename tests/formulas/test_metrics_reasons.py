@@ -62,7 +62,19 @@ def test_each_reason_of_a_step_is_given_by_every_metric_that_needs_it() -> None:
         add_runs(con, samples)
         for metric, step in NEEDING:
             found = {name: (row.value, row.unscored_reason) for name, row in score(con, metric, step).items()}
+            if metric == "refusal_rate":  # it does not apply: the ground truth states something
+                assert set(found.values()) == {(None, "no_statements")}
+                continue
             assert found == expected, (metric, step)
+
+
+def test_refusal_rate_gives_the_reason_of_a_step_where_the_ground_truth_states_nothing() -> None:
+    failing = [reason for reason in REASONS if reason != "no_statements"]
+    silent = {"ground_truth": [], "ground_truth_support": []}
+    with open_rows() as con:
+        add_runs(con, {"r": [fully_judged(reason, reasons={"classify": reason}, **silent) for reason in failing]})
+        found = {name: row.unscored_reason for name, row in score(con, "refusal_rate", "r").items()}
+        assert found == {reason: reason for reason in failing}
 
 
 def test_steps_that_are_not_needed_do_not_matter() -> None:
