@@ -283,6 +283,7 @@ def read_span(recorded: Recorded) -> Span:
         ended_at=recorded.ended_at,
         error=error,
         documents=_find_documents(tree, kind, made),
+        given=read_documents(_look_up(tree, "reranker.input_documents")) or (),
         **read_exchange(kind, name, given, made, asked=asked, replied=replied),
         prompt_tokens=_count(attributes, _PROMPT_TOKENS, "input") if has_tokens else None,
         completion_tokens=_count(attributes, _REPLY_TOKENS, "output") if has_tokens else None,

@@ -156,6 +156,11 @@ class _Placed:
         """The number of spans around it."""
         return len(self.around)
 
+    @property
+    def is_silent(self) -> bool:
+        """True for a model's call of which no text was recorded: it failed, called tools, or was streamed."""
+        return self.span.kind == "llm" and self.span.answer is None and not self.span.is_printed
+
     def is_first_with(self, name: str) -> bool:
         """Return True if it has this field, and no span of its kind around it does."""
         outer = (span for span in self.around if span.kind == self.span.kind)
@@ -236,6 +241,8 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     if pair is None:
         return LeftOut(trace_id=trace_id, reason="several")
     question, answer = pair
+    if answer is not None and answer.answer is None and answer.error:
+        return LeftOut(trace_id=trace_id, reason="error", detail=answer.error)
     # What else is known about it is for the sample's metadata.
     placed = [item.span for item in tree]
     models = [item for item in tree if item.span.kind == "llm"]
@@ -272,12 +279,11 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     }
     if question.turns:
         row["conversation"] = list(question.turns)
-    # What reached the model: the documents of the last reranker if there is one, else of all retrievers, each document
-    # once; without either, what the outermost chain returned with its answer; else what tools returned.
+    # What reached the model: the documents of retrievers, or what rerankers chose of them, each document once; without
+    # either, what the outermost chain returned with its answer; else what tools returned.
     with_documents = [item.span for item in tree if item.is_first_with("documents")]
     with_documents.sort(key=lambda span: span.started_at or 0.0)
-    rerankers = [span for span in with_documents if span.kind == "reranker"]
-    chosen = [span.documents or () for span in rerankers[-1:] or with_documents]
+    chosen = [span.documents or () for span in _leave_out_reranked(with_documents)]
     if not chosen:
         chosen = [span.passed_on for span in placed if span.passed_on is not None][:1]
     if not chosen:
@@ -294,25 +300,51 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     return row
 
 
+def _leave_out_reranked(lookups: Sequence[Span]) -> list[Span]:
+    """Return retrievers and rerankers, in order of time, without those whose documents a later reranker was given.
+
+    It was given the last lists in which its documents are, and all that retrievers found of nothing else. Where its
+    input was not recorded, it was also given all that was found since the reranker before it.
+    """
+    names = {span.span_id: {item.text or item.id for item in span.documents or ()} for span in lookups}
+    kept = list[Span]()
+    for span in lookups:
+        if span.kind == "reranker":
+            given = {item.text or item.id for item in span.given}
+            is_known = any(given & names[one.span_id] for one in kept)
+            missing = given = given if is_known else names[span.span_id]
+            since = max((place for place, one in enumerate(kept, start=1) if one.kind == "reranker"), default=0)
+            for place, one in reversed(list(enumerate(kept))):
+                own = names[one.span_id]
+                is_all = one.kind == "retriever" and (own <= given or (not is_known and place >= since))
+                if is_all or missing & own:
+                    missing = missing - own
+                    del kept[place]
+        kept.append(span)
+    return kept
+
+
 def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None] | None:
     """Return the spans with the question and with the answer; None where it is not known which of several steps beside
     each other gave the answer. `asked` is the outermost span with a question."""
     # Steps within a retriever or a tool work for that alone, unless it is around everything.
-    answering = [
+    placed = [
         item
         for item in tree
-        if (item.span.answer is not None or item.span.is_printed)
-        and item.span.kind in _ANSWERING
-        and all(outer.kind in _ANSWERING for outer in item.around[:-1])
+        if item.span.kind in _ANSWERING and all(outer.kind in _ANSWERING for outer in item.around[:-1])
     ]
+    answering = [item for item in placed if item.span.answer is not None or item.span.is_printed]
+    # A model's call without a text may be the one that answers, unless a step within it has the text.
+    around = {outer.span_id for item in answering for outer in item.around}
+    answering += [item for item in placed if item.is_silent and item.span.span_id not in around]
     found = {item.span.span_id for item in answering}
     steps = [item for item in answering if not any(outer.span_id in found for outer in item.around)]
     if not steps:
         return asked, None
     steps.sort(key=lambda item: item.span.started_at or 0.0)
     step = steps[0]
-    if len(steps) > 1:
-        picked = _pick_step(steps, answering, tree) if len(steps) <= _MAX_BESIDE else None
+    if len(steps) > 1 or step.depth:
+        picked = _pick_step(steps, answering, tree)
         if picked is None:
             return None
         step = picked
@@ -320,8 +352,10 @@ def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None]
             asked = _pick_question(asked, step.span, steps, tree)
     if step.span.is_printed:
         # A stream is recorded as an object: its text is that of the last model. Steps in between cut texts.
-        models = [item.span for item in answering if item.span.kind == "llm" and _is_within(item, step)]
-        return asked, max(models, key=lambda span: span.ended_at or 0.0, default=None)
+        models = [item for item in answering if item.span.kind == "llm" and _is_within(item, step)]
+        models.sort(key=lambda item: (item.span.ended_at or 0.0, not item.is_silent), reverse=True)
+        last = next((item for item in models if not item.span.tool_calls or not item.is_silent), None)
+        return asked, None if last is None else last.span
     return asked, step.span
 
 
@@ -330,21 +364,31 @@ def _is_within(item: _Placed, outer: _Placed) -> bool:
 
 
 def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Sequence[_Placed]) -> _Placed | None:
-    """Return the step that gave the answer, of several in order of time; None where it is not known.
+    """Return the step that gave the answer, of these in order of time; None where it is not known.
 
     A step before the end of the first retrieval prepares, unless it is an earlier turn of the chat, has another
     question, or was sent on. Of the steps after the last retrieval the one chain counts, and not the models beside it;
     of several chains any may have written what the person read. Of models alone the first has the answer if all later
-    ones were sent that: they make a title of it, or check it. A step between two retrievals may be anything.
+    ones were sent that: they make a title of it, or check it. One without a text counts as the others do, unless a
+    later one tried again: the answer is missing then. A step between two retrievals may be anything.
     """
     spans = [item.span for item in tree]
     documents = [document.text for span in spans for document in span.documents or () if document.text]
     calls = [item for item in answering if item.span.kind == "llm"]
     last_at = steps[-1].span.ended_at or 0.0
-    lookups = [span for span in spans if span.kind in ("retriever", "reranker")]
-    lookups = lookups or [span for span in spans if span.kind in ("tool", "embedding")]
-    looked_at = [span.ended_at or span.started_at or 0.0 for span in lookups if (span.started_at or 0.0) <= last_at]
-    queries = {span.question for span in lookups if span.question}
+    lookups = [item for item in tree if item.span.kind in ("retriever", "reranker")]
+    lookups = lookups or [
+        item for item in tree if item.span.kind in ("tool", "embedding") and (item.span.started_at or 0.0) <= last_at
+    ]
+    last_lookup_at = max((item.span.ended_at or item.span.started_at or 0.0 for item in lookups), default=0.0)
+    steps = [step for step in steps if not step.is_silent or (step.span.started_at or 0.0) >= last_lookup_at]
+    # Two services' clocks may differ by the moment between a lookup's end and the call; a lone call came after if it
+    # began after it.
+    is_lone = len(steps) == 1 and steps[0].span.kind == "llm"
+    looked_at = [((not is_lone and item.span.ended_at) or item.span.started_at or 0.0, item) for item in lookups]
+    queries = {item.span.question for item in lookups if item.span.question}
+    if len(steps) > _MAX_BESIDE:
+        return None
     earlier, others = list[_Placed](), list[_Placed]()
     for step in steps:
         ended = (step.span.started_at if step.span.kind == "llm" else step.span.ended_at) or 0.0
@@ -357,13 +401,15 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
             has_question = bool(question and question in text)
             if not is_sent or has_question or text in queries or any(document in text for document in documents):
                 continue
-        if not looked_at or ended >= max(looked_at):
+        beside = [at for at, item in looked_at if not _is_within(item, step)]
+        if not beside or ended >= max(beside):
             others.append(step)
         elif not step.span.tool_calls:
             is_query = any(query in text or text in query for query in queries)
-            if ended >= min(looked_at) or (is_sent and not is_query and len(text) >= _MIN_SENT):
+            if ended >= min(at for at, _ in looked_at) or (is_sent and not is_query and len(text) >= _MIN_SENT):
                 return None
             earlier.append(step)
+    others = [step for step in others if not _is_made_up_for(step, others, documents)]
     chains = [step for step in others if step.span.kind != "llm"]
     if not others or len({chain.span.answer or chain.span.span_id for chain in chains}) > 1:
         return None
@@ -378,6 +424,23 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
         if _holds(picked.span, answer, only_turns=True) or (is_apart and answer not in queries and answer not in final):
             return None
     return picked
+
+
+def _is_made_up_for(silent: _Placed, steps: Sequence[_Placed], documents: Sequence[str]) -> bool:
+    """Return True for a call without a text that a step beside it recorded, or a later one continued or repeated.
+
+    A title may be asked for with the same question; so only the documents show that a later call answers.
+    """
+    if not silent.is_silent:
+        return False
+    began, ended = silent.span.started_at or 0.0, silent.span.ended_at or 0.0
+    for step in (step.span for step in steps if not step.is_silent):
+        if silent.span.question is None and (step.started_at or 0.0) <= ended and (step.ended_at or 0.0) >= began:
+            return True  # two tracers recorded one call, one of them without texts
+        is_next = bool(silent.span.tool_calls) and step.question == silent.span.question
+        if (step.started_at or 0.0) >= began and (is_next or any(_holds(step, document) for document in documents)):
+            return True
+    return False
 
 
 def _holds(call: Span, text: str | None, *, only_turns: bool = False) -> bool:

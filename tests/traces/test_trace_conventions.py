@@ -248,6 +248,55 @@ def test_what_a_reranker_left_are_the_contexts() -> None:
     assert [context["text"] for context in row["contexts"]] == ["c"]
 
 
+_SOURCES = {"R1": "abx", "R2": "cdx", "R3": "abcd", "F1": "yz"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "contexts"),
+    [
+        ("R1 K:abx>a R2 K:cdx>c", "ac"),
+        ("R1 K:>a R2 K:>c", "ac"),
+        ("F1 R1 K:abx>a", "yza"),
+        ("R1 R2 K:abxcd>ad", "ad"),
+        ("R1 R2 K:>d", "d"),
+        ("R3 K:abcd>abc K:abc>c", "c"),
+        ("R3 K:>abc K:>c", "c"),
+        ("R1 R2 K:abx>a K:cdx>c", "ac"),
+        ("R1 K:other>a", "a"),
+        ("R1 K:abx>", ""),
+        ("R1 R2", "abxcd"),
+    ],
+    ids=["agent", "agent, inputs not recorded", "two sources", "hybrid", "hybrid, not recorded", "coarse and fine",
+         "coarse and fine, not recorded", "beside each other", "rewritten texts", "none is good", "none"],
+)  # fmt: skip
+def test_a_reranker_takes_the_place_of_what_it_was_given(steps: str, contexts: str) -> None:
+    """An agent that searched twice was judged by what its last search had found."""
+    beside: dict[str, Any] = {"trace_id": "t", "ended_at": 99.0}
+    spans = [Span(span_id="1", kind="chain", question=QUESTION, answer=ANSWER, started_at=1.0, **beside)]
+    for number, step in enumerate(steps.split(), start=2):
+        common = {**beside, "span_id": str(number), "parent_id": "1", "started_at": float(number)}
+        if step.startswith("K:"):
+            given, _, kept = step[2:].partition(">")
+            documents = {"documents": tuple(map(_document, kept)), "given": tuple(map(_document, given))}
+            spans.append(Span(kind="reranker", **documents, **common))
+        else:
+            spans.append(Span(kind="retriever", documents=tuple(map(_document, _SOURCES[step])), **common))
+    row = make_row(spans)
+    assert isinstance(row, dict)
+    assert "".join(context["text"] for context in row["contexts"]) == contexts
+
+
+def _document(text: str) -> Document:
+    return Document(text=text)
+
+
+def test_the_documents_that_a_reranker_was_given_are_read() -> None:
+    given = {"reranker.input_documents.0.document.content": "a", "reranker.input_documents.1.document.content": "b"}
+    kept = {"reranker.output_documents.0.document.content": "b"}
+    span = _read({"openinference.span.kind": "RERANKER", "reranker.query": QUESTION, **given, **kept})
+    assert ([item.text for item in span.given], [item.text for item in span.documents or ()]) == (["a", "b"], ["b"])
+
+
 @pytest.mark.parametrize(
     ("value", "field", "text"),
     [

@@ -464,6 +464,41 @@ def test_what_follows_a_lookup_after_the_answer_is_not_taken_for_the_answer(
     check_pair(path, None)
 
 
+_SILENT = {key: value for key, value in _PROMPTED.items() if "output" not in key}
+_CALLING = {**make_call(QUESTION, ""), "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "find"}
+
+
+@pytest.mark.parametrize(
+    ("spans", "error", "read"),
+    [
+        ([(_REWRITING, 0.1), (_FOUND, 1.0), (_SILENT, 3.0)], "boom", "1 ended with an error and no answer .*: boom"),
+        ([(_REWRITING, 0.1), (_FOUND, 1.0), (_SILENT, 3.0)], None, None),
+        ([(_FOUND, 1.0), (_SILENT, 3.0), (make_call(QUESTION, "Ferry times"), 5.0)], None, "1 several questions"),
+        ([(_REWRITING, 0.1), (_FOUND | {"input.value": "ferry times"}, 2.0)], None, "1 several questions"),
+        ([(_FOUND, 1.0), (_SILENT, 3.0), (_PROMPTED, 5.0)], "boom", ANSWER),
+        ([(_CALLING, 1.0), (make_call(QUESTION, ANSWER), 3.0)], None, ANSWER),
+        ([(_FOUND, 1.0), ({_LLM: "LLM"}, 3.0), (_PROMPTED, 3.2)], None, ANSWER),
+        ([(_FOUND | {"input.value": "ferry times"}, 1.0), (make_call(QUESTION, ANSWER), 1.9)], None, ANSWER),
+    ],
+    ids=["failed", "not recorded", "title", "nothing found", "tried again", "called a tool", "two tracers", "clocks"],
+)  # fmt: skip
+def test_a_call_without_a_text_may_be_the_one_that_answers(
+    tmp_path: Path, spans: list[tuple[dict[str, Any], float]], error: str | None, read: str | None
+) -> None:
+    """A rewritten question or a title was judged in place of an answer that failed or was not recorded."""
+    placed = [
+        make_span(number, item, parent=1, at_s=at_s, error=error if item is _SILENT else None)
+        for number, (item, at_s) in enumerate(spans, start=2)
+    ]
+    path = write_lines(tmp_path / "t.jsonl", [make_request([make_span(1, {"http.route": "/"}, took_s=9.0), *placed])])
+    if read not in (None, ANSWER):
+        with pytest.raises(DatasetError, match=read):
+            read_traces_of(path, "otel")
+    else:
+        sample = read_one(path, "otel")
+        assert (sample.question in (QUESTION, f"{TEXTS[0]} {QUESTION}"), sample.answer) == (True, read)
+
+
 @pytest.mark.parametrize("context", [TEXTS[0], ""])
 def test_a_builder_of_prompts_does_not_answer(tmp_path: Path, context: str) -> None:
     """OpenInference records the one of Haystack as a model: its prompt was judged as the bot's answer."""
