@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -44,13 +45,18 @@ from evalhouse.warehouse.store import Warehouse
 
 _WRITER = """
 import sys
+from contextlib import suppress
+from evalhouse.warehouse.errors import WarehouseUnreachable
 from evalhouse.warehouse.store import Warehouse
 from warehouse_processes import make_batch
 warehouse = Warehouse(sys.argv[1])
 for number in range(int(sys.argv[3])):
     # Every second batch is written by all of them, as after an unnoticed crash.
     name = f"shared-{number}" if number % 2 else f"{sys.argv[2]}-{number}"
-    warehouse.append_now(make_batch(name, n=5), patience_s=60)
+    while True:
+        with suppress(WarehouseUnreachable):
+            warehouse.append_now(make_batch(name, n=5), patience_s=60)
+            break
     print(name, flush=True)
 """
 
@@ -161,6 +167,23 @@ def test_a_writer_that_is_killed_leaves_whole_batches_and_no_lock(lake: Warehous
     n_rows = _count(lake, "select count(*) from statements")
     assert n_rows == 5 * _count(lake, "select count(*) from batches")
     assert n_rows >= 20
+
+
+@pytest.mark.slow
+def test_a_catalogue_that_restarts_again_and_again_ends_no_writer(
+    postgres: PostgresServer, warehouse: Warehouse
+) -> None:
+    """DuckDB aborted the process where a transaction was open, with nothing from evalhouse."""
+    writer = _start_writer(warehouse.location.url, "steady", 60)
+    assert writer.stdout is not None
+    chance = random.Random(7)
+    while writer.stdout.readline():
+        time.sleep(chance.random() * 0.2)
+        postgres.stop()
+        postgres.start()
+    writer.communicate()
+    assert writer.returncode == 0
+    assert _count(warehouse, "select count(*) from statements") == 5 * 60
 
 
 def test_one_process_at_a_time_on_a_run(warehouse: Warehouse) -> None:

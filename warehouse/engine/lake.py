@@ -12,6 +12,7 @@ The extensions come as wheels (`pip install evalhouse[lake]`) and are loaded by 
 """
 
 import contextlib
+import ctypes
 import importlib
 import os
 import re
@@ -43,8 +44,12 @@ _MOVED = "override_data_path true"
 _OTHER_PLACE = re.compile('does not match existing data path in the catalog "(.+?)/?"')
 _NO_LAKE = ("does not exist", "no such table", "unable to open database")
 _UNREACHABLE = ("unable to connect", "could not connect", "connection refused", "server closed", "timeout expired")
-# The messages when the server ends during a query; the second is DuckDB's message for no answer at all.
-_BROKEN_OFF = (*_UNREACHABLE, "unsuccessful query result", "terminating connection", "no connection to the server")
+# The messages when the server ends during a query. The last ones are about no answer at all, which DuckLake takes for
+# an empty one, and about what DuckDB can do no more after that.
+_BROKEN_OFF = (
+    *_UNREACHABLE, "terminating connection", "no connection to the server", "unsuccessful query result",
+    "index 0 within vector of size 0", 'failed to execute query "rollback"', "current transaction is aborted",
+)  # fmt: skip
 
 Check = Callable[[duckdb.DuckDBPyConnection, Location], None]
 """Raises WarehouseError for a lake that is not to be opened; called with each new connection to it."""
@@ -265,7 +270,16 @@ def borrow_connection(
     try:
         yield connection
     except BaseException:  # after any error a transaction may be open
-        connection.close()
+        # Closing would end it, and DuckDB's extension aborts the process where PostgreSQL does not answer that.
+        is_fatal = False
+        try:
+            connection.rollback()
+        except duckdb.Error as error:
+            is_fatal = isinstance(error, duckdb.FatalException)
+        if is_fatal:  # closing aborts in this case too, so it is never collected
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        else:
+            connection.close()
         raise
     if not read_only:  # a writer may have made such tables
         known = _probe(connection)

@@ -145,9 +145,11 @@ def _copy_tables(warehouse: Warehouse, path: Path) -> tuple[dict[str, int], dict
             raise explain_failure(location, error) from None
         finally:
             # An error or a signal may come within a transaction, which would keep the copy attached.
-            with suppress(duckdb.TransactionException):
+            # Where a lake's catalogue has gone, neither works: the connection is closed then.
+            with suppress(duckdb.Error):
                 connection.rollback()
-            connection.execute(f"detach database if exists {_COPY}")
+            with suppress(duckdb.Error):
+                connection.execute(f"detach database if exists {_COPY}")
 
 
 Sums = Mapping[str | None, tuple[int, int]]
