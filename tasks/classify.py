@@ -56,7 +56,7 @@ async def is_label_open(live_run: LiveRun, work: SampleWork) -> bool:
         return False
     answer = await work.wait_for_statements("answer")
     truth = await work.wait_for_statements("ground_truth")
-    reason = answer.reason or truth.reason
+    reason = truth.reason if truth.reason == "no_ground_truth" else answer.reason or truth.reason
     if reason is None and not answer.items and not truth.items:
         reason = "no_statements"
     if reason is None and answer.items and truth.items:

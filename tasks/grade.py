@@ -51,7 +51,8 @@ async def grade_by_rubric(live_run: LiveRun, work: SampleWork, prompt: Prompt) -
     """Rate one sample by one rubric, by rule where that needs no judge."""
     rubric, step, sample = prompt.rubric, f"grade_{prompt.name}", work.sample
     assert rubric is not None
-    missing = next((f"no_{need}" for need in rubric.needs if getattr(sample, need) is None), None)
+    needs = sorted(rubric.needs, key=lambda need: need != "ground_truth")  # without one it does not apply
+    missing = next((f"no_{need}" for need in needs if getattr(sample, need) is None), None)
     if missing is not None:
         work.note_outcome(step, missing)
         return

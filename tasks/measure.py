@@ -47,7 +47,7 @@ async def measure_overlaps(live_run: LiveRun, work: SampleWork) -> str | None:
     """Add the overlap of an answer with the accepted answer that is closest to it."""
     sample = work.sample
     if sample.answer is None or sample.ground_truth is None:
-        return "no_answer" if sample.answer is None else "no_ground_truth"
+        return "no_ground_truth" if sample.ground_truth is None else "no_answer"
     from evalhouse.tasks.measures.overlap import measure_overlap  # half a second
 
     accepted = sample.accepted_answers

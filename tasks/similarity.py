@@ -31,10 +31,10 @@ async def compare_meaning(live_run: LiveRun, work: SampleWork) -> None:
         return
     sample = work.sample
     reason, detail = None, None
-    if sample.answer is None:
-        reason = "no_answer"
-    elif sample.ground_truth is None:
+    if sample.ground_truth is None:
         reason = "no_ground_truth"
+    elif sample.answer is None:
+        reason = "no_answer"
     elif not sample.answer:  # silence means nothing, and most embedding models refuse it
         work.add_row("similarities", kind="answer_ground_truth", value=0.0)
     else:

@@ -8,7 +8,7 @@ import pytest
 from rows import Sample, Score, Together, add_samples, open_rows, read_metrics, score
 
 N_SAMPLES = 400
-PRECEDENCE = ["no_answer", "no_ground_truth", "no_contexts", "no_reference_ids", "target_failed", "judge_failed",
+PRECEDENCE = ["no_ground_truth", "no_answer", "no_contexts", "no_reference_ids", "target_failed", "judge_failed",
               "embedding_failed", "budget_exhausted", "cancelled", "no_statements"]  # fmt: skip
 
 

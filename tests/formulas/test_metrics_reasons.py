@@ -19,7 +19,7 @@ from rows import (
 
 METRICS = sorted(read_metrics())
 REASONS = (
-    "no_answer", "no_ground_truth", "no_contexts", "target_failed", "judge_failed", "embedding_failed",
+    "no_ground_truth", "no_answer", "no_contexts", "target_failed", "judge_failed", "embedding_failed",
     "budget_exhausted", "cancelled", "no_statements",
 )  # fmt: skip
 NEEDING = [(metric, step) for metric in METRICS for step in read_metrics()[metric].needs]

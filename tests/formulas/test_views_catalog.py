@@ -57,7 +57,7 @@ def test_reasons_are_those_of_the_contract() -> None:
         "ids_do_not_match", "language_not_supported", "nothing_to_heed", "too_many_citations", "measure_failed",
         "judge_not_suited",
     }  # fmt: skip
-    assert reasons[:3] == ["no_answer", "no_ground_truth", "no_contexts"]
+    assert reasons[:3] == ["no_ground_truth", "no_answer", "no_contexts"]
     assert reasons[13:] == [
         "nothing_to_heed", "too_many_citations", "measure_failed", "no_citations", "no_statements"
     ]  # fmt: skip

@@ -473,9 +473,9 @@ async def test_a_sample_takes_six_requests_and_brings_every_verdict_with_its_cal
         ({"answer": "...", "ground_truth": "!"}, dict.fromkeys(
             ["classify", "attribute_answer", "attribute_ground_truth", "rank"], "no_statements")),
         ({"answer": None, "ground_truth": None, "contexts": None}, {
-            "extract_answer": "no_answer", "extract_ground_truth": "no_ground_truth", "classify": "no_answer",
+            "extract_answer": "no_answer", "extract_ground_truth": "no_ground_truth", "classify": "no_ground_truth",
             "attribute_answer": "no_answer", "attribute_ground_truth": "no_ground_truth", "rank": "no_ground_truth",
-            "similarity": "no_answer"}),
+            "similarity": "no_ground_truth"}),
     ],
 )  # fmt: skip
 async def test_missing_texts_are_noted_once_for_each_step(

@@ -311,7 +311,7 @@ async def test_a_sample_has_all_of_them_on_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"answer": None}, "no_answer"),
     ({"ground_truth": None}, "no_ground_truth"),
-    ({"answer": None, "ground_truth": None}, "no_answer"),
+    ({"answer": None, "ground_truth": None}, "no_ground_truth"),
 ])  # fmt: skip
 async def test_one_text_alone_has_no_score(tmp_path: Path, changes: dict[str, str | None], reason: str) -> None:
     work = await measure(tmp_path, make_sample(**changes), "bleu")

@@ -110,6 +110,34 @@ def test_every_kind_of_limit_is_checked(store: Warehouse) -> None:
     assert find_run(store, "night").gate == "failed"
 
 
+@pytest.mark.parametrize(
+    ("reasons", "checks"),
+    [
+        ("if(n = 0, 'target_failed', 'no_citations')", {("min_coverage", "factual_f1"): "passed"}),
+        ("if(n < 30, 'target_failed', 'no_citations')", {
+            ("min_coverage", "factual_f1"): "passed", ("min_coverage", "faithfulness"): "failed",
+        }),
+        ("if(n = 0, 'target_failed', 'no_ground_truth')", {
+            ("min_coverage", "factual_f1"): "passed", ("min_coverage", "faithfulness"): "failed",
+        }),
+    ],
+    ids=["not known to apply", "most failed", "known to apply"],
+)  # fmt: skip
+def test_one_failure_does_not_make_a_metric_apply_that_had_nothing_to_judge(
+    store: Warehouse, reasons: str, checks: dict[tuple[str, str | None], str]
+) -> None:
+    """One bad answer of 300 failed the night by the coverage of a metric that applied to no sample."""
+    run = add_night(store, "night", 60, gate_limits={"min_coverage": 0.9})
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute(
+            f"update scores set value = null, unscored_reason = {reasons} "
+            "from (select sample_id, ordinal - 1 as n from run_samples) as numbers "
+            "where metric = 'faithfulness' and numbers.sample_id = scores.sample_id"
+        )
+        derive(connection, ["night"], ["scores"])
+    assert summarise(decide(store, run)) == checks
+
+
 WORSE = "0.5 + n % 3 * 0.01"
 GOOD = "0.9 + n % 3 * 0.01"
 DROP = {"max_drop": {"factual_f1": 0.02}}

@@ -477,8 +477,12 @@ def call_function(warehouse: Warehouse, run_id: str, metric: MetricFile) -> pl.D
                 **{name: getattr(sample, name) for name in COLUMNS if name != "conversation"},
                 **{name: of_samples.get(sample.sample_id, []) for name, of_samples in verdicts.items()},
             }
-            absent = next((COLUMNS[name] for name in metric.arguments if given[name] is None), None)
-            reason = "target_failed" if absent and sample.target_error else absent or missing.get(sample.sample_id)
+            absent = [COLUMNS[name] for name in metric.arguments if given[name] is None]
+            reason = absent[0] if absent else missing.get(sample.sample_id)
+            if "no_ground_truth" in absent:  # the metric does not apply to it
+                reason = "no_ground_truth"
+            elif absent and sample.target_error:
+                reason = "target_failed"
             if reason is not None:
                 rows.append((sample.sample_id, None, reason, None))
                 continue

@@ -1,10 +1,11 @@
 -- One row per reason a score can be missing for. Where several hold, the one with the lowest precedence is given: first
 -- what the sample lacks (no resume can fix it), then what went wrong (a resume can), last that there was nothing to judge.
+-- The ground truth comes first of all: without one a metric does not apply, and nothing has failed.
 create or replace view unscored_reasons as
 with reasons (reason, precedence, meaning) as (
     values
-        ('no_answer', 1, 'the sample has no answer'),
-        ('no_ground_truth', 2, 'the sample has no ground truth'),
+        ('no_ground_truth', 1, 'the sample has no ground truth'),
+        ('no_answer', 2, 'the sample has no answer'),
         ('no_contexts', 3, 'what was retrieved is not known (an empty list is known: nothing was), or, to compare with the reference ids, no context carries an id'),
         ('no_reference_ids', 4, 'the sample has no reference context ids, and no ground truth to judge its contexts by'),
         ('ids_do_not_match', 5, 'no reference id of the whole run matches a retrieved id: the two name different things, or in different ways'),
