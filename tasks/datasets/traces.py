@@ -281,13 +281,16 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
         row["conversation"] = list(question.turns)
     # What reached the model: the documents of retrievers, or what rerankers chose of them, each document once; without
     # either, what the outermost chain returned with its answer; else what tools returned.
-    with_documents = [item.span for item in tree if item.is_first_with("documents")]
+    before = _list_before_answer(tree, answer)
+    with_documents = [item.span for item in before if item.is_first_with("documents")]
     with_documents.sort(key=lambda span: span.started_at or 0.0)
     chosen = [span.documents or () for span in _leave_out_reranked(with_documents)]
     if not chosen:
         chosen = [span.passed_on for span in placed if span.passed_on is not None][:1]
     if not chosen:
-        tools_first = sorted(placed, key=lambda span: (span.kind != "tool", span.started_at or 0.0))
+        tools_first = sorted(
+            (item.span for item in before), key=lambda span: (span.kind != "tool", span.started_at or 0.0)
+        )
         chosen = [span.returned for span in tools_first if span.returned is not None]
     documents: list[Document] = list({(item.id, item.text): item for listed in chosen for item in listed}.values())
     if chosen and all(document.text is not None for document in documents):
@@ -298,6 +301,24 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     elif chosen and all(document.id for document in documents):  # the tracer stored no texts
         row["context_ids"] = [document.id for document in documents]
     return row
+
+
+def _list_before_answer(tree: Sequence[_Placed], answer: Span | None) -> Sequence[_Placed]:
+    """Return the spans that began before the answer was written: what is looked up for its links, or to check it, did
+    not reach the model. All spans count where no model's text is the answer, or a later one's was not recorded."""
+    text = "" if answer is None else answer.answer or ""
+    models = [item.span for item in tree if item.span.kind == "llm" and item.span.ended_at]
+    wrote = [
+        span
+        for span in models
+        if span is answer
+        or (len(span.answer or "") >= max(_MIN_SENT, len(text) / 2) and (span.answer or "") in text)
+        or (text and text in (span.answer or ""))
+    ]
+    at = max((span.ended_at or 0.0 for span in wrote), default=0.0)
+    if not wrote or any(span.answer is None and (span.started_at or 0.0) >= at for span in models):
+        return tree
+    return [item for item in tree if (item.span.started_at or 0.0) <= at]
 
 
 def _leave_out_reranked(lookups: Sequence[Span]) -> list[Span]:

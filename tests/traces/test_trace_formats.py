@@ -464,6 +464,7 @@ def test_what_follows_a_lookup_after_the_answer_is_not_taken_for_the_answer(
     check_pair(path, None)
 
 
+_CHECKED = _FOUND | {"input.value": ANSWER, "retrieval.documents.0.document.content": TEXTS[1]}
 _SILENT = {key: value for key, value in _PROMPTED.items() if "output" not in key}
 _CALLING = {**make_call(QUESTION, ""), "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "find"}
 
@@ -497,6 +498,27 @@ def test_a_call_without_a_text_may_be_the_one_that_answers(
     else:
         sample = read_one(path, "otel")
         assert (sample.question in (QUESTION, f"{TEXTS[0]} {QUESTION}"), sample.answer) == (True, read)
+
+
+@pytest.mark.parametrize(
+    ("after", "contexts"),
+    [
+        ([(_CHECKED, 5.0)], TEXTS[:1]),
+        ([(_CHECKED, 5.0), (_PROMPTED, 7.0)], TEXTS),
+        ([(_CHECKED, 5.0), (_SILENT, 7.0)], TEXTS),
+    ],
+    ids=["links", "asked again", "not recorded"],
+)  # fmt: skip
+def test_what_is_looked_up_after_the_answer_is_no_context(
+    tmp_path: Path, after: list[tuple[dict[str, Any], float]], contexts: list[str]
+) -> None:
+    """A lookup of the answer finds what supports it: an invented statement was faithful."""
+    spans = [(_CHAIN, 0.0), (_FOUND, 1.0), (_PROMPTED, 3.0), *after]
+    placed = [
+        make_span(number, item, parent=1 if number > 1 else None, at_s=at_s, took_s=1.0 if number > 1 else 9.0)
+        for number, (item, at_s) in enumerate(spans, start=1)
+    ]
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(placed)]), "otel").contexts == contexts
 
 
 @pytest.mark.parametrize("context", [TEXTS[0], ""])
