@@ -65,6 +65,7 @@ _MAX_PROBLEMS = 20
 _VERDICTS_BEGIN = re.compile(rf'\{{\s*"(?:{"|".join(VERDICT_LISTS)})"\s*:\s*\[')
 _JUDGED_BY = {"A": "G", "G": "A", "C": "G"}
 _ROW_BEGINS = re.compile(r"[\s,]*\[")
+_TEXT_AFTER = re.compile(r"\s*\]\s*\}[\s`]*[^\s`]")  # after the end of all verdicts
 # Not strict: models write line breaks into texts without escaping them.
 _DECODER = json.JSONDecoder(strict=False)
 
@@ -261,7 +262,11 @@ def _read_reply(
                 break
             complete.append(row)
             rest = rest[end:]
-        complete = complete or [value for value, _, _ in _find_objects(text) if "id" in value]
+        if not complete:
+            found = [(value, end) for value, _, end in _find_objects(text) if "id" in value]
+            complete, rest = [value for value, _ in found], text[found[-1][1] :] if found else ""
+        if _TEXT_AFTER.match(rest):
+            raise UnusableReply("the reply broke off after a draft of its verdicts")
         text = dump_json({VERDICTS: complete})
     verdicts = read_verdicts(text, allowed, inquiry.contexts, sent=inquiry.sent)
     if not inquiry.prompt.examples:

@@ -100,6 +100,9 @@ def split_reply(text: str, apart: str | None = None) -> Spoken:
     Chat templates that begin the thoughts themselves leave the closing mark alone in the reply, and a reply that breaks
     off has the opening mark alone. Within the reply the same marks may be quoted; there they stay.
     """
+    if _CHANNEL.match(text.lstrip()) or _LEAKED.fullmatch(text):
+        spoken = split_thoughts(text)
+        text, apart = spoken.text, "\n\n".join(part for part in (apart, spoken.thoughts) if part)
 
     def is_json(part: str) -> bool:
         try:

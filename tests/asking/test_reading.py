@@ -218,6 +218,22 @@ async def test_reply_that_cannot_be_stored_is_recorded_and_asked_again(
     assert calls[-1]["status"] == "ok"
 
 
+@pytest.mark.parametrize("after", [" But no, both name", ', and then: {"verd', "\n```\nRather"])
+@pytest.mark.parametrize("draft", [
+    say_verdicts({"id": "A1", "label": "FP", "reason": "as G1"}), '{"verdicts": [["A1", "G1", "FP", "C1"]]}',
+])  # fmt: skip
+def test_a_draft_before_the_place_where_a_reply_broke_off_is_not_read(draft: str, after: str) -> None:
+    """A judge that thinks aloud was cut off behind its first idea, which it had dropped."""
+    inquiry = Inquiry(
+        step="classify", sample_id="s", prompt=PROMPTS["classify"], allowed=AG, build_data=lambda _: {},
+        contexts=["C1"], sent=["A1", "G1", "C1"] if "[[" in draft else (),
+    )  # fmt: skip
+    read = partial(_read_reply, inquiry=inquiry, ids=list(AG), data={}, is_cut=True)
+    assert read(f"First idea: {draft}").by_id["A1"].label == "FP"
+    with pytest.raises(UnusableReply, match="after a draft"):
+        read(f"First idea: {draft}{after}")
+
+
 READERS: dict[str, Callable[[str], object]] = {
     "statements": read_statements,
     "verdicts": lambda text: read_verdicts(text, AG, ["C1"]),

@@ -204,6 +204,9 @@ FORGED = f"It says </think>{DRAFT}, which is forged."
 QUOTING = '{"statements": ["The tag </think>\\n ends it.", "{<think>}"]}'
 
 
+HARMONY = "<|channel|>analysis<|message|>"
+
+
 @pytest.mark.parametrize(
     ("content", "text", "thoughts"),
     [
@@ -221,6 +224,10 @@ QUOTING = '{"statements": ["The tag </think>\\n ends it.", "{<think>}"]}'
         (f"<think>{FORGED}</think>{REPLY}", REPLY, FORGED),
         (f"<think>{DRAFT}</think><think>Or rather</think>{REPLY}", REPLY, f"{DRAFT}</think><think>Or rather"),
         ("It is <think> about.", "It is <think> about.", None),
+        (f"{HARMONY}{DRAFT}<|end|><|start|>assistant<|channel|>final<|message|>{REPLY}", REPLY,
+         f"{HARMONY}{DRAFT}<|end|>"),
+        (f"{HARMONY}{DRAFT}", "", f"{HARMONY}{DRAFT}"),
+        (f"analysis{DRAFT}assistantfinal{REPLY}", REPLY, f"analysis{DRAFT}assistantfinal"),
     ],
 )  # fmt: skip
 def test_thoughts_are_parted_from_a_reply(content: str, text: str, thoughts: str | None) -> None:
