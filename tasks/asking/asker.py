@@ -335,7 +335,7 @@ class Asker:
                     self.limit.note_late(slot)
                 elif isinstance(caught, TimeoutError):
                     error = RunCancelled("the run was stopped before a reply came")
-                elif isinstance(caught, TransientJudgeError) and caught.rate_limited:
+                elif isinstance(caught, TransientJudgeError) and self._has_to_wait(caught):
                     self.limit.note_refused(slot, caught.retry_after_s)
                 if isinstance(error, FatalJudgeError):
                     self.stop(error)
@@ -484,8 +484,7 @@ class Asker:
                 # Sent again without the option, which the question cannot help; but not for ever.
                 self._n_dropped += 1
                 attempts.options_dropped += 1
-            case TransientJudgeError(rate_limited=True):
-                # The endpoint is alive: it is waited for, and this does not count as an attempt.
+            case TransientJudgeError() if self._has_to_wait(error):
                 attempts.refusals += 1
                 wait_s = max(error.retry_after_s or 0.0, draw_backoff(attempts.refusals))
             case TransientJudgeError():
@@ -497,7 +496,8 @@ class Asker:
                     wait_s = max(named_s, draw_backoff(attempts.transport_failures))
         if wait_s is None:
             return
-        why = f"{self.judge.name} asks to wait ({attempts.last_problem})"
+        state = "cannot be reached" if isinstance(error, TransientJudgeError) and error.unreachable else "asks to wait"
+        why = f"{self.judge.name} {state} ({attempts.last_problem})"
         self.limit.note_wait(wait_s, why)
         attempts.waited_s += wait_s
         if attempts.waited_s > self.limit.max_wait_s:
@@ -505,6 +505,11 @@ class Asker:
             raise JudgeFailed(f"{why}: {waited} in all, and {name_setting('max_wait_s')} is {allowed}")
         # With jitter, so that many questions that were refused together do not return as one.
         await self.stop_sign.sleep(wait_s * random.uniform(1.0, 1.1))
+
+    def _has_to_wait(self, error: TransientJudgeError) -> bool:
+        """Return whether the endpoint is waited for, which does not count as an attempt: it asks for that, or it has
+        answered this run before and no connection is made now, as while it is restarted."""
+        return error.rate_limited or (error.unreachable and self._was_answered)
 
     def _prepare_again(self, question: Question, attempts: _Attempts) -> ModelRequest:
         """Return the request to send now, without options that the endpoint has refused meanwhile.

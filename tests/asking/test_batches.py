@@ -184,7 +184,8 @@ def lose_memory(live_run: LiveRun) -> None:
     record.close = lambda: None  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3])
 async def test_nothing_is_paid_twice_over_random_kills(endpoint: Endpoint, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     n_kills = 0

@@ -574,12 +574,24 @@ async def test_an_endpoint_that_was_never_reached_stops_the_run_with_one_message
 
 
 @pytest.mark.usefixtures("quick_backoff")
-async def test_an_endpoint_that_goes_away_later_fails_questions_and_not_the_run(tmp_path: Path) -> None:
-    judge = ScriptedJudge(say_in_turn(GOOD, TransientJudgeError("connection refused", unreachable=True)))
+@pytest.mark.parametrize("n_refused", [7, 10_000])
+async def test_an_endpoint_that_goes_away_later_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_refused: int
+) -> None:
+    """A server that was restarted within a night cost the night: each question has a few attempts within seconds."""
+    monkeypatch.setattr("evalhouse.tasks.asking.limits._PAUSE_S", 0.001)
+    refused = [TransientJudgeError("connection refused", unreachable=True)] * n_refused
+    judge = ScriptedJudge(say_in_turn(GOOD, *refused, GOOD))
     async with lay_out_run(tmp_path, make_settings(attempts=2), judge=judge) as live_run:
         await live_run.asker.ask(make_question(1), read_statements)
-        with pytest.raises(JudgeFailed, match="connection refused"):
-            await live_run.asker.ask(make_question(2), read_statements)
+        if n_refused < 10:
+            assert (await live_run.asker.ask(make_question(2), read_statements)).value == ["It is red."]
+        else:
+            live_run.asker.limit.max_wait_s = 0.05
+            for number in (2, 3):
+                with pytest.raises(JudgeFailed, match=r"cannot be reached \(connection refused\).*--max-wait"):
+                    await live_run.asker.ask(make_question(number), read_statements)
+            assert len(judge.asked) < 1000
         live_run.asker.raise_if_stopped()
 
 
