@@ -71,6 +71,7 @@ def test_a_wrong_key_and_an_unknown_model_stop_a_run_with_one_message(place: Pla
     assert WRONG_KEY.encode() not in read_everything(place.folder)
 
 
+@pytest.mark.slow
 def test_ctrl_c_then_kill_then_resume_pays_nothing_twice(place: Place, endpoint: Endpoint) -> None:
     endpoint.configure(latency=0.25)
     run = ("run", "berths.jsonl", "--judge", "openai:judge", "--concurrency", str(CONCURRENCY))

@@ -271,6 +271,7 @@ def test_a_database_of_a_newer_prefect_is_refused_with_advice(clean_environ: Pat
     server.log_path.unlink()
 
 
+@pytest.mark.slow
 def test_server_starts_without_shortcuts_when_they_do_not_fit(
     clean_environ: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,8 +345,8 @@ def test_a_server_that_a_file_in_the_working_folder_names_is_not_used(
 
 @pytest.mark.parametrize(("file", "text"), [
     (".env", "PREFECT_LOGGING_SETTINGS_PATH=logging.yml\n"),
-    ("prefect.toml", '[logging]\nconfig_path = "logging.yml"\n'),
-    ("pyproject.toml", '[tool.prefect.logging]\nconfig_path = "logging.yml"\n'),
+    pytest.param("prefect.toml", '[logging]\nconfig_path = "logging.yml"\n', marks=pytest.mark.slow),
+    pytest.param("pyproject.toml", '[tool.prefect.logging]\nconfig_path = "logging.yml"\n', marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_file_beside_a_dataset_runs_no_code(clean_environ: Path, file: str, text: str) -> None:
     """Prefect's logging may call any function, and a dataset may come in a folder with settings of Prefect."""

@@ -161,6 +161,7 @@ def test_the_report_is_written_and_linked_from_the_notebooks_folder(
     assert elsewhere._repr_html_().startswith(f'<a href="{str(tmp_path).removeprefix("/")}/b.html"')
 
 
+@pytest.mark.slow
 def test_any_frame_that_speaks_arrow_is_taken_also_within_a_running_event_loop(tmp_path: Path) -> None:
     table = pl.DataFrame([MILL]).to_arrow()
 

@@ -49,11 +49,9 @@ def wait_for_timeout(place: Place, run_id: str, *, of_task: bool) -> None:
 
 @pytest.mark.parametrize(
     ("option", "name"),
-    [
-        pytest.param("--run-timeout", "run_timeout_s", marks=pytest.mark.slow),
-        ("--task-timeout", "task_timeout_s"),
-    ],
+    [("--run-timeout", "run_timeout_s"), ("--task-timeout", "task_timeout_s")],
 )
+@pytest.mark.slow
 def test_run_over_its_time_limit_is_ended_by_prefect_and_can_be_resumed(place: Place, option: str, name: str) -> None:
     with running_endpoint(latency=60.0) as endpoint:
         own = place.with_variables(OPENAI_API_KEY="sk-any", OPENAI_BASE_URL=endpoint.base_url)

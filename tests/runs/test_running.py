@@ -71,6 +71,7 @@ UNUSED = {
 MOST_OPENED = 12
 
 
+@pytest.mark.slow
 def test_a_polars_frame_is_a_dataset_and_the_file_is_free_afterwards(place: Place) -> None:
     own = replace(place, own_server=True)
     process = subprocess.run(

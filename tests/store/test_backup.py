@@ -54,6 +54,7 @@ def house(tmp_path: Path, prefect_home: Path) -> House:
     return copy_house(tmp_path / "house", prefect_home)
 
 
+@pytest.mark.slow
 def test_a_backup_beside_a_writer_is_one_moment_and_the_writer_loses_nothing(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path / "live")
     with subprocess.Popen(

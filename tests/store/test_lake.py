@@ -339,6 +339,7 @@ def test_unsigned_extensions_are_loaded_for_no_query_of_others_and_changed_ones_
         reader.execute("select 1")
 
 
+@pytest.mark.slow
 def test_threads_that_read_leave_a_few_connections(warehouse: Warehouse) -> None:
     warehouse.append(make_batch("one", n=5))
     with ThreadPoolExecutor(8) as pool:

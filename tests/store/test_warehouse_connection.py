@@ -253,6 +253,7 @@ def test_a_connection_of_the_same_process_counts_as_a_holder(tmp_path: Path) -> 
         warehouse.append_now(make_batch("b"), patience_s=0.2)
 
 
+@pytest.mark.slow
 def test_threads_that_read_and_write_take_turns(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     # One of them comes by another name of the same file.

@@ -330,8 +330,8 @@ def test_samples_of_half_a_megabyte_take_bounded_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("n_letters", "n_groups"),
     [
-        pytest.param([900, 900], [3, 6], id="long-texts-stay-as-they-are-committed"),
-        pytest.param([1, 1], [1, 1], id="short-ones-are-merged"),
+        pytest.param([900, 900], [3, 6], id="long-texts-stay-as-they-are-committed", marks=pytest.mark.slow),
+        pytest.param([1, 1], [1, 1], id="short-ones-are-merged", marks=pytest.mark.slow),
         pytest.param([900, 1], [3, 4], id="short-ones-do-not-merge-the-long-ones-before"),
     ],
 )

@@ -190,6 +190,7 @@ def test_a_metric_is_tried_without_any_data() -> None:
         assert "\n" not in str(raised.value), columns
 
 
+@pytest.mark.slow
 def test_a_metric_that_never_ends_is_stopped_when_it_is_tried_and_when_it_scores(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def test_check_says_so_and_fails(filled: Warehouse, ask: Ask) -> None:
     assert {row["what"] for row in document["findings"] if row["verdict"] == "wrong"} >= {"scores that are there twice"}
 
 
+@pytest.mark.slow
 def test_reply_that_cannot_be_stored_stops_no_command(filled: Warehouse, house: House, ask: Ask) -> None:
     warehouse, url = filled, filled.location.url
     run = ("run", str(house.place.folder / "harbour.jsonl"), "--warehouse", url, "--judge", "lexical", "--json")
@@ -172,6 +173,7 @@ def test_interrupted_move_resumes(filled: Warehouse, tmp_path: Path) -> None:
     _assert_same_rows(filled.location.path, other.location.path, [*counts, *_DERIVED])
 
 
+@pytest.mark.slow
 def test_a_users_own_tables_are_in_a_backup_and_named_where_a_move_leaves_them(
     filled: Warehouse, tmp_path: Path, ask: Ask
 ) -> None:
@@ -226,7 +228,7 @@ def test_the_table_of_every_step_is_looked_at(filled: Warehouse) -> None:
 
 
 @pytest.mark.parametrize("limit", ["engine.connection", "upkeep.copies"], ids=["long", "short"])
-@pytest.mark.parametrize("table", ["samples", "llm_calls"])
+@pytest.mark.parametrize("table", ["samples", pytest.param("llm_calls", marks=pytest.mark.slow)])
 def test_a_move_that_was_cut_within_the_rows_of_a_table_resumes(
     filled: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, limit: str
 ) -> None:

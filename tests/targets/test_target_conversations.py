@@ -323,6 +323,7 @@ def test_a_bot_over_http_is_asked_with_the_datasets_history(tmp_path: Path, pref
         assert f"{N_TALKS * N_TURNS} samples from the turns of {N_TALKS} conversations in 'messages'" in last.stderr
 
 
+@pytest.mark.slow
 def test_a_bot_over_http_makes_its_own_history_and_its_answers_are_judged_again(
     tmp_path: Path, prefect_home: Path
 ) -> None:

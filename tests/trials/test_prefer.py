@@ -362,8 +362,9 @@ def test_the_judge_is_shown_the_contexts_of_both_sides_once(house: House) -> Non
 
 @pytest.mark.parametrize(("lowest", "options", "status", "expected"), [
     ("0.5", (), 1, "gate failed: preference: mean at least 0.500; found 0.167 ("),
-    ("0.05", (), 0, "gate passed: preference: mean at least 0.050; found 0.167 ("),
-    ("0.15", (), 0, "gate passed: preference: mean at least 0.150; undecided, found 0.167 ("),
+    pytest.param("0.05", (), 0, "gate passed: preference: mean at least 0.050; found 0.167 (", marks=pytest.mark.slow),
+    pytest.param("0.15", (), 0, "gate passed: preference: mean at least 0.150; undecided, found 0.167 (",
+                 marks=pytest.mark.slow),
     ("0.15", ("--undecided", "fail"), 1, "gate failed: preference: mean at least 0.150; undecided, found 0.167 ("),
 ])  # fmt: skip
 def test_win_rate_is_compared_with_its_minimum(

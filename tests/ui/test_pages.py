@@ -115,7 +115,8 @@ async def test_two_pages_are_made_at_a_time_and_the_others_wait() -> None:
     assert most == 3
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (1, 2))])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 1, 2])
 def test_pages_can_be_used_by_all(page: Page, house: House, first: int) -> None:
     """Every third page, in turns on a dark phone; that it fits into the other window is checked as well."""
     for place, form in enumerate(PAGES[first::3]):
