@@ -12,6 +12,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+import re
 import resource
 import secrets
 import socket
@@ -37,6 +38,7 @@ _BACKLOG: Final = 128
 _MAX_HEADERS: Final = 2**16
 _REPEAT_S: Final = 60.0
 _MIN_TOKEN: Final = 16
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def find_max_connections() -> int:
@@ -200,9 +202,10 @@ def write_address(host: str, listening: socket.socket) -> str:
 def find_token(variable: str) -> str:
     """Return the token that the user has set, or a new one; raises SettingsError for one that is easy to guess."""
     given = os.environ.get(variable)
-    if given is not None and (len(given) < _MIN_TOKEN or not given.isascii() or not given.isalnum()):
+    if given is not None and (len(given) < _MIN_TOKEN or not _TOKEN.fullmatch(given)):
+        has = f"{len(given)} characters" if len(given) < _MIN_TOKEN else "other characters"
         raise SettingsError(
-            f"{variable} has {len(given)} characters; a token has at least {_MIN_TOKEN} letters and digits: "
+            f"{variable} has {has}; a token has at least {_MIN_TOKEN} letters, digits, hyphens and underscores: "
             "set another, or none, and one is made"
         )
     return given or secrets.token_hex(16)

@@ -27,6 +27,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from warehouse_runs import lay_warehouse
 
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server import connections
 from evalhouse.flows.server.local import Guard
 
@@ -247,3 +248,22 @@ async def test_websockets_without_a_key_leave_room_for_others() -> None:
     assert not of_keyed.done()
     keyed.put_nowait({"type": "websocket.disconnect"})
     await of_keyed
+
+
+@pytest.mark.parametrize(
+    ("token", "problem"),
+    [
+        ("9f1c7b52-5f0a-4d4e-8b8c-6a3f0a6d1c11", None),
+        ("abcdefgh_ABCDEFGH", None),
+        ("short-one", "has 9 characters; a token has at least 16 letters, digits, hyphens and underscores"),
+        ("a token with blanks", "has other characters"),
+        ("ab" * 10 + "é", "has other characters"),
+    ],
+)
+def test_a_token_of_ones_own_may_be_a_uuid(monkeypatch: pytest.MonkeyPatch, token: str, problem: str | None) -> None:
+    monkeypatch.setenv("EVALHOUSE_UI_TOKEN", token)
+    if problem is None:
+        assert connections.find_token("EVALHOUSE_UI_TOKEN") == token
+    else:
+        with pytest.raises(SettingsError, match=problem):
+            connections.find_token("EVALHOUSE_UI_TOKEN")
