@@ -319,7 +319,8 @@ def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...
 # --- events about spans
 
 _FROM_EVENTS: Final = (
-    "question", "turns", "answer", "returned", "tool_calls", "prompt_tokens", "completion_tokens", "model", "session",
+    "question", "turns", "beside", "answer", "returned", "tool_calls", "prompt_tokens", "completion_tokens", "model",
+    "session",
 )  # fmt: skip
 
 

@@ -36,7 +36,8 @@ class Document:
 class Span:
     """One step. Times are seconds of the epoch; `ended_at` is None while it runs. `error` is why it failed.
 
-    `turns` are the messages before the question, where the span has them: objects with role and text. `documents` is
+    `turns` are the messages before the question, where the span has them: objects with role and text. `beside` are the
+    texts of the system and of tools that a model was sent with it. `documents` is
     None for what retrieves nothing, and empty for a retriever that found nothing. `given` are the ones that a reranker
     chose from, where they were recorded. `passed_on` are the ones that a chain returned with its answer, `returned` the
     ones that a tool found. `is_printed`: an object is recorded as the answer. `project` is the id of LangSmith's.
@@ -52,6 +53,7 @@ class Span:
     error: str | None = None
     question: str | None = None
     turns: tuple[Tree, ...] = ()
+    beside: str = ""
     answer: str | None = None
     documents: tuple[Document, ...] | None = None
     given: tuple[Document, ...] = ()
@@ -239,6 +241,7 @@ def read_exchange(
     return {
         "question": question,
         "turns": find_history(given) or (_list_turns(turn) if turn is not None else ()),
+        "beside": "\n".join(message.text for message in asked if message.role in ("system", "tool")),
         "answer": answer,
         "is_printed": answer is None and isinstance(made, str) and bool(_STREAM.search(made) or _is_printed(made)),
         "tool_calls": tuple(call for item in calls if (call := name_call(item)) is not None),

@@ -282,8 +282,8 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     # What reached the model: the documents of retrievers, or what rerankers chose of them, each document once; without
     # either, what the outermost chain returned with its answer; else what tools returned.
     before = _list_before_answer(tree, answer)
-    with_documents = [item.span for item in before if item.is_first_with("documents")]
-    with_documents.sort(key=lambda span: span.started_at or 0.0)
+    with_documents = [item for item in before if item.is_first_with("documents")]
+    with_documents.sort(key=lambda item: item.span.started_at or 0.0)
     chosen = [span.documents or () for span in _leave_out_reranked(with_documents)]
     if not chosen:
         chosen = [span.passed_on for span in placed if span.passed_on is not None][:1]
@@ -312,37 +312,47 @@ def _list_before_answer(tree: Sequence[_Placed], answer: Span | None) -> Sequenc
         span
         for span in models
         if span is answer
-        or (len(span.answer or "") >= max(_MIN_SENT, len(text) / 2) and (span.answer or "") in text)
         or (text and text in (span.answer or ""))
+        or (len(span.answer or "") >= _MIN_SENT and (span.answer or "") in text)
     ]
+    if sum(len(span.answer or "") for span in wrote) < len(text) / 2:
+        return tree  # a part alone is found, such as a word before a lookup
     at = max((span.ended_at or 0.0 for span in wrote), default=0.0)
     if not wrote or any(span.answer is None and (span.started_at or 0.0) >= at for span in models):
         return tree
     return [item for item in tree if (item.span.started_at or 0.0) <= at]
 
 
-def _leave_out_reranked(lookups: Sequence[Span]) -> list[Span]:
-    """Return retrievers and rerankers, in order of time, without those whose documents a later reranker was given.
+def _leave_out_reranked(lookups: Sequence[_Placed]) -> list[Span]:
+    """Return retrievers and rerankers, in order of time, without those whose documents a reranker was given.
 
-    It was given the last lists in which its documents are, and all that retrievers found of nothing else. Where its
-    input was not recorded, it was also given all that was found since the reranker before it.
+    It was given what was looked up within it; else, of the lookups within the innermost span around it that has any
+    before it, the retrievers with one of its documents, or the reranker that has all of them. Where its input was not
+    recorded, these are the retrievers since the reranker before it.
     """
-    names = {span.span_id: {item.text or item.id for item in span.documents or ()} for span in lookups}
-    kept = list[Span]()
-    for span in lookups:
-        if span.kind == "reranker":
-            given = {item.text or item.id for item in span.given}
-            is_known = any(given & names[one.span_id] for one in kept)
-            missing = given = given if is_known else names[span.span_id]
-            since = max((place for place, one in enumerate(kept, start=1) if one.kind == "reranker"), default=0)
-            for place, one in reversed(list(enumerate(kept))):
-                own = names[one.span_id]
-                is_all = one.kind == "retriever" and (own <= given or (not is_known and place >= since))
-                if is_all or missing & own:
-                    missing = missing - own
-                    del kept[place]
-        kept.append(span)
-    return kept
+    names = {item.span.span_id: {doc.text or doc.id for doc in item.span.documents or ()} for item in lookups}
+    kept = list[_Placed]()
+    for item in lookups:
+        if any(outer.kind == "reranker" and outer.documents is not None for outer in item.around):
+            continue
+        if item.span.kind == "reranker":
+            pools = ([one for one in kept if _is_within(one, outer)] for outer in item.around)
+            pool = next(filter(None, pools), kept)
+            given = {doc.text or doc.id for doc in item.span.given}
+            is_known = any(given & names[one.span.span_id] for one in pool)
+            given = given if is_known else names[item.span.span_id]
+            since = max((place for place, one in enumerate(pool, 1) if one.span.kind == "reranker"), default=0)
+            retrievers = [
+                one
+                for place, one in enumerate(pool)
+                if one.span.kind == "retriever"
+                and (given & names[one.span.span_id] or (not is_known and place >= since))
+            ]
+            rerankers = [one for one in pool if one.span.kind == "reranker" and given <= names[one.span.span_id]]
+            replaced = [one.span.span_id for one in retrievers or rerankers]
+            kept = [one for one in kept if one.span.span_id not in replaced]
+        kept.append(item)
+    return [item.span for item in kept]
 
 
 def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None] | None:
@@ -373,15 +383,15 @@ def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None]
             asked = _pick_question(asked, step.span, steps, tree)
     if step.span.is_printed:
         # A stream is recorded as an object: its text is that of the last model. Steps in between cut texts.
-        models = [item for item in answering if item.span.kind == "llm" and _is_within(item, step)]
+        models = [item for item in answering if item.span.kind == "llm" and _is_within(item, step.span)]
         models.sort(key=lambda item: (item.span.ended_at or 0.0, not item.is_silent), reverse=True)
         last = next((item for item in models if not item.span.tool_calls or not item.is_silent), None)
         return asked, None if last is None else last.span
     return asked, step.span
 
 
-def _is_within(item: _Placed, outer: _Placed) -> bool:
-    return item is outer or any(span.span_id == outer.span.span_id for span in item.around)
+def _is_within(item: _Placed, outer: Span) -> bool:
+    return item.span is outer or any(span.span_id == outer.span_id for span in item.around)
 
 
 def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Sequence[_Placed]) -> _Placed | None:
@@ -416,13 +426,13 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
         later = [call.span for call in calls if (call.span.started_at or 0.0) >= ended and call is not step]
         text = step.span.answer or ""
         is_sent = any(_holds(call, text) for call in later)
-        if step.span.kind != "llm" and later and not any(_is_within(call, step) for call in calls):
+        if step.span.kind != "llm" and later and not any(_is_within(call, step.span) for call in calls):
             # A step without a model, before one: documents, or a prompt of them or of the question, do not answer.
             question = step.span.question
             has_question = bool(question and question in text)
             if not is_sent or has_question or text in queries or any(document in text for document in documents):
                 continue
-        beside = [at for at, item in looked_at if not _is_within(item, step)]
+        beside = [at for at, item in looked_at if not _is_within(item, step.span)]
         if not beside or ended >= max(beside):
             others.append(step)
         elif not step.span.tool_calls:
@@ -450,7 +460,7 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
 def _is_made_up_for(silent: _Placed, steps: Sequence[_Placed], documents: Sequence[str]) -> bool:
     """Return True for a call without a text that a step beside it recorded, or a later one continued or repeated.
 
-    A title may be asked for with the same question; so only the documents show that a later call answers.
+    A title may be asked for with the same question, but by other instructions.
     """
     if not silent.is_silent:
         return False
@@ -458,15 +468,21 @@ def _is_made_up_for(silent: _Placed, steps: Sequence[_Placed], documents: Sequen
     for step in (step.span for step in steps if not step.is_silent):
         if silent.span.question is None and (step.started_at or 0.0) <= ended and (step.ended_at or 0.0) >= began:
             return True  # two tracers recorded one call, one of them without texts
-        is_next = bool(silent.span.tool_calls) and step.question == silent.span.question
-        if (step.started_at or 0.0) >= began and (is_next or any(_holds(step, document) for document in documents)):
+        is_same = [step.question, step.turns, step.beside] == [
+            silent.span.question,
+            silent.span.turns,
+            silent.span.beside,
+        ]
+        is_next = bool(silent.span.tool_calls) and step.question in (silent.span.question, None)
+        has_documents = any(_holds(step, document) for document in documents)
+        if (step.started_at or 0.0) >= began and (is_same or is_next or has_documents):
             return True
     return False
 
 
 def _holds(call: Span, text: str | None, *, only_turns: bool = False) -> bool:
     """Return True if a text is in the messages that a model was sent before its reply, or before the last question."""
-    sent = [str(turn["text"]) for turn in call.turns] + ([] if only_turns else [call.question or ""])
+    sent = [str(turn["text"]) for turn in call.turns] + ([] if only_turns else [call.question or "", call.beside])
     return any((text or "") in one for one in sent)
 
 

@@ -194,7 +194,7 @@ def read_langsmith(row: Tree, blame: Blame) -> Iterator[Span]:
     if run_id is None or trace_id is None:
         blame("no id and trace_id, which every run has")
         return
-    kind = _RUNS.get(str(row.get("run_type") or ""), "other")
+    kind = refine_kind(_RUNS.get(str(row.get("run_type") or ""), "other"), str(row.get("name") or ""))
     given, made = read_tree(row.get("inputs")), read_tree(row.get("outputs"))
     name, error = str(row.get("name") or ""), read_name(row.get("error"))
     # The run's column `session_id` is the project; a conversation is named in its metadata.
@@ -211,7 +211,7 @@ def read_langsmith(row: Tree, blame: Blame) -> Iterator[Span]:
         ended_at=None if row.get("status") == "pending" else read_time(row.get("end_time")),
         error=error or (_NO_REASON if row.get("status") == "error" else None),
         **read_exchange(kind, name, given.get("input", given) if kind == "tool" else given, made),
-        documents=read_documents(made) if kind == "retriever" else None,
+        documents=read_documents(made) if kind in ("retriever", "reranker") else None,
         prompt_tokens=read_count(row.get("prompt_tokens") or usage.get("input_tokens")) if is_llm else None,
         completion_tokens=read_count(row.get("completion_tokens") or usage.get("output_tokens")) if is_llm else None,
         model=read_name(metadata.get("ls_model_name")) if is_llm else None,

@@ -260,7 +260,7 @@ async def test_websockets_without_a_key_leave_room_for_others() -> None:
         ("ab" * 10 + "é", "has other characters"),
     ],
 )
-def test_a_token_of_ones_own_may_be_a_uuid(monkeypatch: pytest.MonkeyPatch, token: str, problem: str | None) -> None:
+def test_a_token_may_be_a_uuid(monkeypatch: pytest.MonkeyPatch, token: str, problem: str | None) -> None:
     monkeypatch.setenv("EVALHOUSE_UI_TOKEN", token)
     if problem is None:
         assert connections.find_token("EVALHOUSE_UI_TOKEN") == token

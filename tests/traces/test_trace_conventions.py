@@ -262,19 +262,26 @@ _SOURCES = {"R1": "abx", "R2": "cdx", "R3": "abcd", "F1": "yz"}
         ("R3 K:abcd>abc K:abc>c", "c"),
         ("R3 K:>abc K:>c", "c"),
         ("R1 R2 K:abx>a K:cdx>c", "ac"),
+        ("R1 R2 K:abx>ax K:cdx>cx", "axc"),
+        ("R1 R2 K:ac>a", "a"),
+        ("p/R1 q/R2 p/K:>ax q/K:>cx", "axc"),
+        ("p/R1 q/R2 K:>c", "c"),
         ("R1 K:other>a", "a"),
         ("R1 K:abx>", ""),
         ("R1 R2", "abxcd"),
     ],
     ids=["agent", "agent, inputs not recorded", "two sources", "hybrid", "hybrid, not recorded", "coarse and fine",
-         "coarse and fine, not recorded", "beside each other", "rewritten texts", "none is good", "none"],
+         "coarse and fine, not recorded", "beside each other", "with a common document", "cut before",
+         "parallel searches", "of all searches", "rewritten texts", "none is good", "none"],
 )  # fmt: skip
 def test_a_reranker_takes_the_place_of_what_it_was_given(steps: str, contexts: str) -> None:
     """An agent that searched twice was judged by what its last search had found."""
     beside: dict[str, Any] = {"trace_id": "t", "ended_at": 99.0}
     spans = [Span(span_id="1", kind="chain", question=QUESTION, answer=ANSWER, started_at=1.0, **beside)]
-    for number, step in enumerate(steps.split(), start=2):
-        common = {**beside, "span_id": str(number), "parent_id": "1", "started_at": float(number)}
+    spans += [Span(span_id=tool, parent_id="1", kind="tool", started_at=1.0, **beside) for tool in "pq"]
+    for number, named in enumerate(steps.split(), start=2):
+        tool, _, step = named.rpartition("/")
+        common = {**beside, "span_id": str(number), "parent_id": tool or "1", "started_at": float(number)}
         if step.startswith("K:"):
             given, _, kept = step[2:].partition(">")
             documents = {"documents": tuple(map(_document, kept)), "given": tuple(map(_document, given))}
@@ -288,6 +295,18 @@ def test_a_reranker_takes_the_place_of_what_it_was_given(steps: str, contexts: s
 
 def _document(text: str) -> Document:
     return Document(text=text)
+
+
+def test_a_reranker_around_its_retriever_takes_the_place_of_it() -> None:
+    beside: dict[str, Any] = {"trace_id": "t", "ended_at": 9.0}
+    outer = Span(span_id="1", kind="chain", question=QUESTION, answer=ANSWER, started_at=1.0, **beside)
+    reranker = Span(span_id="2", parent_id="1", kind="reranker", started_at=2.0, documents=(_document("a"),), **beside)
+    retriever = Span(
+        span_id="3", parent_id="2", kind="retriever", started_at=3.0, documents=tuple(map(_document, "ab")), **beside
+    )
+    row = make_row([outer, reranker, retriever])
+    assert isinstance(row, dict)
+    assert [context["text"] for context in row["contexts"]] == ["a"]
 
 
 def test_the_documents_that_a_reranker_was_given_are_read() -> None:

@@ -466,6 +466,9 @@ def test_what_follows_a_lookup_after_the_answer_is_not_taken_for_the_answer(
 
 _CHECKED = _FOUND | {"input.value": ANSWER, "retrieval.documents.0.document.content": TEXTS[1]}
 _SILENT = {key: value for key, value in _PROMPTED.items() if "output" not in key}
+_DEAD = {key: value for key, value in make_call(QUESTION, ANSWER).items() if "output" not in key}
+_REPLIED = {key: value for key, value in _PROMPTED.items() if "output" in key}
+_RULES = {"llm.input_messages.1.message.role": "system", "llm.input_messages.1.message.content": f"Use: {TEXTS[0]}"}
 _CALLING = {**make_call(QUESTION, ""), "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "find"}
 
 
@@ -478,10 +481,15 @@ _CALLING = {**make_call(QUESTION, ""), "llm.output_messages.0.message.tool_calls
         ([(_REWRITING, 0.1), (_FOUND | {"input.value": "ferry times"}, 2.0)], None, "1 several questions"),
         ([(_FOUND, 1.0), (_SILENT, 3.0), (_PROMPTED, 5.0)], "boom", ANSWER),
         ([(_CALLING, 1.0), (make_call(QUESTION, ANSWER), 3.0)], None, ANSWER),
+        ([(_FOUND, 1.0), (_SILENT | _RULES, 3.0), (_PROMPTED | _RULES, 5.0)], "boom", ANSWER),
+        ([(_FOUND, 1.0), (_DEAD | _RULES, 3.0), (_DEAD | _RULES | _REPLIED, 5.0)], None, ANSWER),
+        ([(_FOUND, 1.0), (_DEAD | _RULES, 3.0), (_DEAD | _REPLIED, 5.0)], None, "1 several questions"),
+        ([({_LLM: "TOOL"}, 1.0), (_DEAD, 3.0), (_DEAD | _REPLIED, 5.0)], "boom", ANSWER),
         ([(_FOUND, 1.0), ({_LLM: "LLM"}, 3.0), (_PROMPTED, 3.2)], None, ANSWER),
         ([(_FOUND | {"input.value": "ferry times"}, 1.0), (make_call(QUESTION, ANSWER), 1.9)], None, ANSWER),
     ],
-    ids=["failed", "not recorded", "title", "nothing found", "tried again", "called a tool", "two tracers", "clocks"],
+    ids=["failed", "not recorded", "title", "nothing found", "tried again", "called a tool", "instructions",
+         "same call", "other instructions", "no documents", "two tracers", "clocks"],
 )  # fmt: skip
 def test_a_call_without_a_text_may_be_the_one_that_answers(
     tmp_path: Path, spans: list[tuple[dict[str, Any], float]], error: str | None, read: str | None
@@ -506,8 +514,9 @@ def test_a_call_without_a_text_may_be_the_one_that_answers(
         ([(_CHECKED, 5.0)], TEXTS[:1]),
         ([(_CHECKED, 5.0), (_PROMPTED, 7.0)], TEXTS),
         ([(_CHECKED, 5.0), (_SILENT, 7.0)], TEXTS),
+        ([(_CHECKED, 5.0), (make_call(QUESTION, ANSWER[-20:]), 7.0)], TEXTS),
     ],
-    ids=["links", "asked again", "not recorded"],
+    ids=["links", "asked again", "not recorded", "answered in parts"],
 )  # fmt: skip
 def test_what_is_looked_up_after_the_answer_is_no_context(
     tmp_path: Path, after: list[tuple[dict[str, Any], float]], contexts: list[str]
