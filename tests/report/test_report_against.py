@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
 
 import duckdb
+import polars as pl
 import pytest
 from cli_house import House
 from cli_process import Ask, Place, call_here
@@ -21,7 +23,9 @@ from evalhouse.flows.report.page import build_page
 from evalhouse.tasks.comparing.changes import Part
 from evalhouse.warehouse.engine import connection
 from evalhouse.warehouse.engine.connection import one_reader
-from evalhouse.warehouse.rows.pages import SampleSlice, reading_slices
+from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows import pages
+from evalhouse.warehouse.rows.pages import Row, SampleSlice, reading_slices
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -86,6 +90,31 @@ def test_no_reader_stays_open_beside_the_samples(nights: Path) -> None:
 
     with one_reader(), reading_slices(warehouse, run, base, with_calls=True) as slices, TemporaryFile() as spool:
         assert list(build_page(warehouse, run, base, read(slices), spool, with_calls=True))
+
+
+def test_calls_are_read_by_their_number(monkeypatch: pytest.MonkeyPatch, nights: Path) -> None:
+    """A sample that was asked about while the judge was down has ten times the calls of the others."""
+    warehouse = Warehouse(str(nights))
+    run = find_run(warehouse, "latest")
+
+    def fetch_calls() -> list[Row]:
+        with reading_slices(warehouse, run, None, with_calls=True) as slices:
+            return [row for rows in slices for row in rows.calls if row["sample_id"] is not None]
+
+    calls, read, sizes = fetch_calls(), Warehouse.read, list[int]()
+    most_of_a_sample = max(Counter(row["sample_id"] for row in calls).values())
+
+    def note_size(self: Warehouse, sql: str, *parameters: object, frames: dict[str, pl.DataFrame]) -> pl.DataFrame:
+        found = read(self, sql, *parameters, frames=frames)
+        if sql == read_query("report/slice_calls"):
+            sizes.append(found["sample_id"].count())
+        return found
+
+    monkeypatch.setattr(Warehouse, "read", note_size)
+    monkeypatch.setattr(pages, "_CALLS_TOGETHER", 10)
+    assert Counter(map(str, fetch_calls())) == Counter(map(str, calls))
+    assert sum(sizes) == len(calls)
+    assert max(sizes) < 10 + most_of_a_sample < len(calls)
 
 
 def draw(*values: float, sign: int = 1) -> list[tuple[str, float, float]]:

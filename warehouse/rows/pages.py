@@ -63,8 +63,9 @@ SLICE_SAMPLES: Final = 1000
 """Samples whose rows are read together, at most; thirty megabytes with the requests of a chat model."""
 _SLICE_BYTES: Final = 4_000_000
 """Bytes of the texts of samples that are read together; requests repeat them several times."""
-_CALLS_SAMPLES: Final = 500
-"""Samples whose calls are read together: DuckDB takes several times the memory of their requests."""
+_CALLS_TOGETHER: Final = 3000
+"""Calls that are read together, about: DuckDB takes several times the memory of their requests. A sample that was asked
+about while the judge was down has ten times the calls of the others."""
 _CALLS_BYTES: Final = 40_000_000
 """Bytes of a run's texts from which on its calls would make a page that browsers open badly."""
 
@@ -151,7 +152,11 @@ def _fetch_slice(
         return warehouse.read(read_query(f"report/slice_{kind}"), parameters, frames={"slice": places}).to_dicts()
 
     run_id = run.run_id
-    parts = places.iter_slices(_CALLS_SAMPLES) if with_calls else ()
+    parts: list[pl.DataFrame] = []
+    if with_calls:
+        counted = pl.DataFrame(read("call_counts", run_id=run_id))
+        part = (pl.col("n_calls").cum_sum() - pl.col("n_calls")) // _CALLS_TOGETHER
+        parts = counted.with_columns(part=part).partition_by("part")
     return SampleSlice(
         samples=read("samples", run_id=run_id),
         statements=read("statements", run_id=run_id),

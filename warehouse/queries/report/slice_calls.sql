@@ -37,7 +37,7 @@ divided as (
         asked.*,
         json_type(content) = 'VARCHAR' as is_divided,
         replace(request::varchar, content::varchar, '') as rest,
-        if(length(rest) = length(request::varchar) - length(content::varchar), hash(rest), hash(request)) as rest_hash,
+        if(strlen(rest) = strlen(request::varchar) - strlen(content::varchar), hash(rest), hash(request)) as rest_hash,
         if(is_divided, rest_hash::varchar, null) as fixed
     from asked
 ),
