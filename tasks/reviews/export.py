@@ -429,7 +429,8 @@ def write_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
 MIN_EFFECTIVE: Final = 20
 MIN_SAMPLES: Final = 10
 MIN_COVERAGE: Final = 0.5
-"""The limits of the view, which gives no corrected mean below them."""
+MIN_COVERAGE_CARRIED: Final = 0.8
+"""The limits of the view, which gives no corrected mean below them; the last one where labels are from other runs."""
 
 _OBSTACLES: Final[Mapping[str, str]] = {
     "no, ratio": "which divide counts of verdicts by each other",
@@ -476,9 +477,11 @@ def list_corrected(warehouse: Warehouse, run_id: str) -> list[CorrectedMean]:
     means = []
     for row in fetch_corrected(warehouse, run_id):
         note = None
-        if row["coverage"] < MIN_COVERAGE:
+        needed = MIN_COVERAGE_CARRIED if row["n_carried"] else MIN_COVERAGE
+        if row["coverage"] < needed:
             share = f"{row['coverage']:.0%} of the run's verdicts"
-            note = f"the reviewed verdicts represent {share}; {MIN_COVERAGE:.0%} are needed"
+            note = f"the reviewed verdicts represent {share}; {needed:.0%} are needed"
+            note += ", as the other verdicts are new since that review" if row["n_carried"] else ""
         elif row["n_effective"] < MIN_EFFECTIVE:
             note = f"{row['n_effective']:.0f} reviewed verdicts by weight; {MIN_EFFECTIVE} are needed"
         elif row["n_samples_effective"] < MIN_SAMPLES:

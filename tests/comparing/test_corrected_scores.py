@@ -256,8 +256,9 @@ def test_verdicts_without_a_label_are_represented_by_their_group() -> None:
     assert list(weights) == [pytest.approx(2 * 4 / 3)]
 
 
-def test_labels_carried_into_a_run_that_shares_little_correct_nothing() -> None:
-    """A second run has a third of the verdicts that were reviewed; labels represent only these."""
+@pytest.mark.parametrize(("changed", "shared"), [("> 0", 1 / 3), ("= 0", 2 / 3), ("< 0", 1)])
+def test_labels_carried_into_a_run_that_shares_too_little_correct_nothing(changed: str, shared: float) -> None:
+    """Unchanged answers of a bot say nothing about its changed ones."""
     design = Design(n_runs=1, n_samples=200, n_picked=200, seed=4, **GOOD)
     with open_rows() as con:
         fill_drawn(con, draw(design))
@@ -265,9 +266,9 @@ def test_labels_carried_into_a_run_that_shares_little_correct_nothing() -> None:
             con.execute(f"insert into {table} by name select * replace ('later' as run_id) from {table}")
         con.execute(
             "update statements set text = text || ' In other words.' where run_id = 'later' "
-            "and substr(sample_id, 2)::integer % 3 > 0"
+            f"and substr(sample_id, 2)::integer % 3 {changed}"
         )
         (row,) = read(con, "from corrected_scores where run_id = 'later'")
     assert row["n_carried"] == row["n_reviewed"]
-    assert row["coverage"] == pytest.approx(1 / 3, abs=0.1)
-    assert row["corrected_mean"] is None
+    assert row["coverage"] == pytest.approx(shared, abs=0.1)
+    assert (row["corrected_mean"] is None) == (shared < 0.8)

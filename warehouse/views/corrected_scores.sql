@@ -129,7 +129,8 @@ tuned as (
             when judge_squared > 0 then greatest(least(-people_judge / judge_squared, 1), 0)
             else 1
         end as judge_weight,
-        n_effective >= 20 and n_samples_effective >= 10 and coverage >= 0.5 as is_enough,
+        -- Labels from another run are of the verdicts that have not changed since: no draw from all.
+        n_effective >= 20 and n_samples_effective >= 10 and coverage >= if(n_carried > 0, 0.8, 0.5) as is_enough,
         nullif(greatest(n_samples_effective - 2, 0), 0) as df
     from collected
 ),
