@@ -14,6 +14,7 @@ that they hold by then are used.
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import time
 import uuid
@@ -48,6 +49,7 @@ T = TypeVar("T")
 # Rows that are read, or a task that begins, take a moment in which no question is asked: after so many looks at which
 # nothing moved all is still. A busy event loop delays the looks, and all that is ready to run does so between two.
 _STILL_LOOK_S = 0.1
+_SHOWN_WAIT_S = 5.0  # a wait for another run's upload that takes longer is shown
 _STILL_LOOKS = 10
 _FIRST_LOOK_S = 0.5
 _MAX_LOOK_S = 60.0
@@ -324,6 +326,7 @@ class BatchQueue:
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """Keep other runs on this warehouse from sending a round meanwhile: a round finds what others have sent."""
+        show_at = time.monotonic() + _SHOWN_WAIT_S
         with contextlib.ExitStack() as stack:
             while True:
                 try:
@@ -332,6 +335,9 @@ class BatchQueue:
                 except WarehouseBusy:
                     if self._is_late.is_set():
                         break
+                    if time.monotonic() >= show_at:
+                        show_at = math.inf
+                        logger.warning("another run is sending a batch to this judge; this run waits for that")
                     await asyncio.sleep(_STILL_LOOK_S)
                 except WarehouseError:  # sharing only saves requests, and there is no lock here
                     break

@@ -346,6 +346,18 @@ async def test_two_runs_at_once_share_the_batches_of_all_rounds(endpoint: Endpoi
     assert {call["run_id"] for call in read_calls(tmp_path)} == {"run-1", "run-2"}
 
 
+async def test_a_run_that_waits_for_anothers_upload_says_so_and_keeps_its_deadline(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("evalhouse.tasks.asking.batches._SHOWN_WAIT_S", 0.05)
+    async with lay_out_night(tmp_path, "other") as other:
+        with other.batch_queues[0]._ledger.hold_turn():
+            outcomes = await judge_night(tmp_path, deadline="1s")
+    assert all(set(outcome.values()) == {None} for outcome in outcomes)
+    assert [message for message in caplog.messages if "another run is sending a batch" in message] != []
+    assert not endpoint.batches
+
+
 async def test_run_that_need_not_wait_leaves_its_batch(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.takes_s = None
     async with lay_out_night(tmp_path) as live_run:
