@@ -230,10 +230,17 @@ class Attempts:
     def __init__(self, settings: TargetSettings) -> None:
         self._max_attempts = settings.attempts
         self._limit = EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm)
+        self._was_answered = False
 
     async def ask(self, attempt: Callable[[], Awaitable[Response]]) -> Response:
-        """Return the response to one question, failed or not."""
-        for number in range(1, self._max_attempts + 1):
+        """Return the response to one question, failed or not.
+
+        Where the application has answered before, a refusal for a rate limit is waited out and does not count as an
+        attempt: most name no time to come back, and their minute is longer than all attempts take.
+        """
+        number, refused, refused_s = 0, 0, 0.0
+        while True:
+            number += 1
             try:
                 async with self._limit.slot() as slot:
                     clock = time.perf_counter()
@@ -245,23 +252,28 @@ class Attempts:
                         raise
                     latency_ms = (time.perf_counter() - clock) * 1000
                     self._limit.note_success(slot)
+                    self._was_answered = True
             except PassingFailure as failure:
+                is_refused = failure.rate_limited and self._was_answered and refused_s < _MAX_WAIT_S
+                refused += is_refused
                 # With jitter, so that many questions that fail do not return as one.
-                wait_s = max(draw_backoff(number), (failure.retry_after_s or 0.0) * random.uniform(1.0, 1.1))
+                backoff_s = draw_backoff(refused if is_refused else number - refused)
+                wait_s = max(backoff_s, (failure.retry_after_s or 0.0) * random.uniform(1.0, 1.1))
                 error = str(failure)
                 if wait_s > _MAX_WAIT_S:
                     error += f"; it asks to come back in {failure.retry_after_s:,.0f} s, which is too long to wait"
-                elif number < self._max_attempts:
+                elif is_refused or number - refused < self._max_attempts:
+                    refused_s += wait_s if is_refused else 0.0
                     await asyncio.sleep(wait_s)
                     continue
                 elif number > 1:
                     error += f" (asked {number} times)"
+                    error += "; set rpm in [target]" if failure.rate_limited else ""
                 return Response(error=error, attempts=number, lasts=failure.unreached)
             except QuestionFailed as failure:
                 lasts = not (failure.unasked or isinstance(failure, LateAnswer))
                 return Response(error=str(failure), attempts=number - failure.unasked, lasts=lasts)
             return replace(answer, latency_ms=latency_ms, attempts=number)
-        raise AssertionError("at least one attempt is made")
 
 
 class FirstQuestions:

@@ -142,6 +142,23 @@ async def test_retry_after_is_waited_for(bot: RagBot) -> None:
     assert response.latency_ms < (time.monotonic() - clock) * 1000 - 300  # of the attempt that succeeded alone
 
 
+@pytest.mark.parametrize("allowed_s", [300.0, 0.05])
+async def test_a_rate_limit_of_a_bot_that_has_answered_is_waited_out(
+    bot: RagBot, target: Target, monkeypatch: pytest.MonkeyPatch, allowed_s: float
+) -> None:
+    """One that names no time to come back failed a third of the questions, as its minute outlasts three attempts."""
+    monkeypatch.setattr("evalhouse.tasks.targets.protocol._MAX_WAIT_S", allowed_s)
+    assert (await target.ask(pose(TALL))).error is None
+    bot.configure(fail_first=1 + (7 if allowed_s > 1 else 10_000), fail_status=429)
+    response = await target.ask(pose(TALL))
+    if allowed_s > 1:
+        assert (response.answer, response.attempts) == (TALL_ANSWER, 8)
+    else:
+        assert response.error is not None
+        assert response.error.endswith(f"(asked {response.attempts} times); set rpm in [target]")
+        assert 3 < response.attempts < 50
+
+
 async def test_long_retry_after_is_not_waited_for(bot: RagBot) -> None:
     bot.configure(limit_first=9, retry_after="86400")
     response = await ask_once(url=bot.url)
