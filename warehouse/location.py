@@ -23,6 +23,8 @@ DEFAULT_URL = "duckdb:///evalhouse.duckdb"
 _SCHEME = "duckdb://"
 # One letter before a colon is a drive, not a scheme.
 _LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+# Between user and host, wherever an address is in it, or as an option of PostgreSQL's.
+_PASSWORD = re.compile(r"//[^/@:?]*:(?:(?![?&]data=)[^@])*@|[?&]password=", re.IGNORECASE)
 _LAKE_SCHEME = "ducklake:"
 STATE_VARIABLE = "EVALHOUSE_STATE_DIR"
 
@@ -108,6 +110,12 @@ def parse_location(url: str) -> Location:
         raise WarehouseUrlError(f"the warehouse URL is empty; write a path or {DEFAULT_URL!r}")
     if not _LOOKS_LIKE_URL.match(text):
         return _locate(url, text)
+    # Before anything else: other messages quote the URL, also to a webhook.
+    if any(_PASSWORD.search(form) for form in (text, unquote(text))):
+        raise WarehouseUrlError(
+            "the warehouse's URL holds a password, and URLs are stored; leave it out there and put it in PGPASSWORD "
+            "or ~/.pgpass, or the keys of a bucket in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
     if text.startswith(_LAKE_SCHEME):
         return _locate_lake(url, text.removeprefix(_LAKE_SCHEME))
     rest = text.removeprefix(f"{_SCHEME}/")
@@ -136,11 +144,6 @@ def _locate_lake(url: str, rest: str) -> Location:
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError as error:
         raise WarehouseUrlError(f"{url!r} cannot be parsed: {error}") from None
-    if parts.password is not None:
-        raise WarehouseUrlError(
-            "the warehouse's URL holds a password, and URLs are stored; leave it out there and put it in PGPASSWORD "
-            "or ~/.pgpass"
-        )
     data = options.pop("data", "")
     if not data:
         raise WarehouseUrlError(

@@ -475,10 +475,15 @@ def list_corrected(warehouse: Warehouse, run_id: str) -> list[CorrectedMean]:
     """Return the corrected means of a run, by metric; none if no verdict was reviewed."""
     names = [name for name in CorrectedMean.__dataclass_fields__ if name != "note"]
     means = []
+    is_part = not warehouse.read(
+        "select 1 from sample_picks where run_id = $run_id limit 1", {"run_id": run_id}
+    ).is_empty()
     for row in fetch_corrected(warehouse, run_id):
         note = None
         needed = MIN_COVERAGE_CARRIED if row["n_carried"] else MIN_COVERAGE
-        if row["coverage"] < needed:
+        if is_part:
+            note = "both are of the judged part: with a budget of samples no mean is corrected"
+        elif row["coverage"] < needed:
             share = f"{row['coverage']:.0%} of the run's verdicts"
             note = f"the reviewed verdicts represent {share}; {needed:.0%} are needed"
             note += ", as the other verdicts are new since that review" if row["n_carried"] else ""

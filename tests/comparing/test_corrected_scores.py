@@ -243,6 +243,17 @@ def test_reviewers_who_differ_share_a_verdict_and_the_latest_label_of_each_count
     assert (row["said"], row["n_reviewers"]) == (pytest.approx(2 / 3), 3)
 
 
+def test_a_run_with_a_budget_of_samples_has_no_corrected_mean() -> None:
+    """Its samples are more often the doubtful ones: the corrected mean was theirs, and not that of the dataset."""
+    with open_rows() as con:
+        fill_drawn(con, draw(Design(n_runs=1, n_samples=200, n_picked=200, seed=4, **GOOD)))
+        (whole,) = read(con, "from corrected_scores")
+        con.execute("insert into sample_picks select run_id, sample_id, ordinal, 0.5, true from run_samples")
+        (part,) = read(con, "from corrected_scores")
+    assert whole["corrected_mean"] is not None
+    assert (part["corrected_mean"], part["ci_low"], part["n_reviewed"]) == (None, None, whole["n_reviewed"])
+
+
 def test_verdicts_without_a_label_are_represented_by_their_group() -> None:
     with open_rows() as con:
         samples = [Sample(sample_id=f"s{number}", answer=["TP"], answer_support=[[1]]) for number in range(4)]
