@@ -318,9 +318,13 @@ def _list_before_answer(tree: Sequence[_Placed], answer: Span | None) -> Sequenc
     if sum(len(span.answer or "") for span in wrote) < len(text) / 2:
         return tree  # a part alone is found, such as a word before a lookup
     at = max((span.ended_at or 0.0 for span in wrote), default=0.0)
-    if not wrote or any(span.answer is None and (span.started_at or 0.0) >= at for span in models):
+    is_whole = any(span is answer or text in (span.answer or "") for span in wrote)
+    if not wrote or (not is_whole and any(span.answer is None and (span.started_at or 0.0) >= at for span in models)):
         return tree
-    return [item for item in tree if (item.span.started_at or 0.0) <= at]
+    before = [item for item in tree if (item.span.started_at or 0.0) <= at]
+    # Traces that are written afterwards have times in the order of writing.
+    has_lookup = any(item.span.documents is not None or item.span.returned is not None for item in before)
+    return before if has_lookup else tree
 
 
 def _leave_out_reranked(lookups: Sequence[_Placed]) -> list[Span]:
@@ -382,11 +386,18 @@ def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None]
         if step.span.question and all(outer.span_id != asked.span_id for outer in step.around):
             asked = _pick_question(asked, step.span, steps, tree)
     if step.span.is_printed:
-        # A stream is recorded as an object: its text is that of the last model. Steps in between cut texts.
+        # A stream is recorded as an object: its text is that of the last model, unless that is from before a lookup and
+        # the text of a later one is missing. Steps in between cut texts.
         models = [item for item in answering if item.span.kind == "llm" and _is_within(item, step.span)]
-        models.sort(key=lambda item: (item.span.ended_at or 0.0, not item.is_silent), reverse=True)
-        last = next((item for item in models if not item.span.tool_calls or not item.is_silent), None)
-        return asked, None if last is None else last.span
+        models.sort(key=lambda item: (item.span.ended_at or 0.0, item.span.started_at or 0.0))
+        texts = [item.span for item in models if not item.is_silent]
+        last_at = (texts[-1].started_at or 0.0) if texts else 0.0
+        missing = [item.span for item in models if item.is_silent and (item.span.started_at or 0.0) >= last_at]
+        missing = [span for span in missing if not span.tool_calls]
+        lookups = [item.span for item in tree if item.span.kind in ("retriever", "reranker")]
+        if missing and any((span.started_at or 0.0) >= last_at for span in lookups):
+            texts = missing
+        return asked, texts[-1] if texts else None
     return asked, step.span
 
 

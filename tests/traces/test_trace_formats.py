@@ -513,7 +513,7 @@ def test_a_call_without_a_text_may_be_the_one_that_answers(
     [
         ([(_CHECKED, 5.0)], TEXTS[:1]),
         ([(_CHECKED, 5.0), (_PROMPTED, 7.0)], TEXTS),
-        ([(_CHECKED, 5.0), (_SILENT, 7.0)], TEXTS),
+        ([(_CHECKED, 5.0), (_SILENT, 7.0)], TEXTS[:1]),
         ([(_CHECKED, 5.0), (make_call(QUESTION, ANSWER[-20:]), 7.0)], TEXTS),
     ],
     ids=["links", "asked again", "not recorded", "answered in parts"],
@@ -528,6 +528,38 @@ def test_what_is_looked_up_after_the_answer_is_no_context(
         for number, (item, at_s) in enumerate(spans, start=1)
     ]
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(placed)]), "otel").contexts == contexts
+
+
+def test_a_lookup_that_was_recorded_after_the_answer_is_a_context_where_it_is_the_only_one(tmp_path: Path) -> None:
+    """Some bots write their trace when all is done, the answer first."""
+    spans = [
+        make_span(1, _CHAIN, took_s=9.0), make_span(2, _PROMPTED, parent=1, at_s=1.0),
+        make_span(3, _FOUND, parent=1, at_s=3.0),
+    ]  # fmt: skip
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == TEXTS[:1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "read"),
+    [
+        ([(_FOUND, None), (_PROMPTED, None), (_DEAD, "status 429")], ANSWER),
+        ([(_REWRITING, None), (_FOUND, None), (_DEAD, "status 429")], "1 ended with an error and no answer"),
+        ([(_REWRITING, None), (_FOUND, None), (_DEAD, None)], None),
+    ],
+    ids=["title failed", "answer failed", "answer not recorded"],
+)  # fmt: skip
+def test_the_text_of_a_stream_is_from_after_the_lookup(
+    tmp_path: Path, steps: list[tuple[dict[str, Any], str | None]], read: str | None
+) -> None:
+    root = _CHAIN | {"output.value": "<async_generator object stream at 0x7f0a1b2c3d4e>"}
+    spans = [make_span(1, root, took_s=9.0)]
+    spans += [make_span(n, item, parent=1, at_s=2.0 * n, error=error) for n, (item, error) in enumerate(steps, start=2)]
+    path = write_lines(tmp_path / "t.jsonl", [make_request(spans)])
+    if read not in (None, ANSWER):
+        with pytest.raises(DatasetError, match=read):
+            read_traces_of(path, "otel")
+    else:
+        assert read_one(path, "otel").answer == read
 
 
 @pytest.mark.parametrize("context", [TEXTS[0], ""])
