@@ -373,6 +373,7 @@ async def test_run_that_need_not_wait_leaves_its_batch(endpoint: Endpoint, tmp_p
     assert not endpoint.paid_twice
 
 
+@pytest.mark.slow
 async def test_anthropic_takes_a_night_in_message_batches(
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def assert_progress_was_shown(screen: str) -> None:
     assert any(re.search(r"[1-9]\d* calls, \d+ reused, [\d.]+k tokens, \$\?", line) for line in shown), shown
 
 
+@pytest.mark.slow
 def test_faults_leave_a_reason_or_a_score_and_resume_repairs_them(place: Place, endpoint: Endpoint) -> None:
     content = read_content("extract", "zh")
     words = "港口的规矩：只拆分，不评论。"

@@ -83,6 +83,7 @@ GERMAN = {
 }
 
 
+@pytest.mark.slow
 def test_run_warns_once_with_the_language_and_what_to_do(tmp_path: Path, prefect_home: Path) -> None:
     rows = [{"id": f"de{number}", **GERMAN, "question": f"Wie hoch ist der Turm {number}?"} for number in range(3)]
     english = {"id": "en", "question": "How high?", "answer": "It is 50 m.", "ground_truth": "It is 50 m."}

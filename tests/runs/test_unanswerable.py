@@ -76,6 +76,7 @@ def test_metrics_that_scored_no_sample_are_named_below_the_table(
     assert "hit_at_k" in shown.partition("note: nothing was scored by ")[2].splitlines()[0]
 
 
+@pytest.mark.slow
 def test_the_refusals_of_the_shipped_sample_are_distinguished(nights: tuple[Place, str, str]) -> None:
     """One right refusal states a fact beside it, which the contexts support."""
     place = nights[0]

@@ -150,6 +150,7 @@ def test_lineage_leads_from_a_voted_verdict_to_a_reply(resumed: Finished, place:
     assert all('"label":"useful"' in row["reply"] for row in rows)
 
 
+@pytest.mark.slow
 def test_a_later_run_finds_every_vote_on_record(resumed: Finished, place: Place, endpoint: Endpoint) -> None:
     n_before = endpoint.stats.requests.total()
     again = place.call(*RUN, "--json")

@@ -97,7 +97,7 @@ def judge(answer, question, classifications):
         ("'no_contexts'", [(None, "no_contexts", None), (None, "no_answer", None)]),
         ("answer['x']", [(None, "measure_failed", "TypeError: string indices must be integers, not 'str'"),
                          (None, "no_answer", None)]),
-        ("None", "returned None for sample a; let judge return a finite number, or one of 'no_answer', "),
+        ("None", "returned None for sample a; let judge return a finite number, or one of 'no_ground_truth', "),
         ("float('nan')", "returned nan for sample a"),
         ("[1]", r"returned \[1\] for sample a"),
         ("'very good'", "returned 'very good' for sample a"),

@@ -138,6 +138,7 @@ def test_a_refresh_that_fails_leaves_the_set_and_says_why(made: str, tmp_path: P
     assert "has no manifest" in str(refresh(suite).problem)
 
 
+@pytest.mark.slow
 def test_a_night_says_what_became_of_its_set(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, prefect_home: Path
 ) -> None:

@@ -257,6 +257,7 @@ def test_a_night_asks_every_variant_and_splits_ground_truths_once(tmp_path: Path
         assert "The winner is large, better than harbour" in (house.place.folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_stop_between_two_variants_is_not_announced_and_resumes_with_the_ones_left(
     tmp_path: Path, prefect_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +281,7 @@ def test_a_stop_between_two_variants_is_not_announced_and_resumes_with_the_ones_
         assert (house.count_asked()["small"], len(house.webhook.bodies)) == (8, 1)
 
 
+@pytest.mark.slow
 def test_a_night_that_is_suspended_in_prefect_ends_like_a_stopped_one(
     tmp_path: Path, prefect_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +312,7 @@ STOPS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tables", "options", "ended"), STOPS.values(), ids=STOPS.keys())
 def test_what_a_night_does_after_a_run_that_fails(
     tmp_path: Path, prefect_home: Path, tables: str, options: dict[str, Any], ended: dict[str, str]

@@ -226,6 +226,7 @@ def learn(caller: Caller, *arguments: str) -> Finished:
     return call_here(caller.capsys, "prompts", "learn", "--step", "attribute", *arguments)
 
 
+@pytest.mark.slow
 def test_examples_that_help_on_held_out_questions_are_written(place: Place, endpoint: Endpoint, caller: Caller) -> None:
     before = len(endpoint.stats.bodies)
     ended = learn(caller, "--on", RUN, "-o", "learned", "--json")

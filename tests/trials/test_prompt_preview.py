@@ -119,12 +119,12 @@ def test_what_is_shown_is_what_a_run_sends(
 
 
 def test_where_nothing_would_be_asked_the_reason_is_given(ask: Ask, dataset: str) -> None:
-    for name, why in (("accuracy", "grade_accuracy: no_answer"), ("rank", "rank: no_contexts")):
+    for name, why in (("accuracy", "grade_accuracy: no_ground_truth"), ("rank", "rank: no_contexts")):
         shown = show(ask, name, dataset, "--sample", "empty")
         assert shown["requests"] == []
         assert why in shown["why_none"] or "no_ground_truth" in shown["why_none"]
     text = ask("prompts", "show", "accuracy", "--dataset", dataset, "--sample", "empty").stdout
-    assert text == "Nothing is asked with accuracy for sample empty: grade_accuracy: no_answer\n"
+    assert text == "Nothing is asked with accuracy for sample empty: grade_accuracy: no_ground_truth\n"
 
 
 def test_queries_that_differ_when_run_are_not_asked_about(ask: Ask, tmp_path: Path) -> None:

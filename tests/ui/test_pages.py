@@ -73,6 +73,7 @@ def test_missing_pages_are_reported(client: TestClient) -> None:
         assert (answer.status_code, "notice" in answer.text) == (404, True), address
 
 
+@pytest.mark.slow
 def test_all_addresses_that_pages_link_to_are_there(client: TestClient) -> None:
     """One page is opened of each kind."""
     waiting, seen, kinds = ["/"], set(), set[str]()

@@ -131,7 +131,7 @@ tuned as (
         end as judge_weight,
         -- Labels from another run are of the verdicts that have not changed since: no draw from all.
         -- Nor are the samples that a budget picked, which are more often the doubtful ones.
-        n_effective >= 20 and n_samples_effective >= 10 and coverage >= if(n_carried > 0, 0.8, 0.5)
+        n_effective >= 20 and n_samples_effective >= 10 and coverage >= case when n_carried > 0 then 0.8 else 0.5 end
         and run_id not in (select run_id from sample_picks) as is_enough,
         nullif(greatest(n_samples_effective - 2, 0), 0) as df
     from collected
