@@ -40,10 +40,12 @@ def show_run(notice: str | None = None) -> Iterator[Watch]:
 
     notices = [notice] if notice else []
     printed: set[str] = set()
+    begun: list[str] = []
 
     @contextmanager
     def watch(live_run: "LiveRun") -> Iterator[None]:
         _clear_line()
+        begun.append(live_run.run_id)
         print_new_notices((*notices, *live_run.notices), printed)  # noise and variants are watched too
         if not is_watched():
             yield
@@ -57,9 +59,12 @@ def show_run(notice: str | None = None) -> Iterator[Watch]:
         with apart_from_user_code():
             yield watch
     except KeyboardInterrupt:
-        # A Ctrl-C during a run is its outcome; this one came before the run was stored.
+        # A Ctrl-C during a run is its outcome; this one came before the run was stored, or after its end.
         _clear_line()
-        print_notice("Nothing was asked, and nothing was stored.")
+        if begun:
+            print_notice(f"Run {begun[-1]} had ended and is stored (`evalhouse show {begun[-1]}`).")
+        else:
+            print_notice("Nothing was asked, and nothing was stored.")
         raise
     finally:
         _clear_line()

@@ -4,11 +4,13 @@ import contextlib
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from prefect.exceptions import TerminationSignal
 from prefect.utilities.engine import capture_sigterm
 
+from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.server.interrupts import Interrupts, answer_for_prefect
 
 
@@ -52,6 +54,20 @@ def test_signal_outside_of_a_run_is_prefects() -> None:
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_an_interruption_after_the_end_of_a_run_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """While a webhook was waited for, a finished run was reported as not stored."""
+
+    def run() -> None:
+        with show_run() as watch:
+            with watch(SimpleNamespace(run_id="r1", notices=[])):  # type: ignore[arg-type]
+                pass
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert capsys.readouterr().err.strip() == "Run r1 had ended and is stored (`evalhouse show r1`)."
 
 
 _AT_THE_END = """
