@@ -260,7 +260,7 @@ class Attempts:
                 backoff_s = draw_backoff(refused if is_refused else number - refused)
                 wait_s = max(backoff_s, (failure.retry_after_s or 0.0) * random.uniform(1.0, 1.1))
                 error = str(failure)
-                if wait_s > _MAX_WAIT_S:
+                if failure.retry_after_s is not None and wait_s > _MAX_WAIT_S:
                     error += f"; it asks to come back in {failure.retry_after_s:,.0f} s, which is too long to wait"
                 elif is_refused or number - refused < self._max_attempts:
                     refused_s += wait_s if is_refused else 0.0
