@@ -16,6 +16,7 @@ from prefect_holder import find_home, find_server
 # The command as pip lays it beside Python; nothing but the installation says where the product is.
 COMMAND = Path(sys.executable).with_name("evalhouse")
 BOT = """
+import contextlib
 import os
 import subprocess
 import sys
@@ -27,7 +28,7 @@ print("loaded")
 subprocess.run(["echo", "from a child"])
 
 def ask(question):
-    if not sys.stdout.closed:
+    with contextlib.suppress(ValueError):  # another question has closed it
         print("asked", flush=True)
     os.chdir("/")
     if question.startswith("Who keeps"):
