@@ -37,10 +37,10 @@ class Span:
     """One step. Times are seconds of the epoch; `ended_at` is None while it runs. `error` is why it failed.
 
     `turns` are the messages before the question, where the span has them: objects with role and text. `beside` are the
-    texts of the system and of tools that a model was sent with it. `documents` is
-    None for what retrieves nothing, and empty for a retriever that found nothing. `given` are the ones that a reranker
-    chose from, where they were recorded. `passed_on` are the ones that a chain returned with its answer, `returned` the
-    ones that a tool found. `is_printed`: an object is recorded as the answer. `project` is the id of LangSmith's.
+    texts of the system and of tools that a model was sent with it. `documents` is None for what retrieves nothing, and
+    empty for a retriever that found nothing. `given` are the ones that a reranker chose from, where they were recorded.
+    `passed_on` are the ones that a chain returned with its answer, `returned` the ones that a tool found. `is_printed`:
+    an object is recorded as the answer. `project` is the id of LangSmith's.
     """
 
     trace_id: str

@@ -379,12 +379,13 @@ def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None]
     steps.sort(key=lambda item: item.span.started_at or 0.0)
     step = steps[0]
     if len(steps) > 1 or step.depth:
-        picked = _pick_step(steps, answering, tree)
+        documents = [document.text for item in tree for document in item.span.documents or () if document.text]
+        picked = _pick_step(steps, answering, tree, documents)
         if picked is None:
             return None
         step = picked
         if step.span.question and all(outer.span_id != asked.span_id for outer in step.around):
-            asked = _pick_question(asked, step.span, steps, tree)
+            asked = _pick_question(asked, step.span, steps, documents)
     if step.span.is_printed:
         # A stream is recorded as an object: its text is that of the last model, unless that is from before a lookup and
         # the text of a later one is missing. Steps in between cut texts.
@@ -405,7 +406,9 @@ def _is_within(item: _Placed, outer: Span) -> bool:
     return item.span is outer or any(span.span_id == outer.span_id for span in item.around)
 
 
-def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Sequence[_Placed]) -> _Placed | None:
+def _pick_step(
+    steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Sequence[_Placed], documents: Sequence[str]
+) -> _Placed | None:
     """Return the step that gave the answer, of these in order of time; None where it is not known.
 
     A step before the end of the first retrieval prepares, unless it is an earlier turn of the chat, has another
@@ -414,8 +417,6 @@ def _pick_step(steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Seq
     ones were sent that: they make a title of it, or check it. One without a text counts as the others do, unless a
     later one tried again: the answer is missing then. A step between two retrievals may be anything.
     """
-    spans = [item.span for item in tree]
-    documents = [document.text for span in spans for document in span.documents or () if document.text]
     calls = [item for item in answering if item.span.kind == "llm"]
     last_at = steps[-1].span.ended_at or 0.0
     lookups = [item for item in tree if item.span.kind in ("retriever", "reranker")]
@@ -479,11 +480,7 @@ def _is_made_up_for(silent: _Placed, steps: Sequence[_Placed], documents: Sequen
     for step in (step.span for step in steps if not step.is_silent):
         if silent.span.question is None and (step.started_at or 0.0) <= ended and (step.ended_at or 0.0) >= began:
             return True  # two tracers recorded one call, one of them without texts
-        is_same = [step.question, step.turns, step.beside] == [
-            silent.span.question,
-            silent.span.turns,
-            silent.span.beside,
-        ]
+        is_same = all(getattr(step, name) == getattr(silent.span, name) for name in ("question", "turns", "beside"))
         is_next = bool(silent.span.tool_calls) and step.question in (silent.span.question, None)
         has_documents = any(_holds(step, document) for document in documents)
         if (step.started_at or 0.0) >= began and (is_same or is_next or has_documents):
@@ -497,7 +494,7 @@ def _holds(call: Span, text: str | None, *, only_turns: bool = False) -> bool:
     return any((text or "") in one for one in sent)
 
 
-def _pick_question(found: Span, answer: Span, steps: Sequence[_Placed], tree: Sequence[_Placed]) -> Span:
+def _pick_question(found: Span, answer: Span, steps: Sequence[_Placed], documents: Sequence[str]) -> Span:
     """Return the span with the question that a person asked: the one `found` first, or the step that answered, unless
     it was given a prompt, which has the question or what was retrieved in it, or what a step beside it has written."""
     beside = [step.span for step in steps if step.span is not answer]
@@ -505,8 +502,9 @@ def _pick_question(found: Span, answer: Span, steps: Sequence[_Placed], tree: Se
         written = (step for step in beside if step.question and (found.question or "") in (step.answer or ""))
         found = next(written, found)
     asked = answer.question or ""
-    texts = [document.text for item in tree for document in item.span.documents or () if document.text]
-    is_prompt = asked != found.question and ((found.question or "") in asked or any(text in asked for text in texts))
+    is_prompt = asked != found.question and (
+        (found.question or "") in asked or any(document in asked for document in documents)
+    )
     is_written = any(step.answer == asked for step in beside)
     return found if is_prompt or is_written else answer
 
