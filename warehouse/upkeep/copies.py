@@ -146,9 +146,10 @@ def _copy_tables(warehouse: Warehouse, path: Path) -> tuple[dict[str, int], dict
         finally:
             # An error or a signal may come within a transaction, which would keep the copy attached.
             # Where a lake's catalogue has gone, neither works: the connection is closed then.
-            with suppress(duckdb.Error):
+            gone = () if location.lake is None else (duckdb.Error,)
+            with suppress(duckdb.TransactionException, *gone):
                 connection.rollback()
-            with suppress(duckdb.Error):
+            with suppress(*gone):
                 connection.execute(f"detach database if exists {_COPY}")
 
 
