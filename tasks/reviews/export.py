@@ -475,10 +475,10 @@ def list_corrected(warehouse: Warehouse, run_id: str) -> list[CorrectedMean]:
     """Return the corrected means of a run, by metric; none if no verdict was reviewed."""
     names = [name for name in CorrectedMean.__dataclass_fields__ if name != "note"]
     means = []
-    is_part = not warehouse.read(
-        "select 1 from sample_picks where run_id = $run_id limit 1", {"run_id": run_id}
-    ).is_empty()
-    for row in fetch_corrected(warehouse, run_id):
+    rows = fetch_corrected(warehouse, run_id)
+    left_out = "select 1 from sample_picks where run_id = $run_id and not picked limit 1"
+    is_part = bool(rows) and not warehouse.read(left_out, {"run_id": run_id}).is_empty()
+    for row in rows:
         note = None
         needed = MIN_COVERAGE_CARRIED if row["n_carried"] else MIN_COVERAGE
         if is_part:

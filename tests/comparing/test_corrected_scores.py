@@ -248,7 +248,9 @@ def test_a_run_with_a_budget_of_samples_has_no_corrected_mean() -> None:
     with open_rows() as con:
         fill_drawn(con, draw(Design(n_runs=1, n_samples=200, n_picked=200, seed=4, **GOOD)))
         (whole,) = read(con, "from corrected_scores")
-        con.execute("insert into sample_picks select run_id, sample_id, ordinal, 0.5, true from run_samples")
+        con.execute("insert into sample_picks select run_id, sample_id, ordinal, 1.0, true from run_samples")
+        assert read(con, "from corrected_scores") == [whole]  # a budget for more samples than there are
+        con.execute("insert into sample_picks select any_value(run_id), 'not judged', 201, 0.5, false from run_samples")
         (part,) = read(con, "from corrected_scores")
     assert whole["corrected_mean"] is not None
     assert (part["corrected_mean"], part["ci_low"], part["n_reviewed"]) == (None, None, whole["n_reviewed"])

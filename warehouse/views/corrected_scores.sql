@@ -132,7 +132,7 @@ tuned as (
         -- Labels from another run are of the verdicts that have not changed since: no draw from all.
         -- Nor are the samples that a budget picked, which are more often the doubtful ones.
         n_effective >= 20 and n_samples_effective >= 10 and coverage >= case when n_carried > 0 then 0.8 else 0.5 end
-        and run_id not in (select run_id from sample_picks) as is_enough,
+        and run_id not in (select run_id from sample_picks where not picked) as is_enough,
         nullif(greatest(n_samples_effective - 2, 0), 0) as df
     from collected
 ),
@@ -192,7 +192,7 @@ comment on view corrected_scores is 'One row per run and metric that is a mean o
 comment on column corrected_scores.run_id is 'Run.';
 comment on column corrected_scores.metric is 'Metric: faithfulness, context_recall, factual_precision, statement_recall or precision_retrieved.';
 comment on column corrected_scores.mean is 'Mean over the scored samples as the judge has it, as in run_scores.';
-comment on column corrected_scores.corrected_mean is 'What the mean would be by people''s labels of all verdicts, estimated from all of the judge''s and the reviewed few; statements that the judge missed or made up when it split a text are not corrected; NULL with fewer than 20 reviewed verdicts or 10 samples of theirs, both effective, a coverage under 0.5 (0.8 with labels of other runs), or a budget of samples.';
+comment on column corrected_scores.corrected_mean is 'What the mean would be by people''s labels of all verdicts, estimated from all of the judge''s and the reviewed few; statements that the judge missed or made up when it split a text are not corrected; NULL with fewer than 20 reviewed verdicts or 10 samples of theirs, both effective, a coverage under 0.5 (0.8 with labels of other runs), or where a budget of samples left some out.';
 comment on column corrected_scores.ci_low is 'Lower end of the 95 % interval of corrected_mean, at least 0; NULL as corrected_mean.';
 comment on column corrected_scores.ci_high is 'Upper end of the 95 % interval of corrected_mean, at most 1; NULL as corrected_mean.';
 comment on column corrected_scores.judge_bias is 'By how much the judge rates the reviewed verdicts higher than people do; below 0 when it is stricter.';
