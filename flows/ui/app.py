@@ -32,7 +32,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.page import make_environment
 from evalhouse.flows.server.connections import find_token, listen, make_server, write_address
 from evalhouse.flows.ui import documents, judge, pair, runs, samples, sql, variants
-from evalhouse.flows.ui.pages import ASSET_TYPES, FOLDERS, asset, link, load_assets, render
+from evalhouse.flows.ui.pages import ASSET_TYPES, FOLDERS, asset, is_from_elsewhere, link, load_assets, render
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
 from evalhouse.warehouse.messages import clean_text
@@ -146,7 +146,7 @@ class Guard:
         if not access.allows_host(host):
             text = f"this is evalhouse ui at http://127.0.0.1:{access.port}, and not {host!r}\n"
             return PlainTextResponse(text, HTTPStatus.MISDIRECTED_REQUEST)
-        is_foreign = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        is_foreign = is_from_elsewhere(request)
         if request.method not in ("GET", "HEAD"):
             # Only our own pages may send: browsers name the origin, and scripts of other sites cannot fake it.
             is_same_origin = request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
@@ -159,6 +159,8 @@ class Guard:
             return PlainTextResponse(text, HTTPStatus.FORBIDDEN)
         # The address without the token. Two slashes at the start would name another host, and so would a backslash.
         others = [(name, value) for name, value in parse_qsl(request.url.query, True) if name != _TOKEN]
+        if is_foreign and request.url.path == "/sql":
+            others.append(("held", "true"))
         address = "/" + quote(request.url.path.lstrip("/")) + (f"?{urlencode(others)}" if others else "")
         # Browsers send no strict cookie when a link on another site is followed, so a page opens the address from here.
         refresh = f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">'

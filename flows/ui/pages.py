@@ -60,6 +60,11 @@ def find_warehouse(request: Request) -> Warehouse:
     return warehouse
 
 
+def is_from_elsewhere(request: Request) -> bool:
+    """Return whether a page of another site made the browser send this."""
+    return request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+
+
 def link(path: str, /, **parameters: object) -> str:
     """Return an address in ui: the path's parts are quoted, and parameters that are None or empty are left out.
 

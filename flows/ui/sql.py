@@ -25,7 +25,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 
 from evalhouse.flows.report.charts import Chart, draw_distribution, draw_result
 from evalhouse.flows.results.output import disarm_formulas, write_cell, write_json
-from evalhouse.flows.ui.pages import find_warehouse, link, render, use_cached
+from evalhouse.flows.ui.pages import find_warehouse, is_from_elsewhere, link, render, use_cached
 from evalhouse.warehouse.errors import QueryError, WarehouseError
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.messages import clean_text
@@ -267,12 +267,16 @@ class _Answer(Generic[_T]):
 
 
 @router.get("/sql")
-async def show_sql(request: Request, q: str = "", x: str = "", y: str = "") -> Response:
-    """Show the page with the result of `q`, drawn over column `x`, as high as column `y`."""
+async def show_sql(request: Request, q: str = "", x: str = "", y: str = "", held: bool = False) -> Response:
+    """Show the page with the result of `q`, drawn over column `x`, as high as column `y`.
+
+    A query that a link of another site holds is shown, and not run: anyone may have written it.
+    """
     sql = _read_sql(request, q)
-    page = await run_in_threadpool(_render_page, request, sql)
+    held = held or is_from_elsewhere(request)
+    page = await run_in_threadpool(_render_page, request, sql, held=held)
     head, waiting, tail = page.split(_MARK)
-    if not sql.strip():
+    if held or not sql.strip():
         return HTMLResponse(head + tail)
     answer = _Answer(partial(_render_result, request, sql, x, y))
     if await answer.wait(_MOMENT_S):
@@ -304,13 +308,14 @@ def _read_sql(request: Request, q: str) -> str:
     return q.replace("\r\n", "\n")
 
 
-def _render_page(request: Request, sql: str) -> bytes:
+def _render_page(request: Request, sql: str, *, held: bool) -> bytes:
     catalog = _read_catalog(request)
     relations = sorted(catalog.relations, key=lambda one: one.kind == "table")  # views first
     page = render(
         request,
         "sql.html",
         sql=sql,
+        held=held and bool(sql.strip()),
         title=f"{_find_title(sql)} · SQL" if _find_title(sql) else "SQL",
         relations=[(one, f"from {write_name(one.name, catalog)} limit 100") for one in relations],
         recipes=read_recipes(),

@@ -1,6 +1,7 @@
 """`query`: what a person may ask, how it is answered, and that nothing beyond the warehouse can be reached."""
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -135,8 +136,6 @@ def test_exactly_one_statement(ask: Ask, sql: str) -> None:
         "select * from sqlite_scan('FOLDER/s.db', 't')",
         "select * from duckdb_secrets()",
         "import database 'FOLDER/exported'",
-        "explain analyze copy (select 1) to 'FOLDER/out.csv'",
-        "explain analyze attach 'FOLDER/out.duckdb'",
         "select getenv('HOME')",
     ],
 )
@@ -168,6 +167,48 @@ def test_functions_that_change_settings_or_run_text_are_refused(
 ) -> None:
     expect_refusal(ask, sql.replace("FOLDER", str(folder)), "is not for queries here")
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "explain analyze copy (select 1) to 'WAREHOUSE' (format csv, use_tmp_file false)",
+        "EXPLAIN /* of */ ANALYZE -- a line\n copy (select 1) to 'WAREHOUSE' (use_tmp_file false)",
+        "explain (analyze, format json) copy (select 1) to 'WAREHOUSE' (use_tmp_file false)",
+        "explain (format json, analyze) copy runs to 'WAREHOUSE.wal' (format csv)",
+        "explain analyze copy (select 1) to 'FOLDER/out.csv'",
+        "explain analyze attach 'FOLDER/out.duckdb'",
+        "explain analyze export database 'FOLDER/out'",
+        "explain analyze pragma enable_profiling",
+        "explain analyze create temp table a as select 1",
+        "explain (analyze) insert into runs (run_id) values ('x')",
+    ],
+)
+def test_what_is_explained_writes_nothing_not_even_the_open_warehouse(
+    folder: Path, tmp_path: Path, written: str
+) -> None:
+    store = Path(shutil.copy(folder / "w.duckdb", tmp_path))
+    before = store.read_bytes()
+    sql = written.replace("WAREHOUSE", str(store)).replace("FOLDER", str(tmp_path))
+    with pytest.raises(QueryError, match=r"^(EXPLAIN takes one SELECT here|Parser Error)"):
+        run_query(parse_location(str(store)), sql, timeout_s=20)
+    assert store.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["w.duckdb"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "explain select 1",
+        "explain analyze select count(*) from runs",
+        "explain (analyze, format json) select 1",
+        "explain analyze (select 1) union all (select 2)",
+        "explain (format text) (select 1)",
+        "-- a plan\nexplain analyze with a as (select 'copy') from a",
+    ],
+)
+def test_plans_of_a_select_are_shown(ask: Ask, sql: str) -> None:
+    assert ask(sql).height
 
 
 def test_no_python_object_can_be_seen(ask: Ask) -> None:

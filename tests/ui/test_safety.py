@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import re
 import socket
@@ -317,6 +318,21 @@ def test_who_comes_by_a_link_of_another_site_opens_the_page_from_here(poisoned: 
     stranger = make_client(poisoned, token=TOKEN)
     assert 'url=/runs"' in stranger.get("/runs", headers=linked).text
     assert stranger.get("/runs", headers={"sec-fetch-site": "same-origin", **OPENED}).status_code == 401
+
+
+def test_a_query_in_a_link_of_another_site_is_shown_and_not_run(poisoned: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.flows.ui.sql.answer_apart", lambda *_, **__: pytest.fail("the query has run"))
+    linked = {"sec-fetch-site": "cross-site", **OPENED}
+    shown = make_client(poisoned).get("/sql?q=from+runs", headers=linked)
+    assert "from runs</textarea>" in shown.text
+    assert "it has not run. Read it, and press Run." in shown.text
+    # A strict cookie comes with the second request alone.
+    client = make_client(poisoned, token=TOKEN)
+    match = re.search(r'url=([^"]+)"', client.get("/sql?q=from+runs", headers=linked).text)
+    assert match
+    client.get("/", params={"token": TOKEN})
+    again = client.get(html.unescape(match[1]), headers={"sec-fetch-site": "same-origin", **OPENED})
+    assert "it has not run" in again.text
 
 
 def test_a_bug_of_ours_shows_nothing_of_itself(poisoned: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,11 +242,10 @@ def run_shut_in(
     for setting in _SANDBOX:
         connection.execute(setting)
     try:
-        statements = connection.extract_statements(sql)
+        kinds = [statement.type for statement in connection.extract_statements(sql)]
         words = split_words(sql)
     except duckdb.Error as error:
         raise _explain(error, sql) from None
-    kinds = [statement.type for statement in statements]
     # A PIVOT without its values is several statements, of which the first makes a type.
     if words[:1] == ["pivot"] and kinds != [duckdb.StatementType.SELECT]:
         raise QueryError("PIVOT must list its values here: PIVOT … ON metric IN ('factual_f1', …) USING …")
@@ -256,6 +255,8 @@ def run_shut_in(
     if kinds[0] not in _ALLOWED or words[:1] == ["pragma"]:
         kind = "PRAGMA" if words[:1] == ["pragma"] else kinds[0].name
         raise QueryError(f"got a statement of kind {kind}; the warehouse is read-only here: write one SELECT")
+    if kinds[0] == duckdb.StatementType.EXPLAIN and not _explains_select(connection, sql):
+        raise QueryError("EXPLAIN takes one SELECT here: with ANALYZE a statement runs, and the warehouse is read-only")
     for word, after in pairwise(words):
         if after == "(" and _FORBIDDEN.fullmatch(word):
             raise QueryError(f"the function {word}() is not for queries here; write one SELECT over tables and views")
@@ -270,6 +271,17 @@ def run_shut_in(
         if as_text:
             relation = relation.select(f"* replace ({', '.join(f'{name}::varchar as {name}' for name in as_text)})")
         return (relation if most_rows is None else relation.limit(most_rows)).pl()
+
+
+def _explains_select(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
+    """Return whether an EXPLAIN is of a SELECT. EXPLAIN ANALYZE of a COPY would write, the open warehouse included."""
+    # What is explained is the first end of the text that is a statement; words and options come before it.
+    for start, _ in duckdb.tokenize(sql)[1:]:
+        rest = sql.encode()[start:].decode()
+        with suppress(duckdb.Error):
+            kinds = [statement.type for statement in connection.extract_statements(rest)]
+            return kinds == [duckdb.StatementType.SELECT] and split_words(rest)[:1] != ["pragma"]
+    return False
 
 
 @contextmanager
