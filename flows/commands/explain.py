@@ -295,6 +295,8 @@ def diagnose(
         print_line(
             f"run {run_row.run_id} {run_row.status}: {n_samples} of {run_row.dataset}; judge {run_row.judge}", bold=True
         )
+        if document["sampling"]:
+            print_line(document["sampling"])
         print_line()
         names = {row["cause"]: row["name"] for row in document["causes"]}
         # The most frequent failure first; causes that are fine or were not judged last.

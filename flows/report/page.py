@@ -681,14 +681,18 @@ def _describe_causes(data: SeriesData, link: str) -> dict[str, Any] | None:
     if not runs:
         return None
     counted = [{row["cause"]: row["n_samples"] for row in data.causes[str(run["run_id"])]} for run in runs]
+    # Shares of all samples; in run_causes the shares of all causes but not_judged are of the judged ones.
+    of_all = []
+    for run in runs:
+        of_run = {row["cause"]: row["share"] or 0.0 for row in data.causes[str(run["run_id"])]}
+        unjudged = of_run.get("not_judged", 0.0)
+        of_all.append(
+            {cause: unjudged if cause == "not_judged" else share * (1 - unjudged) for cause, share in of_run.items()}
+        )
     advice = load_advice("en")
     # Fine samples are at the bottom of the chart, and failures rise above them.
     causes = [cause for cause in reversed(list(advice)) if any(of_run.get(cause) for of_run in counted)]
-    totals = [sum(of_run.values()) or 1 for of_run in counted]
-    shares = {
-        advice[cause].name: [of_run.get(cause, 0) / total for of_run, total in zip(counted, totals, strict=True)]
-        for cause in causes
-    }
+    shares = {advice[cause].name: [of_run.get(cause, 0.0) for of_run in of_all] for cause in causes}
     key = [
         {"place": place, "cause": cause, "name": name, "meaning": advice[cause].meaning,
          "n_samples": counted[-1].get(cause, 0), "first": write_share(values[0]), "last": write_share(values[-1])}

@@ -145,7 +145,7 @@ def rank_causes(counted: Sequence[Row], before: Sequence[Row]) -> list[dict[str,
     """Return the causes of samples as rows of the page: faults by size, then samples that were not judged, then fine
     ones. `before` are the causes of the other run, empty without one."""
     advice = {str(cause): entry for cause, entry in load_advice("en").items()}
-    earlier = {row["cause"]: row["n_samples"] for row in before}
+    earlier = {row["cause"]: row["share"] or 0.0 for row in before}
     rows = []
     for row in counted:
         if not row["n_samples"]:
@@ -160,7 +160,7 @@ def rank_causes(counted: Sequence[Row], before: Sequence[Row]) -> list[dict[str,
                 "is_wrong": _place_cause(row) == 0,
                 "percent": write_share(row["share"]),
                 "interval": ("–" if low is None or high is None else f"{100 * low:.0f} to {100 * high:.0f} %"),
-                "before": earlier.get(row["cause"], 0) if before else None,
+                "before": write_share(earlier.get(row["cause"], 0.0)) if before else None,
             }
         )
     return sorted(rows, key=lambda row: (_place_cause(row), -row["n_samples"]))
@@ -358,6 +358,7 @@ def describe_run(
                 main = [name for name in FIRST if name in names] or names
                 slices = compare_slices(pair, ComparisonSettings(), by, main)
                 against = replace(against, slices=tuple(describe_fallen(by, slices, against.comparison)))
+    sampling = explain_sampling(warehouse, run)
     described = {
         "base": base,
         **describe_about(run),
@@ -369,7 +370,8 @@ def describe_run(
             }
             for reason, of_reason in unscored.items()
         ],
-        "stand_in": " ".join(filter(None, (*list_notes(warehouse, run), explain_sampling(warehouse, run)))),
+        "stand_in": " ".join(filter(None, (*list_notes(warehouse, run), sampling))),
+        "sampled": sampling is not None,
         "costs_note": explain_joint_split(summary.costs),
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
         "preferences": preferred,

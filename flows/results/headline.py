@@ -143,9 +143,14 @@ def write_headline(against: Against) -> Headline:
         )
     clauses += against.slices
     if causes.n:
-        before, now = (write_share(n / causes.n) for n in (causes.n_base, causes.n_candidate))
+        if is_estimate:  # of the answers that both runs judged, which were picked by doubt: no share of all
+            before, now = f"{causes.n_base:,}", f"{causes.n_candidate:,}"
+            answers = f"{write_count(causes.n, 'answer')} that both runs judged"
+        else:
+            before, now = (write_share(n / causes.n) for n in (causes.n_base, causes.n_candidate))
+            answers = write_count(causes.n, "answer")
         share = "as before" if causes.n_base == causes.n_candidate else f"{before} before"
-        clauses.append(f"{now} of {write_count(causes.n, 'answer')} have a problem, {share}")
+        clauses.append(f"{now} of {answers} have a problem, {share}")
     further = [f"{capitalise(_name(move.cause))} means: {_explain(move.cause)}" for move in explained]
     if comparison.changed:
         n_answers, n_contexts = comparison.changed["answer"], comparison.changed["contexts"]
@@ -172,7 +177,10 @@ def describe_result(
     further = changes.further if changes else ()
     if n_wrong:
         have = "has" if n_wrong == 1 else "have"
-        share = write_share(n_wrong / n_judged)
+        # A budget of samples picks answers in doubt, and `share` is that of the whole dataset.
+        share = write_share(sum(row["share"] for row in wrong))
+        if share != write_share(n_wrong / n_judged):
+            share = f"an estimated {share} of the whole dataset"
         sentence = f"{n_wrong:,} of {write_count(n_judged, 'judged answer')} {have} a problem ({share})"
         most = max(wrong, key=lambda row: row["n_samples"])
         meaning = load_advice("en")[most["cause"]].meaning

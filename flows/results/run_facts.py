@@ -296,7 +296,8 @@ def explain_sampling(warehouse: Warehouse, run: RunRow) -> str | None:
     share = counts["n_earlier"] / counts["n_signals"]
     return (
         f"note: {counts['n_picked']:,} of {counts['n']:,} samples were judged, picked with known probabilities, by "
-        f"chance and doubt (signals: {share:.0%} earlier scores, else lexical); means and intervals are estimates."
+        f"chance and doubt (signals: {share:.0%} earlier scores, else lexical); means, shares and intervals are "
+        "estimates."
     )
 
 
@@ -488,6 +489,7 @@ def read_diagnosis(
     picked = {**of_run, "causes": list(causes), "n_samples": n_samples}
     return {
         "run": {name: getattr(run, name) for name in names},
+        "sampling": explain_sampling(warehouse, run),
         "language": language,
         "thresholds": {str(row["threshold"]): row["value"] for row in warehouse.read_rows(_THRESHOLDS)},
         "causes": described,

@@ -3,8 +3,10 @@
 Server and keys are found where Prefect itself would find them. Importing this module imports no Prefect.
 """
 
+import contextlib
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,22 +72,34 @@ def send_request(
 ) -> Answer:
     """Send one HTTP request, through the environment's proxy unless it stays on this machine; raises NoAnswer.
 
-    About `max_bytes` of the response's body are read, all of it with None.
+    An answer may take `timeout_s` from byte to byte, and little longer in all. About `max_bytes` of the response's body
+    are read, all of it with None.
     """
     import httpx  # noqa: PLC0415  # a tenth of a second, which a command's help does without
 
+    ended = threading.Event()
+
+    def end() -> None:
+        ended.set()
+        client.close()
+
     try:
-        with (
-            httpx.Client(
+        with contextlib.ExitStack() as stack:
+            client = httpx.Client(
                 proxy=find_proxy(url),
                 # httpx itself would fail at an ALL_PROXY in the environment that nothing here uses.
                 trust_env=False,
                 verify=ssl.create_default_context(),
                 timeout=timeout_s,
                 follow_redirects=follow_redirects,
-            ) as client,
-            client.stream(method, url, headers=headers, content=body) as response,
-        ):
+            )
+            stack.enter_context(client)
+            # httpx waits `timeout_s` for each byte; a server that sends one now and then would hold it for ever.
+            timer = threading.Timer(timeout_s, end)
+            timer.daemon = True
+            timer.start()
+            stack.callback(timer.cancel)
+            response = stack.enter_context(client.stream(method, url, headers=headers, content=body))
             content = bytearray()
             if max_bytes != 0:
                 for chunk in response.iter_bytes():
@@ -95,7 +109,9 @@ def send_request(
             return Answer(status=response.status_code, content=bytes(content))
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError, ImportError) as error:
         raise BadAddress(type(error).__name__) from None
-    except (httpx.HTTPError, OSError) as error:
+    except (httpx.HTTPError, OSError, RuntimeError) as error:  # RuntimeError: of a client that was closed
+        if ended.is_set():
+            raise NoAnswer(f"it did not complete its answer within {timeout_s:g} s") from None
         raise NoAnswer(str(error) or type(error).__name__) from None
 
 

@@ -296,14 +296,13 @@ def show_all_series(request: Request) -> Response:
     run_ids = warehouse.fetch("ui/lately", n_runs=_LATELY).to_series().to_list()
     means = fetch_histories(warehouse, run_ids).to_dicts() if run_ids else []
     # By run which share of its judged answers has a problem; none for a run without judged answers.
-    counts: dict[str, tuple[int, int]] = {}
+    shares: dict[str, float] = {}
     newest = [str(row["ended_run_id"]) for row in series if row["ended_run_id"]]
     for cause in fetch_derived(warehouse, "causes", newest).to_dicts():
         if cause["cause"] != "not_judged" and cause["n_of"]:
-            n_wrong, _ = counts.get(cause["run_id"], (0, 0))
-            n_new = cause["n_samples"] if cause["cause"] not in FINE else 0
-            counts[cause["run_id"]] = (n_wrong + n_new, cause["n_of"])
-    problems = {run_id: write_share(n_wrong / n) for run_id, (n_wrong, n) in counts.items()}
+            new = cause["share"] if cause["cause"] not in FINE else 0.0
+            shares[cause["run_id"]] = shares.get(cause["run_id"], 0.0) + new
+    problems = {run_id: write_share(share) for run_id, share in shares.items()}
     # Of each series the first metrics: the last mean, its change, and the shape of the nights before.
     described = []
     for row in series:

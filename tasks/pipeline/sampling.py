@@ -3,9 +3,10 @@
 Every sample has a signal for each metric: its score in the latest earlier run of the same suite, or dataset, that
 scored it, else a guess from its texts by the lexical rules. Half of the probability is spread evenly, so that every
 sample can be picked; the other half goes where a score is hardest to foretell: to signals in the middle of the scale,
-and to samples whose scores differed from run to run. As many samples as the budget has are drawn, neither more nor
-fewer, by the pivotal method (Deville and Tillé 1998, Biometrika 85): pairs fight until all is 0 or 1, in an order drawn
-by the run's seed, and each sample keeps the probability it began with.
+to samples whose texts changed since they were scored, and to those whose scores differed from run to run. As many
+samples as the budget has are drawn, neither more nor fewer, by the pivotal method (Deville and Tillé 1998, Biometrika
+85): pairs fight until all is 0 or 1, in an order drawn by the run's seed, and each sample keeps the probability it
+began with.
 
 Probabilities and signals of all samples are rows (`sample_picks`, `sample_signals`); the view `sampled_means` estimates
 from them the means over all samples.
@@ -30,7 +31,9 @@ from evalhouse.warehouse.store import Warehouse
 LEXICAL_ORIGIN: Final = "lexical"
 _EVEN: Final = 0.5  # the share of the probability that all samples have alike
 _AT_ONCE: Final = 500
-_MIN_DEVIATION: Final = 0.1  # the smallest standard deviation that a score is thought to have about its signal
+# The standard deviation that a score is thought to have about its signal: at least, and where the texts changed.
+_MIN_DEVIATION: Final = 0.1
+_CHANGED: Final = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,22 +97,20 @@ def pick_samples(
     sizes: list[float] = []
     for sample in samples:
         of_sample, before = [], earlier.get(sample.sample_id, {})
+        doubts: list[float] = []  # by metric how far the score may lie from its signal
         guesses = guess_scores(sample) if any(metric.name not in before for metric in metrics) else {}
         for metric in metrics:
             if (score := before.get(metric.name)) is not None:
                 value, origin = min(1.0, max(0.0, score.value)), score.run_id
+                doubt = _CHANGED if score.input_hash != sample.input_hash else math.sqrt(value * (1 - value))
+                doubts.append(max(doubt, _MIN_DEVIATION) + score.spread)
             else:
                 # The lexical rules' mean over the steps that the metric rests on.
                 of_steps = [guesses[step] for step in metric.needs if step in guesses] or list(guesses.values())
                 guess = fmean(of_steps) if of_steps else 0.5
                 value, origin = 1 - guess if metric.better == "low" else guess, LEXICAL_ORIGIN
+                doubts.append(max(math.sqrt(value * (1 - value)), _MIN_DEVIATION))
             of_sample.append(Signal(metric=metric.name, value=value, origin=origin))
-        # How far the sample's scores may lie from their signals, on the mean of its metrics.
-        doubts = [
-            math.sqrt(max(signal.value * (1 - signal.value), _MIN_DEVIATION**2))
-            + (before[signal.metric].spread if signal.metric in before else 0.0)
-            for signal in of_sample
-        ]
         ids.append((sample.ordinal, sample.sample_id))
         signals.append(of_sample)
         sizes.append(sum(doubts) / len(doubts) if doubts else _MIN_DEVIATION)

@@ -138,7 +138,7 @@ def test_a_trend_that_is_too_wide_has_a_row_for_each_run_and_names_what_it_leave
 def test_json_has_every_cause_with_its_share_and_every_sample_in_one(ask_ferry: Ask) -> None:
     document = ask_ferry("latest", "--json", "--limit", "99").document
     assert document.keys() == {
-        "run", "language", "thresholds", "causes", "not_judged", "trend", "samples"
+        "run", "sampling", "language", "thresholds", "causes", "not_judged", "trend", "samples"
     }  # fmt: skip
     assert [row["cause"] for row in document["causes"]] == list(get_args(Cause))
     counts = {row["cause"]: row["n_samples"] for row in document["causes"]}

@@ -74,6 +74,8 @@ def test_the_next_run_knows_where_the_judge_was_in_doubt(place: Place) -> None:
     assert "are the same as in the base; the scores moved as a run judged part" in write_headline(against).sentence
     again = place.call(*RUN, "--judge", "lexical", "--sample-seed", "2", "--json")
     assert again.document["calls"]["requests"] == 0, "the replies of the run of all are stored"
+    diagnosed = place.call("diagnose", "previous").stdout
+    assert f"{BUDGET} of {N_ROWS} samples were judged" in diagnosed, "its shares are estimates"
 
 
 def test_runs_that_picked_the_same_samples_are_compared_by_what_moved_in_them(place: Place) -> None:

@@ -333,3 +333,32 @@ def test_shares_of_a_run_add_up_and_have_wilsons_interval() -> None:
     assert counted["unjudged", "not_judged"]["share"] == 1
     fine = counted["unjudged", "fine"]
     assert (fine["n_of"], fine["share"], fine["ci_low"], fine["ci_high"]) == (0, None, None, None)
+
+
+def test_shares_of_a_budget_are_those_of_the_whole_dataset() -> None:
+    """Samples in doubt are picked more often, and each counts one over its probability."""
+    with open_rows() as con:
+        samples = [*[GOOD] * 4, *[RULES["invented"]] * 4]
+        add_stated(con, *(replace(sample, sample_id=f"s{n}") for n, sample in enumerate(samples)))
+        chances = [0.1] * 4 + [0.8] * 4
+        for n, chance in enumerate(chances):
+            fill(
+                con,
+                "sample_picks",
+                {"run_id": "r", "sample_id": f"s{n}", "ordinal": n, "probability": chance, "picked": True},
+            )
+        rows = {row["cause"]: row for row in read(con, "from run_causes")}
+    fine = rows["fine"]
+    (wrong,) = (row for row in rows.values() if row["n_samples"] and row is not fine)
+    assert (wrong["n_samples"], wrong["n_of"]) == (4, 8)
+    share = 4 / 0.8 / (4 / 0.8 + 4 / 0.1)
+    assert (wrong["share"], fine["share"]) == pytest.approx((share, 1 - share))
+    variance = ((1 - share) ** 2 * 4 / 0.8**2 + share**2 * 4 / 0.1**2) / 45**2
+    z2 = 1.96**2 * variance / (share * (1 - share))
+    half = (z2 * (share * (1 - share) + z2 / 4)) ** 0.5
+    assert (wrong["ci_low"], wrong["ci_high"]) == pytest.approx(
+        ((share + z2 / 2 - half) / (1 + z2), (share + z2 / 2 + half) / (1 + z2))
+    )
+    assert rows["not_judged"]["share"] == 0
+    z2 = 1.96**2 * (4 / 0.8**2 + 4 / 0.1**2) / 45**2
+    assert rows["not_judged"]["ci_high"] == pytest.approx(z2 / (1 + z2)), "of as many samples as these are worth"

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from evalhouse.flows.report.sections import build_head, explain_metrics, rank_causes
-from evalhouse.flows.results.headline import Against
-from evalhouse.tasks.comparing.changes import Part
+from evalhouse.flows.results.headline import Against, write_headline
+from evalhouse.tasks.comparing.changes import CauseChanges, Part
 from evalhouse.tasks.comparing.paired import Paired, Verdict
 from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
 from evalhouse.warehouse.metric_files import load_metrics, parse_metric
@@ -66,6 +66,22 @@ def test_the_result_counts_an_error_and_states_what_is_so_most_often() -> None:
     assert head.result == "22 of 40 judged answers have a problem (55 %)."
     assert head.further[0].startswith("Most often, in 17 samples: hallucinated against contexts. The answer states")
     assert head.tone == "unclear", "one run alone is neither good nor bad"
+
+
+def test_of_picked_answers_the_result_gives_the_share_of_the_whole_dataset() -> None:
+    picked = [
+        {**row, "share": 0.1 if row["cause"] == "hallucinated" else row["share"]} for row in count(hallucinated=9)
+    ]
+    head = build_head(picked, metrics=(), against=None, gate=())
+    assert head.result == "9 of 40 judged answers have a problem (an estimated 10 % of the whole dataset)."
+
+
+def test_of_estimates_the_answers_that_both_judged_are_counted_without_a_share() -> None:
+    against = compare(replace(move("mrr", "undecided"), is_estimate=True))
+    assert against.comparison is not None
+    causes = CauseChanges(n=12, n_base=3, n_candidate=4)
+    result = write_headline(replace(against, comparison=replace(against.comparison, causes=causes))).sentence
+    assert result.endswith("; 4 of 12 answers that both runs judged have a problem, 3 before")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +189,7 @@ def test_causes_come_by_size_an_error_first() -> None:
     assert [row["cause"] for row in rows] == [
         "not_in_contexts", "hallucinated", "own_knowledge", "not_judged", "fine", "refused_rightly",
     ]  # fmt: skip
-    assert [row["before"] for row in rows] == [0, 7, 0, 0, 83, 0]
+    assert [row["before"] for row in rows] == ["0 %", "8 %", "0 %", "0 %", "92 %", "0 %"]
     assert [row["percent"] for row in rows] == ["22 %", "6 %", "6 %", "25 %", "57 %", "10 %"]
     assert rows[0]["interval"] == "10 to 20 %"
 

@@ -3,6 +3,7 @@
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def test_the_same_seed_picks_the_same() -> None:
 
 
 def test_signals_are_earlier_scores_where_there_are_some_and_lexical_elsewhere() -> None:
-    earlier = {"s1": {"faithfulness": EarlierScore(run_id="night-1", value=0.25, spread=0.3)}}
+    earlier = {"s1": {"faithfulness": EarlierScore(run_id="night-1", input_hash="", value=0.25, spread=0.3)}}
     first, second, *_ = pick_samples(
         iter([make_sample(number) for number in range(1, 21)]), METRICS, earlier, budget=10, seed=0
     )
@@ -58,6 +59,23 @@ def test_signals_are_earlier_scores_where_there_are_some_and_lexical_elsewhere()
     lexical = [guesses["attribute_answer"], 1 - (guesses["classify"] + guesses["attribute_answer"]) / 2]
     assert [one.value for one in second.signals] == pytest.approx(lexical)
     assert {one.origin for one in second.signals} == {"lexical"}
+
+
+def test_a_sample_that_changed_since_it_was_scored_is_the_likeliest_to_be_judged() -> None:
+    samples = [make_sample(number) for number in range(1, 21)]
+    earlier = {
+        sample.sample_id: {
+            metric.name: EarlierScore(run_id="night-1", input_hash=sample.input_hash, value=1.0, spread=0.0)
+            for metric in METRICS
+        }
+        for sample in samples
+    }
+    changed = samples[4]
+    samples[4] = replace(changed, answer="Another answer.", input_hash="other")
+    picks = pick_samples(iter(samples), METRICS, earlier, budget=5, seed=0)
+    probabilities = {pick.sample_id: pick.probability for pick in picks}
+    assert probabilities.pop(changed.sample_id) > 1.5 * max(probabilities.values())
+    assert max(probabilities.values()) == pytest.approx(min(probabilities.values())), "the others are known alike"
 
 
 def estimate(n: int, budget: int, n_runs: int, *, agreement: float, seed: int = 0) -> tuple[float, float, float]:
@@ -105,3 +123,34 @@ def test_the_interval_holds_in_95_of_100_runs(budget: int, agreement: float) -> 
     held, _, bias = estimate(500, budget, 250, agreement=agreement)
     assert 0.91 <= held <= 0.985
     assert abs(bias) < 4
+
+
+def hold_after_a_change(n_runs: int, *, n: int = 500, budget: int = 80, n_changed: int = 15) -> tuple[float, float]:
+    """Return how often an interval holds the mean, and its least width, after a few samples fell to 0."""
+    rng = np.random.default_rng(1)
+    signals = np.where(rng.random(n) < 0.7, 1.0, rng.integers(0, 5, n) / 4)
+    is_changed = np.isin(np.arange(n), rng.choice(n, n_changed, replace=False))
+    values = np.where(is_changed, 0.0, signals)
+    doubts = np.where(is_changed, 0.5, rate_doubts(signals.tolist()))
+    probabilities = spread(doubts.tolist(), budget)
+    with open_rows() as con:
+        for number in range(n_runs):
+            picked = draw(probabilities, random.Random(number))
+            known: list[float | None] = [*values.tolist()]
+            put_run(con, f"r{number}", picked, probabilities=probabilities, signals=signals.tolist(), values=known)
+        rows = read(con, "select ci_low, ci_high from run_scores").copy()
+    held = [row["ci_low"] - 1e-9 <= values.mean() <= row["ci_high"] + 1e-9 for row in rows]
+    return sum(held) / n_runs, min(row["ci_high"] - row["ci_low"] for row in rows)
+
+
+def test_an_interval_holds_what_no_picked_sample_shows() -> None:
+    held, least = hold_after_a_change(12)
+    assert held >= 0.75, "0.74 of the draws held it before"
+    assert least > 0.02, "without a changed sample among the picks the interval had no width"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_changed", [3, 15, 50])
+def test_an_interval_holds_the_mean_after_a_few_samples_changed(n_changed: int) -> None:
+    held, _ = hold_after_a_change(250, n_changed=n_changed)
+    assert held >= 0.92

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -282,6 +286,27 @@ def test_unusable_address_is_reported_without_being_shown(
     error = capsys.readouterr().err
     assert error == f"s: the notification was not delivered: {expected}\n"
     assert "hush" not in error
+
+
+def test_a_webhook_that_answers_byte_by_byte_holds_no_run(
+    store: Warehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("evalhouse.flows.serving.notify._TIMEOUT_S", 0.3)
+
+    def drip(listener: socket.socket) -> None:
+        for _ in range(3):
+            client, _ = listener.accept()
+            with client, contextlib.suppress(OSError):  # the notification gives up
+                for _ in range(200):
+                    client.sendall(b"H")
+                    time.sleep(0.05)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=drip, args=(listener,), daemon=True).start()
+        monkeypatch.setenv("HOOK", f"http://127.0.0.1:{listener.getsockname()[1]}/hush")
+        notify_of_end(make_notify("completed"), store, make_ended(), None, None)
+    late = "it did not complete its answer within 0.3 s"
+    assert capsys.readouterr().err.endswith(f"the webhook did not take it in 3 tries: {late}.\n")
 
 
 def test_variables_stand_anywhere_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

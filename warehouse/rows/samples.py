@@ -126,9 +126,13 @@ class StoredSample:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierScore:
-    """A sample's score in the latest of some runs, by one metric, and the spread of its scores over these runs."""
+    """A sample's score in the latest of some runs, by one metric, and the spread of its scores over these runs.
+
+    `input_hash` is that of the texts which were scored.
+    """
 
     run_id: str
+    input_hash: str
     value: float
     spread: float
 
@@ -248,8 +252,8 @@ def fetch_earlier_scores(
     }  # fmt: skip
     found: dict[str, dict[str, EarlierScore]] = {}
     for row in warehouse.fetch("samples/earlier_scores", **parameters).iter_rows(named=True):
-        score = EarlierScore(run_id=row["run_id"], value=row["value"], spread=row["spread"])
-        found.setdefault(row["sample_id"], {})[row["metric"]] = score
+        sample_id, metric = row.pop("sample_id"), row.pop("metric")
+        found.setdefault(sample_id, {})[metric] = EarlierScore(**row)
     return found
 
 

@@ -30,6 +30,7 @@ judged as (
         sample_picks.probability,
         1 / sample_picks.probability as weight,
         coalesce(sample_signals.signal - signals.mean_signal, 0) as signal,
+        coalesce(abs(scores.value - sample_signals.signal) > 1e-9, scores.value is not null) as is_surprise,
         totals.n_population,
         totals.n_picked
     from (from scores where run_id in (select run_id from totals)) as scores
@@ -127,5 +128,6 @@ select
     n_population,
     n_picked,
     mean,
+    is_surprise,
     sqrt(1 - probability) * (residual - coalesce(middle, 0)) / size * sqrt(n / nullif(greatest(n - 2, 0), 0)) as term
 from about

@@ -10,7 +10,8 @@
 --
 -- Where all values are equal, at most a share 1 - 0.025 ^ (1 / n) of further ones differ, as n equal ones show (Clopper and
 -- Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1; as much is left open where most values are at an end
--- of the scale, and fewer than six are off it. A metric on another scale has Student's interval. The same in Python:
+-- of the scale, and fewer than six are off it, and where fewer than six of the samples that a budget picked score otherwise
+-- than foretold. A metric on another scale has Student's interval. The same in Python:
 -- `tasks/comparing/intervals.py`.
 with sums as (
     select
@@ -42,7 +43,9 @@ estimates as (
             else sampled_means.mean
         end as mean),
         sampled_means.run_id is not null as is_sampled,
-        sampled_means.variance as sampled_variance
+        sampled_means.variance as sampled_variance,
+        sampled_means.n_surprises,
+        sampled_means.unseen as sampled_unseen
     from sums
     left join ($sampled) as sampled_means
         on sampled_means.run_id = sums.run_id
@@ -121,8 +124,9 @@ quantiles as (
         )))) as quantile,
         n < 2 or share_variance < 1e-20 as is_level,
         not is_binary
-            and n_scored - greatest(n_lowest, n_highest) < least(greatest(n_lowest, n_highest), 6) as is_few,
-        1 - pow(0.025, 1 / nullif(n, 0)) as unseen
+            and coalesce(n_surprises < 6, n_scored - greatest(n_lowest, n_highest) < least(greatest(n_lowest, n_highest), 6))
+            as is_few,
+        coalesce(sampled_unseen, 1 - pow(0.025, 1 / nullif(n, 0))) as unseen
     from degrees
 ),
 
