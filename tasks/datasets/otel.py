@@ -110,6 +110,8 @@ _ASKED_EVENTS: Final[Mapping[str, str]] = {
 _STATUSES: Final[Mapping[object, str]] = {
     1: "ok", 2: ERROR, "STATUS_CODE_OK": "ok", "STATUS_CODE_ERROR": ERROR, "OK": "ok", "ERROR": ERROR,
 }  # fmt: skip
+_MEMBERS: Final = ("replies", "replies\nmeta")
+"""The names of its outputs, which OpenLLMetry writes as the reply of a generator of Haystack."""
 _EVENTS: Final = "gen_ai."  # the names of GenAI's events begin with it
 _NO_REASON: Final = "no reason was recorded"
 
@@ -225,6 +227,12 @@ def read_span(recorded: Recorded) -> Span:
     tree = nest(attributes)
     kinds = (kinds.get(str(attributes.get(name, "")).lower()) for name, kinds in _KINDS.items())
     kind: Kind = next((kind for kind in kinds if kind is not None), "other")
+    component = str(attributes.get("haystack.component.type", ""))
+    if component.endswith(("Retriever", "Ranker")):
+        kind = "retriever" if component.endswith("Retriever") else "reranker"
+        attributes |= {
+            name: attributes.get(f"haystack.component.{name[:-6]}") for name in ("input.value", "output.value")
+        }
     if _LANGFUSE in attributes:
         kind = refine_kind(kind, recorded.name)
     given, made = _pick(attributes, _INPUTS), _pick(attributes, _OUTPUTS)
@@ -235,6 +243,8 @@ def read_span(recorded: Recorded) -> Span:
     if isinstance(_look_up(tree, _ASKED[-1]), str):
         asked = leave_typed(asked)
     replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name), "assistant"))), [])
+    if recorded.name.startswith("haystack.") and "\n".join(message.text for message in replied) in _MEMBERS:
+        replied = []
     has_asked = bool(asked)
     for event_name, of_event in events:
         body = open_cell(of_event.get("gen_ai.event.content"))
@@ -272,6 +282,8 @@ def read_span(recorded: Recorded) -> Span:
         error = words or str(attributes.get("error.type") or _NO_REASON)
     if kind == "llm" and _TEMPLATE in attributes and not (asked or replied):
         kind = "chain"  # OpenInference calls Haystack's builder of prompts a model
+    reranked = read_documents(_look_up(tree, "reranker.input_documents"))
+    of_reranker = {} if reranked is None else {"given": reranked}
     has_tokens = kind in ("llm", "chain") or bool(replied)
     return Span(
         trace_id=recorded.trace_id,
@@ -283,13 +295,14 @@ def read_span(recorded: Recorded) -> Span:
         ended_at=recorded.ended_at,
         error=error,
         documents=_find_documents(tree, kind, made),
-        given=read_documents(_look_up(tree, "reranker.input_documents")) or (),
-        **read_exchange(kind, name, given, made, asked=asked, replied=replied),
+        **{**read_exchange(kind, name, given, made, asked=asked, replied=replied), **of_reranker},
         prompt_tokens=_count(attributes, _PROMPT_TOKENS, "input") if has_tokens else None,
         completion_tokens=_count(attributes, _REPLY_TOKENS, "output") if has_tokens else None,
         model=read_name(_pick(attributes, _MODELS)) if kind == "llm" else None,
         session=recorded.session,
         service=recorded.service,
+        is_root=attributes.get("traceloop.span.kind") == "workflow"
+        or str(attributes.get("langfuse.observation.metadata.is_langchain_root")).lower() == "true",
     )
 
 

@@ -36,11 +36,13 @@ class Document:
 class Span:
     """One step. Times are seconds of the epoch; `ended_at` is None while it runs. `error` is why it failed.
 
-    `turns` are the messages before the question, where the span has them: objects with role and text. `beside` are the
-    texts of the system and of tools that a model was sent with it. `documents` is None for what retrieves nothing, and
-    empty for a retriever that found nothing. `given` are the ones that a reranker chose from, where they were recorded.
-    `passed_on` are the ones that a chain returned with its answer, `returned` the ones that a tool found. `is_printed`:
-    an object is recorded as the answer. `project` is the id of LangSmith's.
+    `turns` are the messages before the question, where the span has them: objects with role and text. `beside` are
+    the texts of the system and of tools that a model was sent with it. `documents` is None for what retrieves
+    nothing, and empty for a retriever that found nothing. `given` are the ones that a reranker or a chain was given,
+    where they were recorded, and `kept` the ones that a chain made of them. `passed_on` are the ones that a chain
+    returned with its answer, `returned` the ones that a tool found. `is_printed`: an object, or nothing, is recorded
+    as the answer. `is_root`: its tracer took it for the outermost one of a question. `project` is the id of
+    LangSmith's.
     """
 
     trace_id: str
@@ -58,6 +60,8 @@ class Span:
     documents: tuple[Document, ...] | None = None
     given: tuple[Document, ...] = ()
     is_printed: bool = False
+    is_root: bool = False
+    kept: tuple[Document, ...] | None = None
     passed_on: tuple[Document, ...] | None = None
     returned: tuple[Document, ...] | None = None
     tool_calls: tuple[Tree, ...] = ()
@@ -200,7 +204,11 @@ _HISTORIES: Final = ("chat_history", "history", "message_history", "conversation
 _DEEPEST: Final = 12
 # An object as Python prints it: a stream, a document or message of LlamaIndex in place of its text.
 _STREAM: Final = re.compile(r"<(?:[\w.]+ object|(?:[^\n<>]|<locals>|<lambda>){0,300} at 0x[0-9a-fA-F]+)>")
-_PRINTED: Final = re.compile(rf"{_STREAM.pattern}|<\w+\([^\n<>]{{0,1000}}\)>|[A-Z]\w*\(\w+=[\s\S]*(?:\)|\.\.\.)")
+_PRINTED: Final = re.compile(rf"{_STREAM.pattern}|<\w+\([^\n<>]{{0,1000}}\)>|[A-Z]\w*\((?:\)|\w+=[\s\S]*(?:\)|\.\.\.))")
+_NOTHING: Final = frozenset({"null", "None"})
+_FLAGS: Final = frozenset({"true", "True", "false", "False"})
+"""Results of a function that sends its answer itself, or of a stream that was broken off, as tracers write them. A
+truth value may be the answer where no model wrote another text."""
 
 
 def read_exchange(
@@ -223,7 +231,7 @@ def read_exchange(
     # A graph returns the messages that it was given, followed by its replies.
     repeats_all = any(message.role == "user" for message in replied)
     turn = read_last_turn(replied if repeats_all else [*asked, *replied])
-    question, answer = find_message(given, "question"), find_message(made, "answer")
+    question, answer, is_empty = find_message(given, "question"), find_message(made, "answer"), False
     if turn is not None:
         is_first = kind == "llm"
         question = (turn.question or question) if is_first else (question or turn.question or None)
@@ -231,6 +239,8 @@ def read_exchange(
         replying = turn if repeats_all else read_last_turn(replied)
         replied_text = None if replying is None else replying.answer
         answer = (replied_text or answer) if is_first else (answer or replied_text)
+    if kind != "llm" and answer in _NOTHING | _FLAGS:
+        answer, is_empty = (answer if answer in _FLAGS else None), True
     calls = [item for message in replied for item in message.tool_calls]
     returned: object = None if turn is None or turn.contexts is None else turn.contexts
     if kind == "tool":
@@ -243,8 +253,11 @@ def read_exchange(
         "turns": find_history(given) or (_list_turns(turn) if turn is not None else ()),
         "beside": "\n".join(message.text for message in asked if message.role in ("system", "tool")),
         "answer": answer,
-        "is_printed": answer is None and isinstance(made, str) and bool(_STREAM.search(made) or _is_printed(made)),
+        "is_printed": is_empty
+        or (answer is None and isinstance(made, str) and bool(_STREAM.search(made) or _is_printed(made))),
         "tool_calls": tuple(call for item in calls if (call := name_call(item)) is not None),
+        "given": (read_retrieved(given) or ()) if kind in ("chain", "other", "retriever") else (),
+        "kept": read_retrieved(made) if kind in ("chain", "other", "retriever") else None,
         "passed_on": find_documents(made) if kind == "chain" else None,
         "returned": None if returned is None else read_documents(returned),
     }
@@ -387,11 +400,14 @@ _PASSED_ON: Final = (
 )  # fmt: skip
 
 
+_AROUND: Final = ("documents", "outputs", "output", "results", "inputs", "input")
+
+
 def read_documents(value: object, depth: int = 0) -> tuple[Document, ...] | None:
     """Return the documents that a value holds, in their order; None if it is not a list of them."""
     value = open_value(value)
     if isinstance(value, Mapping) and depth <= _DEEPEST:
-        inner = value.get("documents", value.get("outputs", value.get("output", value.get("results"))))
+        inner = next((value[name] for name in _AROUND if name in value), None)
         return read_documents(read_list(value) if inner is None else inner, depth + 1)
     if not isinstance(value, list | tuple):
         return None
@@ -402,7 +418,9 @@ def read_documents(value: object, depth: int = 0) -> tuple[Document, ...] | None
 def find_documents(made: object) -> tuple[Document, ...] | None:
     """Return the documents in a chain's output, under the names by which frameworks and people pass them on."""
     tree = read_tree(made)
-    return next((found for name in _PASSED_ON if (found := read_documents(tree.get(name))) is not None), None)
+    tree = next((inner for name in ("outputs", "inputs") if (inner := read_tree(tree.get(name)))), tree)
+    found = next((found for name in _PASSED_ON if (found := read_documents(tree.get(name))) is not None), None)
+    return found or read_documents(tree.get("docs")) or found  # a graph's state may have an empty list of that name
 
 
 def read_retrieved(made: object) -> tuple[Document, ...] | None:
@@ -411,11 +429,17 @@ def read_retrieved(made: object) -> tuple[Document, ...] | None:
     return find_documents(made) if found is None else found
 
 
+_NODE: Final = re.compile(r"<NodeWithScore\(node=\w+\(id_=([^()<>]+)\), score=(None|-?\d[\d.e+-]*)\)>")
+
+
 def read_document(item: object) -> Document | None:
     """Return one document; None for what has neither a text nor an id. `(document, score)` is one with its score.
 
-    Of an object the text and the id are among its members, or in its metadata.
+    Of an object the text and the id are among its members, or in its metadata. Of LlamaIndex' printed nodes the id is
+    there.
     """
+    if isinstance(item, str) and (node := _NODE.fullmatch(item)):
+        return Document(text=None, id=node[1], score=None if node[2] == "None" else float(node[2]))
     context = open_context(item)
     if context is None:
         return None

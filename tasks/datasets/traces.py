@@ -5,10 +5,11 @@ a sample of each trace when the last of its spans has come, so that only open tr
 
 The spans of a trace are a tree. Its question and answer are the ones of the outermost span that has them: what a person
 wrote, and not the prompt that was made of it. Its contexts are the documents of the retrievers, in the order in which
-they were asked, or what a reranker chose of them. A trace of which nothing can be judged gives a reason in place of a
-sample.
+they were asked, or what a reranker, a grader or a cut chose of them. A trace of which nothing can be judged gives a
+reason in place of a sample.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -176,6 +177,18 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
     beside such chains is left out: it is not known to which question that belongs.
     """
     by_id = {span.span_id: span for span in spans}
+    # Some tracers put the next question's chain below the one before, which has ended or runs beside it.
+    roots = {}
+    for span in by_id.values():
+        outer = by_id.get(span.parent_id or "")
+        if outer is not None and outer.is_root and span.is_root and outer.name == span.name:
+            roots[span.span_id] = outer
+    for span_id, outer in roots.items():
+        first, n_around = outer, 0
+        while first.span_id in roots and n_around < len(roots):
+            first, n_around = roots[first.span_id], n_around + 1
+        by_id[span_id] = replace(by_id[span_id], parent_id=first.parent_id)
+    spans = list(by_id.values())
     tops = [span for span in by_id.values() if span.parent_id is None]
     # The parent of a lone outermost span may be in another service's traces.
     tops = tops or [span for span in by_id.values() if span.parent_id not in by_id][:2]
@@ -213,7 +226,7 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
 
 def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     """Return a trace as a row of a dataset, with our column names; or why it is left out."""
-    by_id = {span.span_id: span for span in spans}  # a span that came twice once
+    by_id = {span.span_id: span for span in _mark_rerankers(spans)}  # a span that came twice once
     tree: list[_Placed] = []
     for span in by_id.values():
         around: list[Span] = []
@@ -303,6 +316,49 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     return row
 
 
+def _mark_rerankers(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans of a trace, with each step that left out or rearranged retrieved documents as a reranker: a node
+    that grades them, a cut, a postprocessor.
+
+    It ended before a model was asked, and none was asked with a document that it left out.
+    """
+    by_id = {span.span_id: span for span in spans}
+    found = [document for span in spans if span.kind == "retriever" for document in span.documents or ()]
+    texts = {document.id: document for document in found if document.text is not None}
+    calls = [span for span in spans if span.kind == "llm"]
+    marked = []
+    for span in spans:
+        kept = None if span.kept is None else [texts.get(doc.id, doc) if doc.text is None else doc for doc in span.kept]
+        given = [texts.get(doc.id, doc) if doc.text is None else doc for doc in span.given]
+        if kept is not None and not given and span.kind != "retriever":  # a step around the retriever itself
+            inside = (one for one in spans if one.kind == "retriever" and _is_below(one, span, by_id))
+            given = [document for one in inside for document in one.documents or ()]
+        names, names_kept = ([*dict.fromkeys(doc.text or doc.id for doc in listed)] for listed in (given, kept or ()))
+        known = {doc.text or doc.id for doc in found}
+        later = [call for call in calls if (call.started_at or 0.0) >= (span.ended_at or math.inf)]
+        is_reranker = (
+            kept is not None
+            and span.kind in ("chain", "other", "retriever")
+            and names != names_kept
+            and set(names_kept) <= set(names) & known
+            and not span.is_printed
+            and (span.answer is None or span.answer in names_kept)
+            and bool(later or not calls)
+            and not any(_holds(call, name) for call in later for name in set(names) - set(names_kept))
+        )
+        marked.append(
+            replace(span, kind="reranker", documents=tuple(kept or ()), given=tuple(given)) if is_reranker else span
+        )
+    return marked
+
+
+def _is_below(span: Span, outer: Span, by_id: Mapping[str, Span]) -> bool:
+    parent, n_around = by_id.get(span.parent_id or ""), 0
+    while parent is not None and parent is not outer and n_around < _MAX_DEPTH:
+        parent, n_around = by_id.get(parent.parent_id or ""), n_around + 1
+    return parent is outer
+
+
 def _list_before_answer(tree: Sequence[_Placed], answer: Span | None) -> Sequence[_Placed]:
     """Return the spans that began before the answer was written: what is looked up for its links, or to check it, did
     not reach the model. All spans count where no model's text is the answer, or a later one's was not recorded."""
@@ -368,7 +424,13 @@ def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None]
         for item in tree
         if item.span.kind in _ANSWERING and all(outer.kind in _ANSWERING for outer in item.around[:-1])
     ]
-    answering = [item for item in placed if item.span.answer is not None or item.span.is_printed]
+    of_models = {outer.span_id for item in tree if item.span.kind == "llm" for outer in (item.span, *item.around)}
+    answering = [
+        item
+        for item in placed
+        if (item.span.answer is not None and (item.span.kind == "llm" or item.span.answer != item.span.question))
+        or (item.span.is_printed and item.span.span_id in of_models)
+    ]
     # A model's call without a text may be the one that answers, unless a step within it has the text.
     around = {outer.span_id for item in answering for outer in item.around}
     answering += [item for item in placed if item.is_silent and item.span.span_id not in around]
@@ -398,7 +460,8 @@ def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None]
         lookups = [item.span for item in tree if item.span.kind in ("retriever", "reranker")]
         if missing and any((span.started_at or 0.0) >= last_at for span in lookups):
             texts = missing
-        return asked, texts[-1] if texts else None
+        if texts or step.span.answer is None:
+            return asked, texts[-1] if texts else None
     return asked, step.span
 
 
@@ -413,9 +476,9 @@ def _pick_step(
 
     A step before the end of the first retrieval prepares, unless it is an earlier turn of the chat, has another
     question, or was sent on. Of the steps after the last retrieval the one chain counts, and not the models beside it;
-    of several chains any may have written what the person read. Of models alone the first has the answer if all later
-    ones were sent that: they make a title of it, or check it. One without a text counts as the others do, unless a
-    later one tried again: the answer is missing then. A step between two retrievals may be anything.
+    of several chains any may have written what the person read, and so of several calls of models alone: a question
+    that the next one was asked, an answer of which it made a title, a draft. One without a text counts as the others
+    do, unless a later one tried again: the answer is missing then. A step between two retrievals may be anything.
     """
     calls = [item for item in answering if item.span.kind == "llm"]
     last_at = steps[-1].span.ended_at or 0.0
@@ -456,10 +519,9 @@ def _pick_step(
     chains = [step for step in others if step.span.kind != "llm"]
     if not others or len({chain.span.answer or chain.span.span_id for chain in chains}) > 1:
         return None
-    picked, *rest = chains[:1] or others
-    sent = picked.span.answer or ""
-    if any(len(sent) < _MIN_SENT or not _holds(step.span, sent) for step in rest):
+    if not chains and len(others) > 1:
         return None
+    picked = (chains or others)[0]
     final = picked.span.question or ""
     for span in (step.span for step in earlier):
         asked, answer = span.question or "", span.answer or ""

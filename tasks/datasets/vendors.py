@@ -156,6 +156,7 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
         model=read_name(row.get("model") or row.get("provided_model_name")) or recorded.model,
         session=read_name(row.get("session_id")) or recorded.session,
         service=_find_service(metadata),
+        is_root=str(metadata.get("is_langchain_root")).lower() == "true",
     )
 
 

@@ -355,18 +355,20 @@ def test_what_a_step_without_a_model_returns_is_not_the_answer(tmp_path: Path, o
 
 
 LATER = [
-    ("title", [{"role": "user", "content": f"A title of: {QUESTION} {_LONG}"}], QUESTION),
-    ("title of the question", TURN[:1], None),
-    ("suggestions", [*TURN, {"role": "user", "content": "Suggest two further questions."}], QUESTION),
-    ("next turn", [*TURN, {"role": "user", "content": "And back?"}], None),
+    ("title", [{"role": "user", "content": f"A title of: {QUESTION} {_LONG}"}]),
+    ("title of the question", TURN[:1]),
+    ("suggestions", [*TURN, {"role": "user", "content": "Suggest two further questions."}]),
+    ("next turn", [*TURN, {"role": "user", "content": "And back?"}]),
+    ("improvement", [{"role": "user", "content": f"Shorten: {_LONG}"}]),
+    ("answer to a condensed question", [{"role": "user", "content": _LONG}]),
 ]
 
 
-@pytest.mark.parametrize(("name", "messages", "read"), LATER, ids=[name for name, *_ in LATER])
-def test_a_call_of_a_model_after_the_answer_is_not_the_answer(
-    tmp_path: Path, name: str, messages: list[dict[str, str]], read: str | None
+@pytest.mark.parametrize(("name", "messages"), LATER, ids=[name for name, *_ in LATER])
+def test_of_several_calls_of_a_model_alone_none_is_taken_for_the_answer(
+    tmp_path: Path, name: str, messages: list[dict[str, str]]
 ) -> None:
-    """Chat products ask for a title and for suggestions; a session has the next turn in the same trace."""
+    """The first one may be an answer of which a title is made, or a question that the next one answers."""
     looked_up = {_LLM: "RETRIEVER", "retrieval.documents.0.document.content": TEXTS[0]}
     spans = [make_span(1, {"http.method": "POST"}, took_s=60.0)]
     for place, (sent, answer) in enumerate(((TURN[:1], _LONG), (messages, "Something else."))):
@@ -378,10 +380,7 @@ def test_a_call_of_a_model_after_the_answer_is_not_the_answer(
             query = {"input.value": "ferry times"} if name == "title" else {"input.value": sent[-1]["content"]}
             spans.append(make_span(2 + place, {**looked_up, **query}, parent=1, at_s=10.0 * place))
         spans.append(make_span(4 + place, attributes, parent=1, at_s=10.0 * place + 2))
-    path = write_lines(tmp_path / "t.jsonl", [make_request(spans)])
-    check_pair(path, None if read is None else (read, _LONG))
-    if read is not None:
-        assert read_one(path, "otel").contexts == [TEXTS[0]]
+    check_pair(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), None)
 
 
 def make_call(question: str, answer: str) -> dict[str, Any]:
@@ -648,6 +647,124 @@ def test_turns_in_one_trace_are_apart_unless_it_is_unclear_what_belongs_to_which
 _DEEP: Any = {}
 for _ in range(900):
     _DEEP = {"a": _DEEP}
+
+
+_BOTH = {
+    _LLM: "RETRIEVER", "input.value": QUESTION,
+    **{f"retrieval.documents.{n}.document.{key}": value for n in (0, 1) for key, value in
+       (("content", TEXTS[n]), ("id", f"d{n}"))},
+}  # fmt: skip
+_PAGES = [{"page_content": text} for text in TEXTS]
+_NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "sent", "contexts"),
+    [
+        ({"question": QUESTION, "documents": _PAGES}, {"documents": _PAGES[:1]}, TEXTS[0], TEXTS[:1]),
+        (_PAGES, _PAGES[1:], TEXTS[1], TEXTS[1:]),
+        (_PAGES, _PAGES[::-1], "", TEXTS[::-1]),
+        (_PAGES, [], "", []),
+        ({"nodes": _NODES}, _NODES[1:], TEXTS[1], TEXTS[1:]),
+        (_PAGES, _PAGES[:1], " ".join(TEXTS), TEXTS),
+        (_PAGES[:1], [{"page_content": "Made up."}], "", TEXTS),
+        (QUESTION, _PAGES[:1], TEXTS[0], TEXTS),
+    ],
+    ids=["graded", "cut", "rearranged", "none kept", "postprocessor", "for display", "summary", "of a question"],
+)
+def test_a_step_that_leaves_documents_out_before_the_answer_is_a_reranker(
+    tmp_path: Path, given: object, kept: object, sent: str, contexts: list[str]
+) -> None:
+    """All that a retriever found was judged, also what a grader or a cut had kept from the model."""
+    step = {_LLM: "CHAIN", "input.value": json.dumps(given), "output.value": json.dumps(kept)}
+    spans = [
+        make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
+        make_span(3, step, parent=1, at_s=1.0),
+        make_span(4, make_call(f"{sent} {QUESTION}", ANSWER), parent=1, at_s=3.0),
+    ]  # fmt: skip
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == contexts
+
+
+def make_workflow(number: int) -> dict[str, Any]:
+    return {
+        "traceloop.span.kind": "workflow", "traceloop.entity.input": json.dumps({"inputs": f"Question {number}?"}),
+        "traceloop.entity.output": json.dumps({"outputs": f"Answer {number}."}),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("begins_s", [0.1, 5.0], ids=["batch", "one after the other"])
+def test_chains_that_a_tracer_put_below_the_one_before_are_separate_questions(tmp_path: Path, begins_s: float) -> None:
+    """The first question of a batch was judged with the documents of all, and the others were missing."""
+    chains = [make_span(n, make_workflow(n), parent=n - 1 or None, at_s=begins_s * n) for n in (1, 2, 3)]
+    spans = [{**chain, "name": "RunnableSequence.workflow"} for chain in chains]
+    spans += [
+        make_span(10 + n, _FOUND | {"retrieval.documents.0.document.content": f"Document {n}."}, parent=n)
+        for n in (1, 2, 3)
+    ]
+    samples, _ = read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+    assert [(sample.question, sample.answer, sample.contexts) for sample in samples] == [
+        (f"Question {n}?", f"Answer {n}.", [f"Document {n}."]) for n in (1, 2, 3)
+    ]
+
+
+def test_a_chain_within_a_function_of_another_name_is_its_step(tmp_path: Path) -> None:
+    spans = [make_span(1, make_workflow(1)), {**make_span(2, make_workflow(2), parent=1), "name": "RunnableSequence"}]
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").question == "Question 1?"
+
+
+@pytest.mark.parametrize("made", ["null", "None", "True", "<__main__.State object at 0x7f00>"])
+def test_what_a_function_that_answers_elsewhere_returns_is_not_the_answer(tmp_path: Path, made: str) -> None:
+    model = make_call(QUESTION, ANSWER)
+    tool = {_LLM: "CHAIN", "input.value": "{}", "output.value": json.dumps({"state": "<State object at 0x7f01>"})}
+    spans = [
+        make_span(1, _CHAIN | {"output.value": made}, took_s=9.0), make_span(2, tool, parent=1),
+        make_span(3, model, parent=1, at_s=2.0),
+    ]  # fmt: skip
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").answer == ANSWER
+    spans[0]["attributes"] = make_span(1, {_LLM: "CHAIN", "input.value": QUESTION})["attributes"]
+    assert read_one(write_lines(tmp_path / "u.jsonl", [make_request(spans)]), "otel").answer == ANSWER
+    if made == "True":
+        alone = make_span(1, _CHAIN | {"output.value": made})
+        assert read_one(write_lines(tmp_path / "v.jsonl", [make_request([alone])]), "otel").answer == "True"
+
+
+def test_an_event_without_fields_is_no_question(tmp_path: Path) -> None:
+    """The question of each workflow of LlamaIndex was "StartEvent()"."""
+    step = {_LLM: "CHAIN", "input.value": json.dumps({"ev": "StartEvent()"}), "output.value": "RetrievedEvent()"}
+    spans = [
+        make_span(1, {_LLM: "CHAIN", "output.value": ANSWER}, took_s=9.0), make_span(2, step, parent=1),
+        make_span(3, _FOUND, parent=2),
+    ]  # fmt: skip
+    sample = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+    assert (sample.question, sample.answer) == (QUESTION, ANSWER)
+
+
+def test_components_of_haystack_by_openllmetry_have_their_documents_and_replies(tmp_path: Path) -> None:
+    """Each answer was "replies"."""
+    component = {
+        "haystack.component.type": "InMemoryBM25Retriever",
+        "haystack.component.input": json.dumps({"query": QUESTION}),
+        "haystack.component.output": json.dumps({"documents": [{"id": "d0", "content": TEXTS[0]}]}),
+    }
+    outer = {
+        "llm.request.type": "completion",
+        "gen_ai.completion.0.content": "replies",
+        "gen_ai.completion.1.content": "meta",
+    }
+    model = {"gen_ai.operation.name": "chat", "gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": QUESTION}
+    model |= {"gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": ANSWER}
+    spans = [
+        make_span(1, {"traceloop.span.kind": "workflow"}, took_s=9.0), make_span(2, component, parent=1),
+        {**make_span(3, outer, parent=1, at_s=2.0, took_s=2.0), "name": "haystack.openai.completion"},
+        make_span(4, model, parent=3, at_s=2.1),
+    ]  # fmt: skip
+    sample = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+    assert (sample.question, sample.answer, sample.contexts, sample.context_ids) == (
+        QUESTION,
+        ANSWER,
+        TEXTS[:1],
+        ["d0"],
+    )
 
 
 @pytest.mark.parametrize(
