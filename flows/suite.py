@@ -107,7 +107,10 @@ def evaluate_suite(
         try:
             return _work(_open_job(str(flow_run.id), suite, knowledge_base), trigger, resume, event)
         except RunCancelled as error:  # during the refresh; a run that is cancelled has an outcome
-            return Cancelled(message=f"{error} while the test set was refreshed; it is as it was")
+            stop = f"{error} while the test set was refreshed; it is as it was"
+            if _is_cancelled(find_api("a suite is served"), str(flow_run.id)):
+                return Cancelled(message=stop)
+            return _break_off(f"{Path(suite).name}: {stop}, and the run begins again when the suite is served again")
         except Exception as error:  # its message, and whether it is an outage, decide how the flow run ends
             message = explain(error)
             if is_outage(error):
@@ -143,6 +146,11 @@ def recover_suite(lost: str) -> "State[Any]":
     for line in lines:
         get_run_logger().warning(line)
     return Completed(message="; ".join(lines)) if lines else _skip("NothingNew", "no run of the suite has crashed")
+
+
+def _is_cancelled(api: PrefectApi, flow_run_id: str) -> bool:
+    """Return whether a person cancelled a flow run; else its worker or its machine is stopped."""
+    return bool(api.get(f"/flow_runs/{flow_run_id}")["state_type"] in ("CANCELLING", "CANCELLED"))
 
 
 def _break_off(message: str) -> "State[Any]":
@@ -326,7 +334,7 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     else:
         stop = last.problem if last.status == "cancelled" else None
     if stop is not None:
-        is_cancelled = job.api.get(f"/flow_runs/{job.row['id']}")["state_type"] in ("CANCELLING", "CANCELLED")
+        is_cancelled = _is_cancelled(job.api, str(job.row["id"]))
         if not is_cancelled:  # a worker or its machine is stopped: the next process resumes the run
             message = resume_crashed(job.api, job.served, last, f"Run {last.run_id} was {stop}")
         show_end(last, message, "Cancelled" if is_cancelled else "Crashed")

@@ -208,22 +208,46 @@ def _queue_lost(api: PrefectApi, suite: ServedSuite) -> list[str]:
     since = {"after_": (datetime.now(UTC) - _LOST_WITHIN).isoformat()}
     lines: list[str] = []
     for flow_run in list_flow_runs(api, suite, state={"type": {"any_": ["CRASHED"]}}, expected_start_time=since):
-        tags = list(flow_run["tags"])
-        if find_named_run(flow_run, suite.name) is not None or _REPLACED in tags:
+        if find_named_run(flow_run, suite.name) is not None or _REPLACED in flow_run["tags"]:
             continue
-        n_tries = sum(tag.startswith(_AGAIN) for tag in tags)
-        result = f"it was queued again {_MAX_RESUMES} times already and is left; {_SEE_LOG}"
-        if n_tries < _MAX_RESUMES:
-            again = [*tags, f"{_AGAIN}{n_tries + 1}"]
-            key = f"again {flow_run['id']}"
-            create_flow_run(api, suite, flow_run["parameters"], key=key, tags=again, due=_delay(n_tries))
-            result = "it is queued again"
-        api.patch(f"/flow_runs/{flow_run['id']}", {"tags": [*tags, _REPLACED]})
+        n_tries, result = _queue_again(api, suite, flow_run)
         problem = f"a run had crashed before it was on record: {result}"
         if suite.notify is not None and n_tries in (0, _MAX_RESUMES):
             problem = notify_of_crash(suite.notify, suite.name, Warehouse(suite.warehouse_url), None, problem)
         lines.append(f"{suite.name}: {problem}")
     return lines
+
+
+def _queue_again(api: PrefectApi, suite: ServedSuite, flow_run: Mapping[str, Any]) -> tuple[int, str]:
+    """Queue a flow run again that has begun no run; return how often that was done before, and the result in words."""
+    tags = list(flow_run["tags"])
+    n_tries = sum(tag.startswith(_AGAIN) for tag in tags)
+    result = f"it was queued again {_MAX_RESUMES} times already and is left; {_SEE_LOG}"
+    if n_tries < _MAX_RESUMES:
+        again = [*tags, f"{_AGAIN}{n_tries + 1}"]
+        key = f"again {flow_run['id']}"
+        create_flow_run(api, suite, flow_run["parameters"], key=key, tags=again, due=_delay(n_tries))
+        result = "it is queued again"
+    api.patch(f"/flow_runs/{flow_run['id']}", {"tags": [*tags, _REPLACED]})
+    return n_tries, result
+
+
+def list_unbegun(api: PrefectApi, suite: ServedSuite) -> list[str]:
+    """Return the flow runs of a suite that work and have begun no run: they refresh its test set, or prepare."""
+    flow_runs = list_flow_runs(api, suite, state={"type": {"any_": ["RUNNING"]}})
+    return [str(flow_run["id"]) for flow_run in flow_runs if find_named_run(flow_run, suite.name) is None]
+
+
+def queue_unbegun(api: PrefectApi, suite: ServedSuite, flow_run_ids: Collection[str]) -> bool:
+    """Queue those of these flow runs again that were stopped before they had begun a run; return whether there are
+    some."""
+    any_queued = False
+    for flow_run in map(api.get, (f"/flow_runs/{flow_run_id}" for flow_run_id in flow_run_ids)):
+        is_stopped = flow_run["state_type"] in ("CANCELLED", "CRASHED") and _REPLACED not in flow_run["tags"]
+        if is_stopped and find_named_run(flow_run, suite.name) is None:
+            _queue_again(api, suite, flow_run)
+            any_queued = True
+    return any_queued
 
 
 def _resume_left(api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, known: Collection[str | None]) -> list[str]:

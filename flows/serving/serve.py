@@ -39,7 +39,16 @@ from evalhouse.flows.server.environment import (
 )
 from evalhouse.flows.server.interrupts import StopOrders
 from evalhouse.flows.server.local import SERVE_LOG, LocalServer
-from evalhouse.flows.serving.backlog import catch_up, is_gate_due, is_marked, is_served, queue_resume, sweep_crashed
+from evalhouse.flows.serving.backlog import (
+    catch_up,
+    is_gate_due,
+    is_marked,
+    is_served,
+    list_unbegun,
+    queue_resume,
+    queue_unbegun,
+    sweep_crashed,
+)
 from evalhouse.flows.serving.deployments import Registered, list_deleted, register, retire_unserved
 from evalhouse.flows.serving.flow_runs import HEARTBEAT_S, HistoryLimit, ServedSuite, fetch_served_suite, list_fires
 from evalhouse.flows.serving.notify import describe_failures, describe_trigger, notify_of_break
@@ -386,13 +395,25 @@ class _Serving:
                     status = find_run(Warehouse(suite.warehouse_url), run.run_id).status
                     if status in ("cancelled", "failed") and queue_resume(self._api, suite, run.run_id):
                         self._log(f"{run.suite}: run {run.run_id} is resumed when this suite is served again")
+                for name, flow_runs in beginning.items():
+                    if queue_unbegun(self._api, served[name], flow_runs):
+                        self._log(f"{name}: the run that was about to begin begins when this suite is served again")
             except (SettingsError, WarehouseError) as error:
                 again = "when they are served again, or by `evalhouse resume`"
                 self._log(f"runs that were stopped are resumed {again}: {error}")
 
-        stopped = await asyncio.to_thread(list_running)
-        if stopped:
-            self._log(f"stopping {', '.join(run.run_id for run in stopped)} in good order; again: at once")
+        def list_beginning() -> dict[str, list[str]]:
+            found = {}
+            with contextlib.suppress(PrefectApiError):
+                for name, suite in served.items():
+                    found[name] = list_unbegun(self._api, suite)
+            return found
+
+        stopped, beginning = await asyncio.to_thread(list_running), await asyncio.to_thread(list_beginning)
+        names = [run.run_id for run in stopped if run.kind != "testset"]
+        names += [f"a run of {name} that has not begun to ask" for name, flow_runs in beginning.items() if flow_runs]
+        if names:
+            self._log(f"stopping {', '.join(names)} in good order; again: at once")
         else:
             self._log("stopping; no run is in progress")
         if runner.started:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_house import DOCUMENTS, QUESTIONS, ServeHouse, open_serve_house
+from endpoint import running_endpoint
+from serve_house import DOCUMENTS, QUESTIONS, ServeHouse, open_serve_house, soon
 
 pytestmark = pytest.mark.slow
 
@@ -164,3 +165,29 @@ def start_by_hand(house: ServeHouse) -> dict[str, Any]:
     house.wait_until(lambda: house.api.get(f"/flow_runs/{begun['id']}")["end_time"])
     ended: dict[str, Any] = house.api.get(f"/flow_runs/{begun['id']}")
     return ended
+
+
+def test_a_night_that_is_stopped_while_its_test_set_is_refreshed_begins_again(tmp_path: Path) -> None:
+    """Nothing of the night was on record yet, and nobody was notified."""
+    with open_serve_house(tmp_path) as house, running_endpoint(latency=1.0) as endpoint:
+        house.place = house.place.with_variables(OPENAI_BASE_URL=endpoint.base_url, OPENAI_API_KEY="sk-test")
+        house.place.call(
+            "testset", "make", "documents", "-o", "set.jsonl", "--kinds", "fact=3", "--judge", "lexical",
+            "--embeddings", "hashing", "--warehouse", "night.duckdb",
+        )  # fmt: skip
+        house.write_document("lamp.txt", DOCUMENTS["lamp.txt"].replace("green", "red"))
+        path = house.write_suite(
+            "night", cron=soon(0), more='embeddings = "hashing"\n[testset]\ndocuments = "documents"'
+        )
+        text = path.read_text(encoding="utf-8").replace('"questions.jsonl"', '"set.jsonl"')
+        path.write_text(text.replace('"lexical"', '"openai:judge"'), encoding="utf-8")
+        house.serve(path)
+        house.wait_until(lambda: endpoint.stats.requests)
+        assert house.stop() == 0
+        assert "stopping a run of night that has not begun to ask in good order" in house.output
+        assert "night: the run that was about to begin begins when this suite is served again" in house.output
+        assert {run["kind"] for run in house.list_runs("night")} == {"testset"}
+        endpoint.configure(latency=0.0)
+        house.serve(path)
+        house.wait_until(lambda: any(run["kind"] == "evaluation" for run in house.list_runs("night")))
+        assert house.list_runs("night")[-1]["trigger"] == "schedule"
