@@ -12,12 +12,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from http import HTTPStatus
-from typing import Any
+from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
-from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError, concurrency
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectException
 
 from evalhouse.tasks.asking.limits import EndpointLimit
@@ -26,15 +25,9 @@ from evalhouse.tasks.judge.protocol import is_near
 logger = logging.getLogger(__name__)
 
 _MAX_SILENCE_S = 20.0
-# The shortest lease that Prefect grants: the slots of a dead process are free again after it. Each request for slots is
-# sent once, because one that is given up may be granted, and Prefect itself repeats it after half a minute.
-_LEASE: Mapping[str, Any] = {
-    "lease_duration": 60.0,
-    "strict": True,
-    "raise_on_lease_renewal_failure": False,
-    "max_retries": 0,
-    "timeout_seconds": _MAX_SILENCE_S,
-}
+# The shortest lease that Prefect grants: the slots of a dead process are free again after it.
+_LEASE_S = 60.0
+_RENEW_S = 40.0
 _ASK_AGAIN_S = 3.0
 # A busy Prefect server is asked again for this long before a shard is judged without its part of the limit.
 _SHARING_PATIENCE_S = 120.0
@@ -84,13 +77,16 @@ class SharedLimits:
                 active = {name: size for name, size in sizes.items() if size is not None}
                 slots = min([self._slots, *active.values()])
                 if active and slots:  # an operator may have set the limit to 0
-                    await stack.enter_async_context(concurrency(list(active), occupy=slots, **_LEASE))
+                    await stack.enter_async_context(_hold_slots(list(active), slots))
                 if slots or not active:
                     return slots
-            except (httpx.HTTPError, PrefectException, ConcurrencySlotAcquisitionError, TimeoutError) as error:
-                refusal = error.__cause__
-                if isinstance(refusal, httpx.HTTPStatusError) and refusal.response.status_code == HTTPStatus.LOCKED:
-                    self._warn("waiting for slots of the Prefect limit %s, which others hold", ", ".join(self._limits))
+            except (httpx.HTTPError, PrefectException, TimeoutError) as error:
+                if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == HTTPStatus.LOCKED:
+                    self._warn(
+                        "waiting for slots of the Prefect limit %s, which others hold (if no other run asks this "
+                        "model, free them: prefect global-concurrency-limit update NAME --active-slots 0)",
+                        ", ".join(self._limits),
+                    )
                 elif time.monotonic() >= patient_until:  # before, a busy server, or one that is being started again
                     self._is_unshared = True
                     self._warn("limits are not shared with other runs that ask the same model: %s", error)
@@ -113,6 +109,52 @@ class SharedLimits:
         if not self._has_warned:
             logger.warning(message, details)
         self._has_warned = True
+
+
+@asynccontextmanager
+async def _hold_slots(names: list[str], slots: int) -> AsyncIterator[None]:
+    """Hold a lease of slots for the block; raises httpx.HTTPStatusError with 423 where too few are free.
+
+    A server that keeps leases in memory forgets them when it is started again, and counts their slots as taken for
+    ever, also where the lease is given back (Prefect 3.8). Prefect's own `concurrency` leaves them so.
+    """
+    # Sent without a time limit of ours, because a request that is given up may be granted.
+    async with get_client() as client:
+        response = await client.increment_concurrency_slots_with_lease(names, slots, "concurrency", _LEASE_S)
+    began_at, lease_id = time.monotonic(), UUID(response.json()["lease_id"])
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(_RENEW_S)
+            with suppress(httpx.HTTPError, PrefectException):  # the next one may come through
+                async with get_client() as client:
+                    await client.renew_concurrency_lease(lease_id, _LEASE_S)
+
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        patient_until, is_released = time.monotonic() + _LEASE_S, False
+        while not is_released and time.monotonic() < patient_until:  # the server may just be started again
+            with suppress(httpx.HTTPError, PrefectException):
+                is_released = await _release_slots(lease_id, names, slots, time.monotonic() - began_at)
+            if not is_released:
+                await asyncio.sleep(_ASK_AGAIN_S)
+
+
+async def _release_slots(lease_id: UUID, names: list[str], slots: int, held_s: float) -> bool:
+    """Give back slots by their lease, and without it where the server has forgotten it; True when that is done."""
+    async with get_client() as client:
+        try:
+            await client.renew_concurrency_lease(lease_id, _LEASE_S)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != HTTPStatus.GONE:
+                raise
+            await client.release_concurrency_slots(names, slots, held_s)
+        else:
+            await client.release_concurrency_slots_with_lease(lease_id)
+    return True
 
 
 def name_limit(key: str) -> str:

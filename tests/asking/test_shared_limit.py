@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from prefect.client.orchestration import PrefectClient
-from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
+from prefect.exceptions import PrefectException
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_URL,
@@ -170,7 +170,7 @@ async def test_server_that_is_busy_for_a_while_is_asked_again_before_a_shard_is_
     prefect: httpx.Client, key: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A shard that is judged without its part sends more requests than the endpoint takes from all runs."""
-    failures = [TimeoutError(), httpx.ReadTimeout("busy"), ConcurrencySlotAcquisitionError("database is locked")]
+    failures = [TimeoutError(), httpx.ReadTimeout("busy"), PrefectException("database is locked")]
     fetch_size = SharedLimits._fetch_size
 
     async def fetch_size_of_busy_server(self: SharedLimits, name: str) -> int | None:
@@ -201,3 +201,29 @@ async def test_slow_answer_of_the_server_leaves_no_slots_behind(
     async with asyncio.timeout(20), run.shared.hold(never_stop):
         assert (run.share, read_limit(prefect, key)) == (16, (16, 16))
     assert read_limit(prefect, key) == (16, 0)
+
+
+async def test_slots_whose_lease_the_server_has_forgotten_are_given_back(
+    prefect: httpx.Client, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart of the user's own server the slots stayed taken, and every later run waited for ever."""
+    monkeypatch.setattr(shared_limits, "_RENEW_S", 0.1)
+    increment, lease_ids = PrefectClient.increment_concurrency_slots_with_lease, []
+
+    async def increment_and_note(self: PrefectClient, *args: Any, **options: Any) -> httpx.Response:  # noqa: ANN401
+        response = await increment(self, *args, **options)
+        lease_ids.append(response.json()["lease_id"])
+        return response
+
+    monkeypatch.setattr(PrefectClient, "increment_concurrency_slots_with_lease", increment_and_note)
+    run = Run(key, slots=16)
+    async with run.shared.hold(never_stop):
+        (lease_id,) = lease_ids
+        # The server drops the lease with its slots; they are taken again, as after a restart.
+        prefect.post("/v2/concurrency_limits/decrement-with-lease", json={"lease_id": lease_id}).raise_for_status()
+        prefect.patch(f"/v2/concurrency_limits/{name_limit(key)}", json={"active_slots": 16}).raise_for_status()
+        await asyncio.sleep(0.3)
+        assert read_limit(prefect, key) == (16, 16)
+    assert read_limit(prefect, key) == (16, 0)
+    async with asyncio.timeout(20), Run(key, slots=16).shared.hold(never_stop):
+        assert read_limit(prefect, key) == (16, 16)
