@@ -50,6 +50,7 @@ from evalhouse.tasks.comparing.gate_checks import (
     Score,
     check_all,
     check_drops,
+    check_falls_since,
     check_mean,
     check_trends,
     compare_with_mean,
@@ -69,6 +70,7 @@ from evalhouse.tasks.comparing.runs import (
     check_common,
     compare_runs,
     group_means,
+    has_common,
     rank_samples,
     warn_of_status,
 )
@@ -134,9 +136,9 @@ def decide(
     runs cannot be compared as asked, NothingCommon if they share no sample.
     """
     comparison: Comparison | None = None
-    if any(map(is_sampled, (run, *baseline.runs))):  # plain means of what was picked would mislead
-        baseline, nights = replace(baseline, runs=baseline.runs[-1:]), ()
-    elif baseline.runs:
+    if has_part := any(map(is_sampled, (run, *baseline.runs))):  # plain means of what was picked would mislead
+        baseline = replace(baseline, runs=baseline.runs[-1:])
+    if baseline.runs:
         check_common(*(RunPair(warehouse, base, run) for base in baseline.runs))
     if len(baseline.runs) == 1:
         # p is adjusted over the drops that are checked, and over no others.
@@ -187,6 +189,11 @@ def decide(
             )
             for name, limit in limits.trends.items()
         ]  # fmt: skip
+    elif limits.trends and has_part and nights:
+        since = next((night.run for night in nights if has_common(RunPair(warehouse, night.run, run))), None)
+        of_trends = replace(settings, metrics=frozenset(limits.trends))
+        fallen = compare_runs(RunPair(warehouse, since, run), of_trends).metrics if since else ()
+        checks += check_falls_since(limits.trends, {compared.metric: compared for compared in fallen}, since)
     elif limits.trends:
         earlier = pick_nights([night.run for night in nights if not is_sampled(night.run)])
         laid = lay_side_by_side(warehouse, run, earlier, metrics=list(limits.trends), cluster=settings.cluster)
@@ -250,7 +257,7 @@ def _check_slices(
         unchanged = list_unchanged(warehouse, run, bases, metrics)
         of_runs = compare_slices_with_mean(laid, slices, settings, unchanged)
     checks: list[Check] = []
-    means = measure_slices(warehouse, run, column, [*limits.min, *limits.max])
+    means = measure_slices(warehouse, run, column, [*limits.min, *limits.max], cluster=settings.cluster)
     for value in slices:
         of_slice = {mean.metric: mean for mean in means if mean.slice == value}
         found = [check_mean("min", name, limit, of_slice[name]) for name, limit in limits.min.items()]
@@ -264,16 +271,18 @@ def _check_slices(
 def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None) -> dict[str, Score]:
     """Read the score of every metric of the run, in its order; a metric without a row has no score.
 
-    Intervals count the groups of the run, or the groups by `cluster`, a metadata column; none for NO_CLUSTER. Raises
-    ComparisonError if no sample has that column.
+    Intervals count the groups of the run, or the groups by `cluster`, a metadata column; none for NO_CLUSTER. A run
+    that judged a part of its dataset keeps the intervals of its estimates. Raises ComparisonError if no sample has that
+    column.
     """
     of_run = {"run_id": run.run_id}
     n_samples = int(str(warehouse.read_rows(_SAMPLES, of_run)[0]["n"]))
     scores = warehouse.fetch_rows("gate/scores", **of_run)
     rows: dict[str, dict[str, Any]] = {str(row.pop("metric")): row for row in scores}
     minimums = {name: row.pop("minimum") for name, row in rows.items()}
-    for name, grouped in (group_means(warehouse, run, cluster, minimums) if cluster else {}).items():
-        rows[name] |= grouped
+    if cluster and not is_sampled(run):
+        for name, grouped in group_means(warehouse, run, cluster, minimums).items():
+            rows[name] |= grouped
     # A metric that left no row was not computed for any sample.
     none = {"mean": None, "ci_low": None, "ci_high": None, "n_scored": 0, "n_applicable": n_samples}
     names = dict.fromkeys((*run.metrics, *sorted(rows)))

@@ -239,7 +239,7 @@ def list_unbegun(api: PrefectApi, suite: ServedSuite) -> list[str]:
 
 
 def queue_unbegun(api: PrefectApi, suite: ServedSuite, flow_run_ids: Collection[str]) -> bool:
-    """Queue those of these flow runs again that were stopped before they had begun a run; return whether there are
+    """Queue the ones of these flow runs again that were stopped before they had begun a run; return whether there are
     some."""
     any_queued = False
     for flow_run in map(api.get, (f"/flow_runs/{flow_run_id}" for flow_run_id in flow_run_ids)):

@@ -118,7 +118,7 @@ async def _hold_slots(names: list[str], slots: int) -> AsyncIterator[None]:
     A server that keeps leases in memory forgets them when it is started again, and counts their slots as taken for
     ever, also where the lease is given back (Prefect 3.8). Prefect's own `concurrency` leaves them so.
     """
-    # Sent without a time limit of ours, because a request that is given up may be granted.
+    # Sent without a time limit, because a request that is given up may be granted.
     async with get_client() as client:
         response = await client.increment_concurrency_slots_with_lease(names, slots, "concurrency", _LEASE_S)
     began_at, lease_id = time.monotonic(), UUID(response.json()["lease_id"])

@@ -279,10 +279,10 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
             lost = f"{comparison.n_lost} of {n_scored} samples that the baseline scored have no score"
             finding = _Finding("undecided", "scores_lost", f"{lost} ({', '.join(comparison.lost)})")
         elif finding.outcome != "failed" and comparison.has_few_common:
-            scored = f"{comparison.n_candidate} here, {comparison.n_base} in the baseline"
-            few = (
-                f"only {paired.n} samples are scored in both ({scored}); `evalhouse gate --accept RUN` sets a baseline"
-            )
+            n_base, n_candidate, n = comparison.sizes or (comparison.n_base, comparison.n_candidate, paired.n)
+            are_in = "in both datasets" if comparison.sizes else "scored in both"
+            scored = f"{n_candidate} here, {n_base} in the baseline"
+            few = f"only {n} samples are {are_in} ({scored}); `evalhouse gate --accept RUN` sets a baseline"
             finding = _Finding("undecided", "few_common", few)
         if finding.outcome != "passed" and floor and paired.difference and abs(paired.difference) <= floor:
             noise = f"the judge's noise alone may make changes of up to {floor:.3f}"
@@ -679,6 +679,45 @@ def check_trends(
                 ci_low=drop.low,
                 ci_high=drop.high,
                 n=fall.paired.n if fall else 0,
+                beyond=None if drop.size is None else drop.size - limit,
+                outcome="failed" if is_found else "passed",
+                reason="beyond_limit" if is_found else None,
+                detail=detail,
+            )
+        )
+    return checks
+
+
+def check_falls_since(
+    limits: Mapping[str, float], comparisons: Mapping[str, MetricComparison], since: RunRow | None
+) -> list[Check]:
+    """Check how far each metric has fallen since the first of the nights, where a night judged a part of its dataset.
+
+    Estimates of single nights are compared, so this finds a fall later than `check_trends`. Failed by the same limits;
+    all else passes. `since` is None, and there is no comparison, where no night shares a sample with this one.
+    """
+    checks = []
+    for metric, limit in limits.items():
+        compared = comparisons.get(metric)
+        drop = compared.paired.find_drop(compared.better) if compared else Drop(size=None, low=None, high=None)
+        p = compared.paired.p_adjusted if compared else None
+        if compared is None or since is None or drop.size is None or drop.low is None or p is None:
+            is_found, detail = False, "no earlier night that passed has samples and scores in common with this one"
+        else:
+            sides = f"this night against that of {since.started_at:%Y-%m-%d}, estimates of both, {write_p(p)}"
+            is_found = p <= TREND_ALPHA and drop.low > limit + ROUNDING and not compared.n_other
+            detail = f"a significant drop: {sides}" if is_found else f"no fall beyond the limit is certain: {sides}"
+            if compared.n_other:
+                detail = "that night was judged by another judge, prompt or formula"
+        checks.append(
+            Check(
+                kind="trend",
+                metric=metric,
+                limit=limit,
+                value=drop.size,
+                ci_low=drop.low,
+                ci_high=drop.high,
+                n=compared.paired.n if compared else 0,
                 beyond=None if drop.size is None else drop.size - limit,
                 outcome="failed" if is_found else "passed",
                 reason="beyond_limit" if is_found else None,

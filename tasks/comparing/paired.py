@@ -247,8 +247,9 @@ _MAX_DEGREES: Final = 1e6
 
 
 def is_sampled(run: RunRow) -> bool:
-    """Return True if a run judged a part of its dataset."""
-    return run.config.get("sample_budget") is not None
+    """Return True if a run judged a part of its dataset; a budget beyond the dataset's size left nothing out."""
+    budget = run.config.get("sample_budget")
+    return budget is not None and (run.n_samples is None or run.n_samples >= budget)
 
 
 def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: float) -> Paired:

@@ -93,7 +93,8 @@ class MetricComparison:
     `paired`, None where no sample is common. `lost` counts by reason the samples of both runs that the base scored and
     the candidate did not, so that no difference has them; `n_missing` of them lack more than something to measure.
     `n_gained` counts the ones that the candidate alone scored and that had something to measure in the base.
-    An estimate is of all samples, by the ones judged in either run; its `plain_parts` do not add up to its change.
+    An estimate is of all samples that both datasets have, by the ones judged in either run; its `plain_parts` do not
+    add up to its change, and `sizes` are the samples of either dataset and of both.
     """
 
     metric: str
@@ -115,6 +116,7 @@ class MetricComparison:
     n_gained: int = 0
     plain_parts: tuple[Part, ...] = ()
     is_estimate: bool = False
+    sizes: tuple[int, int, int] | None = None
 
     @property
     def n_lost(self) -> int:
@@ -136,8 +138,10 @@ class MetricComparison:
 
     @property
     def has_few_common(self) -> bool:
-        """True if less than half of what either run scored is scored in both, as after an edit of the dataset."""
-        return not self.is_estimate and 2 * self.paired.n < min(self.n_base, self.n_candidate)
+        """True if less than half of what either run scored is scored in both, as after an edit of the dataset; of an
+        estimate, if less than half of either dataset is in both."""
+        n_base, n_candidate, n_common = self.sizes or (self.n_base, self.n_candidate, self.paired.n)
+        return 2 * n_common < min(n_base, n_candidate)
 
     @property
     def is_partly_missing(self) -> bool:
@@ -251,6 +255,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     estimates: dict[str, Mapping[str, Any]] = {}
     if has_part := is_sampled(pair.base) or is_sampled(pair.candidate):
         asked = fetch_asked(pair.warehouse, [pair.base.run_id, pair.candidate.run_id])
+        (sizes,) = pair.fetch("common").iter_rows()
         estimates = {str(row["metric"]): row for row in pair.fetch_sampled("sampled").to_dicts()}
         # The differences of estimates where both runs have one, with p adjusted over all of them.
         estimated = {
@@ -291,6 +296,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
                 common_candidate=candidate,
                 change=paired.difference,
                 is_estimate=True,
+                sizes=sizes,
             )
         metrics.append(compared)
     # The differing values, and values of one run alone, of samples that both runs have.
@@ -597,6 +603,12 @@ def _list_warnings(
             f"run {run.run_id} judged a part of its dataset ({run.n_samples:,} samples): means and differences are "
             "estimates for all of it, samples and flips only of what was judged"
         )
+    sizes = next((compared.sizes for compared in metrics if compared.sizes), None)
+    if sizes and sizes[2] < max(sizes[:2]):
+        yield (
+            f"the datasets have {sizes[2]:,} samples in common, of {sizes[0]:,} and {sizes[1]:,}: differences are "
+            "estimates for these alone"
+        )
     of_loss: dict[tuple[int, int, str], list[str]] = {}
     for compared in metrics:
         if compared.is_partly_lost:
@@ -625,9 +637,14 @@ def list_measured_otherwise(base: RunRow, candidate: RunRow) -> Iterator[str]:
         yield f"{name}: {base.config[name]} and {candidate.config[name]}"
 
 
+def has_common(pair: RunPair) -> bool:
+    """Return True if two runs share a sample; of a run that judged a part of its dataset all samples of that count."""
+    return bool(pair.fetch("common")["n_common"].item())
+
+
 def check_common(*pairs: RunPair) -> None:
     """Raise NothingCommon, with both datasets, unless the runs of one of the pairs share a sample."""
-    if any(not pair.fetch("samples").filter("in_base", "in_candidate").is_empty() for pair in pairs):
+    if any(map(has_common, pairs)):
         return
     names = [f"run {run.run_id} of {run.dataset}" for run in (pairs[-1].base, pairs[-1].candidate)]
     candidate = pairs[-1].candidate

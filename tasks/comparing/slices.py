@@ -76,12 +76,14 @@ def find_slices(warehouse: Warehouse, run: RunRow, column: str) -> dict[str, lis
     return dict(sorted(slices.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
-def measure_slices(warehouse: Warehouse, run: RunRow, column: str, metrics: Collection[str]) -> list[SliceMean]:
-    """Return the mean of each metric in each slice, slice by slice; raises as `find_slices`."""
+def measure_slices(
+    warehouse: Warehouse, run: RunRow, column: str, metrics: Collection[str], *, cluster: str | None = None
+) -> list[SliceMean]:
+    """Return the mean of each metric in each slice, slice by slice; raises as `find_slices` and `find_clusters`."""
     slices = find_slices(warehouse, run, column)
     pair = RunPair(warehouse, run, run)
     samples = PairedSamples(pair.fetch("samples"))
-    places = find_clusters(pair, samples, None).places
+    places = find_clusters(pair, samples, cluster).places
     stored = {str(row["metric"]): row for row in warehouse.fetch_rows("gate/scores", run_id=run.run_id)}
     scores = pair.fetch("scores").partition_by("metric", as_dict=True)
     values = {}

@@ -133,10 +133,29 @@ def test_other_picks_have_the_sum_of_both_variances_and_a_whole_run_adds_none() 
         put_two(con, values, values, (1, 2))
         row, variances = read_pair(con), read_variances(con)
         assert (row["is_paired"], row["variance"]) == (False, pytest.approx(sum(variances.values())))
-        for table in ("sample_picks", "sample_signals"):
+        for table in TABLES:
             con.execute(f"delete from {table} where run_id = 'candidate'")
+        whole = {"probabilities": [1.0] * N, "signals": [0.5] * N, "values": values}
+        put_run(con, "candidate", set(range(N)), **whole)
         row = read_pair(con)
         assert (row["is_paired"], row["variance"]) == (False, pytest.approx(variances["base"]))
+
+
+def test_a_difference_is_that_of_the_samples_which_both_datasets_have() -> None:
+    """Harder questions that were added made an unchanged bot fail, and a fall passed when they were removed."""
+    town = Town(moved=0.0)
+    with open_rows() as con:
+        for run_id, seed in (("base", 1), ("candidate", 2)):
+            n = N if run_id == "base" else 2 * N
+            values = [*town.base.tolist(), *[0.0] * N][:n]
+            signals = [*town.signals.tolist(), *[0.3] * N][:n]
+            probabilities = spread(rate_doubts(signals), BUDGET * n // N)
+            picked = draw(probabilities, random.Random(seed))
+            put_run(con, run_id, picked, probabilities=probabilities, signals=signals, values=values)
+        row = read_pair(con)
+        means = {one["run_id"]: one["mean"] for one in read(con, "from run_scores")}
+    assert means["candidate"] < means["base"] - 0.2
+    assert abs(row["candidate"] - row["base"]) < 3 * math.sqrt(row["variance"]) < 0.2
 
 
 @pytest.mark.parametrize("seeds", [(1, 1), (1, 2)])

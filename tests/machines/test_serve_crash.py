@@ -168,7 +168,7 @@ def start_by_hand(house: ServeHouse) -> dict[str, Any]:
 
 
 def test_a_night_that_is_stopped_while_its_test_set_is_refreshed_begins_again(tmp_path: Path) -> None:
-    """Nothing of the night was on record yet, and nobody was notified."""
+    """Nothing of the night was on record yet, and no notification was sent."""
     with open_serve_house(tmp_path) as house, running_endpoint(latency=1.0) as endpoint:
         house.place = house.place.with_variables(OPENAI_BASE_URL=endpoint.base_url, OPENAI_API_KEY="sk-test")
         house.place.call(

@@ -14,6 +14,34 @@ with open_runs as (
     select unnest([$base, $candidate]) as run_id
 ),
 
+-- The estimates are of the samples that both datasets have: to add harder questions makes no bot worse. The tables that the
+-- estimate reads have these alone.
+common as (
+    select sample_id
+    from (
+        select run_id, sample_id from main.sample_picks where run_id in ($base, $candidate)
+        union
+        select run_id, sample_id from main.scores where run_id in ($base, $candidate)
+    )
+    group by sample_id
+    having count(*) = 2
+),
+
+sample_picks as (
+    from main.sample_picks
+    where run_id in ($base, $candidate) and sample_id in (from common)
+),
+
+sample_signals as (
+    from main.sample_signals
+    where run_id in ($base, $candidate) and sample_id in (from common)
+),
+
+scores as (
+    from main.scores
+    where run_id in ($base, $candidate) and sample_id in (from common)
+),
+
 terms as (
     from ($sampled_terms)
 ),
@@ -40,18 +68,33 @@ variances as (
     group by side, metric
 ),
 
+estimates as (
+    select run_id, metric, any_value(mean) as mean
+    from terms
+    group by run_id, metric
+),
+
+-- A mean of shares is one.
 means as (
     select
-        run_scores.run_id,
-        run_scores.metric,
-        run_scores.mean,
-        if(variances.side is null, 0, variances.variance) as variance,
-        coalesce(variances.spread, 0) as spread
-    from run_scores
+        scores.run_id,
+        scores.metric,
+        case
+            when any_value(estimates.run_id) is null then avg(scores.value)
+            when min(scores.value) >= 0 and max(scores.value) <= 1
+                then least(greatest(any_value(estimates.mean), 0), 1)
+            else any_value(estimates.mean)
+        end as mean,
+        if(any_value(variances.side) is null, 0, any_value(variances.variance)) as variance,
+        coalesce(any_value(variances.spread), 0) as spread
+    from scores
+    left join estimates
+        on estimates.run_id = scores.run_id
+        and estimates.metric = scores.metric
     left join variances
-        on variances.side = run_scores.run_id
-        and variances.metric = run_scores.metric
-    where run_scores.run_id in ($base, $candidate)
+        on variances.side = scores.run_id
+        and variances.metric = scores.metric
+    group by scores.run_id, scores.metric
 )
 
 select

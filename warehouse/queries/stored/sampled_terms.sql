@@ -12,6 +12,7 @@ with totals as (
     from sample_picks
     where run_id in (select run_id from open_runs)
     group by run_id
+    having bool_or(not picked)  -- a budget that left nothing out changes nothing
 ),
 
 signals as (
