@@ -64,11 +64,12 @@ def kb_updated(name: str, version: str | None, changed: tuple[str, ...], as_json
     """Announce that knowledge base NAME was updated.
 
     Every served suite with a trigger on NAME runs when no further update has come for a while, its `debounce_s`. The
-    Prefect server is the one that PREFECT_API_URL or Prefect's own profile names.
+    Prefect server is the one that PREFECT_API_URL or Prefect's own profile names, else that of the last
+    `evalhouse serve --with-server`.
     """
     prepare_environment()
     configure_prefect_environment(None)
-    api = find_api("the update cannot be announced")
+    api = find_api("the update cannot be announced", finds_served=True)
     from evalhouse.flows.serving.flow_runs import announce_update, list_awaited  # noqa: PLC0415  # serve blocks signals first
 
     event_id = announce_update(api, name, version=version, changed=changed)

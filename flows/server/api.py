@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.server.environment import API_URL, LocalServerError, find_api_url, load_user_settings
+from evalhouse.flows.server.environment import (
+    API_URL,
+    LocalServerError,
+    find_api_url,
+    load_server_access,
+    load_user_settings,
+)
 from evalhouse.tasks.settings.environment import find_proxy
 from evalhouse.warehouse.messages import hide_credentials
 
@@ -183,9 +189,14 @@ class PrefectApi:
             time.sleep(_PAUSE_S)
 
 
-def find_api(purpose: str, *, patience_s: float = 0.0) -> PrefectApi:
-    """Return the API of the configured server; without one the error names `purpose`, which cannot be done then."""
+def find_api(purpose: str, *, patience_s: float = 0.0, finds_served: bool = False) -> PrefectApi:
+    """Return the API of the configured server; without one the error names `purpose`, which cannot be done then.
+
+    `finds_served` takes the server of `evalhouse serve --with-server` where none is configured.
+    """
     settings = load_user_settings()
+    if finds_served and not settings.get(API_URL):
+        settings |= load_server_access()
     if not settings.get(API_URL):
         raise SettingsError(
             f"{purpose}: no Prefect server is configured; start one together with your suites by "
@@ -196,7 +207,7 @@ def find_api(purpose: str, *, patience_s: float = 0.0) -> PrefectApi:
 
 
 def check_prefect_server() -> str | None:
-    """Return the address of the configured server, None without one; raises SettingsError if it does not answer."""
+    """Return the address of the configured server, None without one; raises PrefectApiError if it does not answer."""
     url = find_api_url()
     if url is None:
         return None
@@ -209,7 +220,7 @@ def check_prefect_server() -> str | None:
             return url
     except NoAnswer as error:
         problem = str(error)
-    raise SettingsError(
+    raise PrefectApiError(  # of a served night it is an outage
         f"the Prefect server at {hide_credentials(url)} does not answer: {problem}; start it, correct {API_URL}, or "
         "unset that: each run then starts a server for itself"
     )

@@ -78,14 +78,18 @@ def load_user_settings() -> dict[str, str]:
     # An empty variable does not count as set: `PREFECT_API_URL= evalhouse run` starts a server for the run.
     names = ("PREFECT_", "DO_NOT_TRACK")
     settings |= {name: value for name, value in os.environ.items() if value and name.startswith(names)}
-    if API_URL in settings and not settings.keys() & {_KEY, "PREFECT_API_KEY"}:
-        stored = _load_env_file(prefect_home() / SERVER_ACCESS)
-        if stored.keys() >= {API_URL, _KEY}:
-            addresses = (settings[API_URL], stored[API_URL])
-            same_host = {url.rstrip("/").replace("://localhost:", "://127.0.0.1:", 1) for url in addresses}
-            if len(same_host) == 1:  # the key is never sent to any other address
-                settings[_KEY] = stored[_KEY]
+    if API_URL in settings and not settings.keys() & {_KEY, "PREFECT_API_KEY"} and (stored := load_server_access()):
+        addresses = (settings[API_URL], stored[API_URL])
+        same_host = {url.rstrip("/").replace("://localhost:", "://127.0.0.1:", 1) for url in addresses}
+        if len(same_host) == 1:  # the key is never sent to any other address
+            settings[_KEY] = stored[_KEY]
     return settings
+
+
+def load_server_access() -> dict[str, str]:
+    """Return the address and the key of the server that `evalhouse serve --with-server` started last; {} for none."""
+    stored = _load_env_file(prefect_home() / SERVER_ACCESS)
+    return stored if stored.keys() >= {API_URL, _KEY} else {}
 
 
 def prepare_environment() -> None:

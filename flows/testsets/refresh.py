@@ -200,6 +200,23 @@ class RefreshPlan:
                 warehouse.make_ready()
                 insert_run(warehouse, replace(run, judge=NO_JUDGE, status="completed", finished_at=now_utc()))
                 refreshing.run_id = run.run_id
+        # Decisions that people imported meanwhile are not overwritten, and half a folder of documents, such as a mount
+        # that is missing, takes no questions away.
+        current = load_set(self.path)
+        n_void = sum(change.change == "void" for change in refreshing.changes)
+        if current.set_hash != before.set_hash:
+            refreshing.test_set = current
+            refreshing.problem = (
+                "the set was changed while it was refreshed, by an import of decisions or by hand, and is kept; "
+                "refresh it again: what was answered is stored"
+            )
+        elif n_void >= _MANY_VOID and 2 * n_void > len(self.looks) and not self.accept:
+            refreshing.problem = (
+                f"{n_void:,} of {write_count(len(self.looks), 'question')} have no support in the documents any more, "
+                f"so the set is kept; check that {self.source} is complete, and if it is: {self.command} --accept"
+            )
+        if refreshing.problem is not None:
+            return refreshing
         asked, n = dict(before.manifest.asked), self.coverage
         if n is not None and n != _find_coverage(before.manifest, self.base):
             asked |= {"n": n, "n_passages": len(self.base.passages)}
@@ -229,6 +246,7 @@ class RefreshPlan:
 
 
 _MAX_LISTED = 20
+_MANY_VOID = 5  # questions that become void at once; if that is most of a set, its documents may be missing
 _WORDS = ("same", "repointed", "still_true", "changed", "contradicted", "answerable", "void", "new")
 
 

@@ -348,14 +348,24 @@ def write_set(path: Path, test_set: TestSet) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     questions = sorted(test_set.questions, key=lambda question: question.decision is None)
     manifest = {"format": _FORMAT, "hash": test_set.set_hash, **asdict(test_set.manifest)}
-    # The questions last: if only the manifest was replaced, its hash shows that the two files do not match.
-    for target, content in (
-        (find_manifest(path), orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n"),
-        (path, b"".join(orjson.dumps(question.to_row()) + b"\n" for question in questions)),
-    ):
-        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-        unfinished.write_bytes(content)
-        unfinished.replace(target)
+    contents = {
+        find_manifest(path): orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n",
+        path: b"".join(orjson.dumps(question.to_row()) + b"\n" for question in questions),
+    }
+    unfinished = {target: target.with_name(f".{target.name}.{os.getpid()}") for target in contents}
+    try:
+        # Both are on disk before one is replaced: a full disk must not leave the manifest of one set with the questions
+        # of another.
+        for target, content in contents.items():
+            with unfinished[target].open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for target, written in unfinished.items():
+            written.replace(target)
+    finally:
+        for written in unfinished.values():
+            written.unlink(missing_ok=True)
 
 
 def load_set(path: Path) -> TestSet:

@@ -126,6 +126,17 @@ def test_server_and_key_of_prefects_profile_are_used(server: EventServer, place:
     assert server.headers[0]["authorization"] == "Bearer pnu_2"
 
 
+def test_without_an_address_the_server_that_serve_started_last_gets_it(server: EventServer, tmp_path: Path) -> None:
+    """README has the command beside `serve --with-server`, and it failed for its address."""
+    (tmp_path / "evalhouse-server.env").write_text(
+        f"PREFECT_API_URL={server.url}\nPREFECT_API_AUTH_STRING=admin:sesame\n", encoding="utf-8"
+    )
+    done = Place(folder=tmp_path, variables={"PREFECT_HOME": str(tmp_path)}).call("kb-updated", "docs")
+    assert done.status == 0, done.stderr
+    assert len(server.events) == 1
+    assert server.headers[0]["authorization"].startswith("Basic ")
+
+
 def test_missing_server_is_reported_with_a_way_to_start_one(tmp_path: Path) -> None:
     done = Place(folder=tmp_path, variables={"PREFECT_HOME": str(tmp_path)}).call("kb-updated", "docs")
     assert done.status == 2

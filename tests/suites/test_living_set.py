@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_process import Place, call_here
@@ -21,11 +24,12 @@ from evalhouse.flows.preparing.request import resolve_suite
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.serving.suite_checks import refresh_living_set
 from evalhouse.flows.serving.suite_runs import run_suite
+from evalhouse.flows.trials.session import Session
 from evalhouse.prompts import PromptError
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.settings.suite import RefreshedTestset
 from evalhouse.tasks.targets.protocol import TargetError
-from evalhouse.tasks.testsets.questions import load_set
+from evalhouse.tasks.testsets.questions import find_manifest, load_set, write_set
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.store import Warehouse
 
@@ -136,6 +140,58 @@ def test_a_refresh_that_fails_leaves_the_set_and_says_why(made: str, tmp_path: P
     assert f"not refreshed, version {made} was evaluated as it was" in failed.describe()
     (tmp_path / "questions.testset.json").unlink()
     assert "has no manifest" in str(refresh(suite).problem)
+
+
+def test_half_a_folder_of_documents_takes_no_questions_away(made: str, tmp_path: Path) -> None:
+    """A mount that was missing, with a README in its place, removed all questions, accepted ones included."""
+    suite = write_suite(tmp_path, "lexical")
+    before = (tmp_path / "questions.jsonl").read_bytes()
+    (tmp_path / "docs").rename(tmp_path / "away")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "README.md").write_text("# Mount point\n\nThe handbook is mounted here.\n", encoding="utf-8")
+    kept = refresh(suite)
+    assert (kept.set_hash, kept.n_questions) == (made, 8)
+    assert "of 8 questions have no support in the documents any more, so the set is kept" in str(kept.problem)
+    assert (tmp_path / "questions.jsonl").read_bytes() == before
+
+
+def test_decisions_that_come_while_a_set_is_refreshed_are_kept(
+    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = write_suite(tmp_path, "lexical")
+    write_documents(tmp_path / "docs", is_edited=True)
+    path, carry_out = tmp_path / "questions.jsonl", Session.carry_out
+
+    def carry_out_during_an_import(self: Session, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        done = carry_out(self, *args, **options)
+        test_set = load_set(path)
+        write_set(path, replace(test_set, questions=test_set.questions[1:]))
+        return done
+
+    monkeypatch.setattr(Session, "carry_out", carry_out_during_an_import)
+    kept = refresh(suite)
+    assert kept.n_questions == len(load_set(path).questions) == 7
+    assert kept.set_hash != made
+    assert "the set was changed while it was refreshed" in str(kept.problem)
+
+
+def test_a_full_disk_leaves_both_files_of_a_set(made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest was that of the new set, and the questions stayed the old ones for good."""
+    path = tmp_path / "questions.jsonl"
+    test_set, files = load_set(path), sorted(file.name for file in tmp_path.iterdir())
+    synced: list[int] = []
+
+    def fill_up(handle: int) -> None:
+        synced.append(handle)
+        if len(synced) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fill_up)
+    with pytest.raises(OSError, match="No space left"):
+        write_set(path, replace(test_set, questions=test_set.questions[1:]))
+    assert load_set(path).set_hash == made
+    assert find_manifest(path).read_bytes().count(made.encode()) >= 1
+    assert sorted(file.name for file in tmp_path.iterdir()) == files
 
 
 @pytest.mark.slow
