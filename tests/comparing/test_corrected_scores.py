@@ -101,7 +101,20 @@ def test_one_run_is_what_a_reckoning_of_another_kind_gives(hard_share: float) ->
         assert row[name] == pytest.approx(value, abs=2e-4), name
 
 
-def compute(drawn: Drawn, n_samples: int) -> dict[str, float]:
+def test_influences_of_samples_that_share_a_cluster_add_up() -> None:
+    """The interval was half as wide as that of the plain mean, which counts conversations as one."""
+    design = Design(n_runs=1, n_samples=60, n_picked=60, seed=2, **GOOD)
+    drawn = draw(design)
+    with open_rows() as con:
+        fill_drawn(con, drawn)
+        con.execute("update run_samples set cluster = concat('talk=', regexp_extract(sample_id, '\\d+')::int // 4)")
+        (row,) = read(con, "from corrected_scores")
+    expected = compute(drawn, design.n_samples, np.arange(design.n_samples) // 4)
+    for name in ("corrected_mean", "ci_low", "ci_high", "judge_weight"):
+        assert row[name] == pytest.approx(expected[name], abs=2e-4), name
+
+
+def compute(drawn: Drawn, n_samples: int, clusters: np.ndarray | None = None) -> dict[str, float]:
     _, lengths = np.unique(drawn.sample, return_counts=True)
     share = 1 / lengths[drawn.sample]
     values = np.array([drawn.judged[drawn.sample == number].mean() for number in range(n_samples)])
@@ -115,12 +128,14 @@ def compute(drawn: Drawn, n_samples: int) -> dict[str, float]:
         found = estimate(weight, lam)
         left_out = [found - estimate(np.where(owner == number, 0, weight), lam) for number in range(n_samples)]
         influence = np.array(left_out) + lam * (values - values.mean()) / n_samples
-        return float((influence**2).sum())
+        return float((np.bincount(groups, influence) ** 2).sum())
+
+    groups = np.arange(n_samples) if clusters is None else clusters
 
     lam = minimize_scalar(variance, bounds=(0, 1), method="bounded", options={"xatol": 1e-9}).x
     mean = estimate(weight, lam) + lam * values.mean()
-    by_sample = np.bincount(owner, weight)
-    n, n_reviewed = by_sample.sum() ** 2 / (by_sample**2).sum(), len(np.unique(owner))
+    by_group = np.bincount(groups[owner], weight)
+    n, n_reviewed = by_group.sum() ** 2 / (by_group**2).sum(), len(np.unique(groups[owner]))
     n_effective = weight.sum() ** 2 / (weight**2).sum()
     unseen = 1 - len(weight) / (1 / drawn.probability[drawn.labelled]).sum()
     padded = variance(lam) * n_reviewed / (n_reviewed - 2) * ((n + 4 * lam) / (n + 4)) ** 2

@@ -7,7 +7,7 @@
 -- where a reviewed verdict counts for its share of its sample's score times the verdicts it represents. The variance is that
 -- of each sample's influence on the estimate, so that verdicts of one sample need not be independent and what differs
 -- between samples is part of it, as in run_scores; a reviewed sample's influence is what leaving it out would do (delete-one
--- jackknife). judge_weight is the value in 0 to 1 that makes this variance smallest.
+-- jackknife). Influences of samples that share a cluster are added up before they are squared. judge_weight is the value in 0 to 1 that makes this variance smallest.
 --
 -- Four pseudo-observations, two at 0 and two at 1 (Agresti and Coull 1998), are taken into people's part in proportion to what
 -- it counts, 1 - judge_weight; and one further disagreement into the judge's part, since few verdicts without an
@@ -53,6 +53,7 @@ joined as (
     select
         scored.run_id,
         scored.metric,
+        coalesce(run_samples.cluster, 'sample ' || scored.sample_id) as cluster,
         scored.value,
         scored.extent,
         case when scored.extent > 0 then scored.value else 0 end as judged_value,
@@ -68,6 +69,9 @@ joined as (
         on summed.run_id = scored.run_id
         and summed.metric = scored.metric
         and summed.sample_id = scored.sample_id
+    left join run_samples
+        on run_samples.run_id = scored.run_id
+        and run_samples.sample_id = scored.sample_id
 ),
 
 totalled as (
@@ -98,6 +102,31 @@ influences as (
     from totalled
 ),
 
+grouped as (
+    select
+        run_id,
+        metric,
+        cluster,
+        any_value(mean) as mean,
+        any_value(n_samples) as n_samples,
+        any_value(mean_judged) as mean_judged,
+        any_value(mean_extent) as mean_extent,
+        any_value(mean_labelled) as mean_labelled,
+        any_value(mean_judged_reviewed) as mean_judged_reviewed,
+        any_value(total_size) as total_size,
+        sum(n_reviewed) as n_reviewed,
+        sum(n_carried) as n_carried,
+        count(*) filter (where n_reviewed > 0) as n_samples_reviewed,
+        sum(represented) as represented,
+        sum(size) as size,
+        sum(size_squared) as size_squared,
+        sum(pow(size, 2)) as sample_size_squared,
+        sum(people) as people,
+        sum(judge) as judge
+    from influences
+    group by run_id, metric, cluster
+),
+
 collected as (
     select
         run_id,
@@ -111,14 +140,16 @@ collected as (
         least(any_value(total_size / (n_samples * mean_extent)), 1) as coverage,
         sum(n_reviewed)::bigint as n_reviewed,
         sum(n_carried)::bigint as n_carried,
-        count(*) filter (where n_reviewed > 0) as n_samples_reviewed,
+        sum(n_samples_reviewed)::bigint as n_samples_reviewed,
+        count(*) filter (where n_reviewed > 0) as n_groups_reviewed,
         sum(represented) as represented,
         pow(sum(size), 2) / sum(size_squared) as n_effective,
-        pow(sum(size), 2) / sum(pow(size, 2)) as n_samples_effective,
+        pow(sum(size), 2) / sum(sample_size_squared) as n_samples_effective,
+        pow(sum(size), 2) / sum(pow(size, 2)) as n_groups_effective,
         sum(people * people) as people_squared,
         sum(people * judge) as people_judge,
         sum(judge * judge) as judge_squared
-    from influences
+    from grouped
     group by run_id, metric
 ),
 
@@ -131,9 +162,9 @@ tuned as (
         end as judge_weight,
         -- Labels from another run are of the verdicts that have not changed since: no draw from all.
         -- Nor are the samples that a budget picked, which are more often the doubtful ones.
-        n_effective >= 20 and n_samples_effective >= 10 and coverage >= case when n_carried > 0 then 0.8 else 0.5 end
+        n_effective >= 20 and n_groups_effective >= 10 and coverage >= case when n_carried > 0 then 0.8 else 0.5 end
         and run_id not in (select run_id from sample_picks where not picked) as is_enough,
-        nullif(greatest(n_samples_effective - 2, 0), 0) as df
+        nullif(greatest(n_groups_effective - 2, 0), 0) as df
     from collected
 ),
 
@@ -142,7 +173,7 @@ estimated as (
         *,
         mean_of_people + judge_weight * judge_difference as estimate,
         greatest(people_squared + 2 * judge_weight * people_judge + pow(judge_weight, 2) * judge_squared, 0)
-        / pow(n_scored, 2) * n_samples_reviewed / nullif(n_samples_reviewed - 2, 0) as variance,
+        / pow(n_scored, 2) * n_groups_reviewed / nullif(n_groups_reviewed - 2, 0) as variance,
         pow(judge_weight * mean_extent / (n_effective + 4), 2) * greatest(1 - n_reviewed / represented, 0)
             as variance_unseen,
         1.959964 + 2.372271 / df + 2.822502 / pow(df, 2) + 2.555850 / pow(df, 3) as quantile
@@ -152,10 +183,10 @@ estimated as (
 padded as (
     select
         *,
-        estimate + (1 - judge_weight) * (0.5 - estimate) * 4 / (n_samples_effective + 4) as centre,
-        variance * pow((n_samples_effective + 4 * judge_weight) / (n_samples_effective + 4), 2)
-        + pow((1 - judge_weight) / (n_samples_effective + 4), 2)
-        * (1 + 4 * n_samples_effective * pow(estimate - 0.5, 2) / (n_samples_effective + 4))
+        estimate + (1 - judge_weight) * (0.5 - estimate) * 4 / (n_groups_effective + 4) as centre,
+        variance * pow((n_groups_effective + 4 * judge_weight) / (n_groups_effective + 4), 2)
+        + pow((1 - judge_weight) / (n_groups_effective + 4), 2)
+        * (1 + 4 * n_groups_effective * pow(estimate - 0.5, 2) / (n_groups_effective + 4))
         + variance_unseen as variance_padded
     from estimated
 ),
@@ -192,7 +223,7 @@ comment on view corrected_scores is 'One row per run and metric that is a mean o
 comment on column corrected_scores.run_id is 'Run.';
 comment on column corrected_scores.metric is 'Metric: faithfulness, context_recall, factual_precision, statement_recall or precision_retrieved.';
 comment on column corrected_scores.mean is 'Mean over the scored samples as the judge has it, as in run_scores.';
-comment on column corrected_scores.corrected_mean is 'What the mean would be by people''s labels of all verdicts, estimated from all of the judge''s and the reviewed few; statements that the judge missed or made up when it split a text are not corrected; NULL with fewer than 20 reviewed verdicts or 10 samples of theirs, both effective, a coverage under 0.5 (0.8 with labels of other runs), or where a budget of samples left some out.';
+comment on column corrected_scores.corrected_mean is 'What the mean would be by people''s labels of all verdicts, estimated from all of the judge''s and the reviewed few; statements that the judge missed or made up when it split a text are not corrected; NULL with fewer than 20 reviewed verdicts or 10 samples (or groups of samples) of theirs, both effective, a coverage under 0.5 (0.8 with labels of other runs), or where a budget of samples left some out.';
 comment on column corrected_scores.ci_low is 'Lower end of the 95 % interval of corrected_mean, at least 0; NULL as corrected_mean.';
 comment on column corrected_scores.ci_high is 'Upper end of the 95 % interval of corrected_mean, at most 1; NULL as corrected_mean.';
 comment on column corrected_scores.judge_bias is 'By how much the judge rates the reviewed verdicts higher than people do; below 0 when it is stricter.';
