@@ -52,13 +52,14 @@ _SPAN_ID: Final = re.compile("[0-9a-f]{16}")  # of OpenTelemetry
 _MAX_NAMED: Final = 3  # traces that are named of those left out for one reason
 _MAX_DOCUMENT: Final = 2**28  # bytes of a file that is one JSON object
 
-Reason = Literal["no_question", "running", "error", "unreadable", "several"]
+Reason = Literal["no_question", "running", "error", "unreadable", "several", "twice"]
 REASONS: Final[dict[Reason, str]] = {
     "no_question": "no span has a question that a person asked",
     "running": "still running, or its outermost span is not there",
     "error": "ended with an error and no answer",
     "unreadable": "cannot be read",
     "several": "several questions or answers, of which it is not known which belong together",
+    "twice": "a model's call alone that another trace has as a step: two instrumentors recorded it",
 }
 
 
@@ -709,25 +710,47 @@ def read_traces(source: DatasetSource, form: TraceFormat, tally: Tally) -> Datas
         yield from open_traces.values()  # of two traces whose ids share a hash
 
     def read(complain: Complain) -> Iterator[RawRow]:
-        n_items = Counter(hash(item.trace_id) for item in read_items(complain) if not isinstance(item, Unplaced))
+        n_items, calls = Counter[int](), dict[int, list[tuple[float, float]]]()
+        for item in read_items(complain):
+            if isinstance(item, Unplaced):
+                continue
+            n_items[hash(item.trace_id)] += 1
+            if isinstance(item, Span) and item.kind == "llm" and item.parent_id and item.answer:
+                calls.setdefault(hash(item.answer), []).append((item.started_at or 0.0, item.ended_at or 0.0))
         traces = ((items, False) for items in read_whole_traces(n_items))
-        return make_samples(traces, tally, are_in_order=False)
+        return make_samples(traces, tally, are_in_order=False, calls=calls)
 
     return replace(source, tabular=False, read=read, leave_out=tally.leave_out)
 
 
-def make_samples(traces: Iterable[tuple[list[Item], bool]], tally: Tally, *, are_in_order: bool) -> Iterator[RawRow]:
+def make_samples(
+    traces: Iterable[tuple[list[Item], bool]],
+    tally: Tally,
+    *,
+    are_in_order: bool,
+    calls: Mapping[int, Sequence[tuple[float, float]]] | None = None,
+) -> Iterator[RawRow]:
     """Yield a row for each trace that can be judged. Raises ReadingStopped if there are traces and none can.
 
     A trace that is paired with True is an earlier turn of a session and not a sample. Unless they are in order already,
-    session by session, the rows of sessions come last: a trace may end after later ones of its session.
+    session by session, the rows of sessions come last: a trace may end after later ones of its session. `calls` has by
+    the hash of a model's text when such steps of other traces began and ended.
     """
+
+    def is_known(items: Sequence[Item]) -> bool:
+        """Return True for a trace of one call of a model, made within one that has the same text."""
+        call = items[0]
+        if calls is None or len(items) > 1 or not isinstance(call, Span) or call.kind != "llm" or call.parent_id:
+            return False
+        began, ended = call.started_at or 0.0, call.ended_at or 0.0
+        return any(start <= began and ended <= end for start, end in calls.get(hash(call.answer), ()))
 
     def make_rows() -> Iterator[tuple[dict[str, Any], bool]]:
         tally.begin()
         of_sessions = []
         for items, is_earlier in traces:
-            rows = _make_rows(items)
+            known = LeftOut(trace_id=items[0].trace_id, reason="twice")
+            rows = [known] if is_known(items) else _make_rows(items)
             if not is_earlier:
                 tally.count(sum(not isinstance(item, Logged) for item in items), rows)
             for row in rows:

@@ -728,6 +728,18 @@ def test_what_a_function_that_answers_elsewhere_returns_is_not_the_answer(tmp_pa
         assert read_one(write_lines(tmp_path / "v.jsonl", [make_request([alone])]), "otel").answer == "True"
 
 
+def test_a_call_that_two_instrumentors_recorded_is_one_sample(tmp_path: Path) -> None:
+    """OpenInference's OpenAI spans are in other traces than LangChain's, and a rewriting was a sample."""
+    call = make_call(QUESTION, ANSWER)
+    spans = [make_span(1, _CHAIN, took_s=9.0), make_span(2, call, parent=1, at_s=1.0, took_s=2.0)]
+    inner = make_span(3, call, trace="c" * 32, at_s=1.5)
+    later = make_span(4, call, trace="d" * 32, at_s=5.0)
+    path = write_lines(tmp_path / "t.jsonl", [make_request([inner, later]), make_request(spans)])
+    samples, described = read_traces_of(path, "otel")
+    assert len(samples) == 2
+    assert "1 a model's call alone that another trace has as a step" in str(described)
+
+
 def test_an_event_without_fields_is_no_question(tmp_path: Path) -> None:
     """The question of each workflow of LlamaIndex was "StartEvent()"."""
     step = {_LLM: "CHAIN", "input.value": json.dumps({"ev": "StartEvent()"}), "output.value": "RetrievedEvent()"}
