@@ -251,19 +251,8 @@ def write_page(
     """Write the report of a run to a file, as `build_page` builds it, and return its size in bytes."""
     with TemporaryFile() as spool:
         parts = build_page(warehouse, run, base, slices, spool, with_calls=with_calls, by=by)
-        if path.exists() and not path.is_file():  # a device or a pipe
-            with path.open("wb") as file:
-                return sum(file.write(part.encode()) for part in parts)
-        # Beside it first: on a full disk the page of yesterday stays.
-        path = path.resolve()
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with unfinished.open("wb") as file:
-                n_bytes = sum(file.write(part.encode()) for part in parts)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-        return n_bytes
+        with path.open("wb") as file:
+            return sum(file.write(part.encode()) for part in parts)
 
 
 def pack(value: object) -> Markup:

@@ -113,48 +113,77 @@ class SharedLimits:
 
 @asynccontextmanager
 async def _hold_slots(names: list[str], slots: int) -> AsyncIterator[None]:
-    """Hold a lease of slots for the block; raises httpx.HTTPStatusError with 423 where too few are free.
-
-    A server that keeps leases in memory forgets them when it is started again, and counts their slots as taken for
-    ever, also where the lease is given back (Prefect 3.8). Prefect's own `concurrency` leaves them so.
-    """
-    # Sent without a time limit, because a request that is given up may be granted.
-    async with get_client() as client:
-        response = await client.increment_concurrency_slots_with_lease(names, slots, "concurrency", _LEASE_S)
-    began_at, lease_id = time.monotonic(), UUID(response.json()["lease_id"])
-
-    async def renew() -> None:
-        while True:
-            await asyncio.sleep(_RENEW_S)
-            with suppress(httpx.HTTPError, PrefectException):  # the next one may come through
-                async with get_client() as client:
-                    await client.renew_concurrency_lease(lease_id, _LEASE_S)
-
-    renewing = asyncio.create_task(renew())
+    """Hold a lease of slots for the block; raises httpx.HTTPStatusError with 423 where too few are free."""
+    lease = _Lease(names, slots)
+    await lease.take()
+    keeping = asyncio.create_task(lease.keep())
     try:
         yield
     finally:
-        renewing.cancel()
-        patient_until, is_released = time.monotonic() + _LEASE_S, False
-        while not is_released and time.monotonic() < patient_until:  # the server may just be started again
+        keeping.cancel()
+        patient_until, is_over = time.monotonic() + _LEASE_S, False
+        while not is_over and time.monotonic() < patient_until:  # the server may just be started again
             with suppress(httpx.HTTPError, PrefectException):
-                is_released = await _release_slots(lease_id, names, slots, time.monotonic() - began_at)
-            if not is_released:
+                await lease.give_back()
+                is_over = True
+            if not is_over:
                 await asyncio.sleep(_ASK_AGAIN_S)
 
 
-async def _release_slots(lease_id: UUID, names: list[str], slots: int, held_s: float) -> bool:
-    """Give back slots by their lease, and without it where the server has forgotten it; True when that is done."""
-    async with get_client() as client:
+class _Lease:
+    """Slots of Prefect limits that are held for a while, and longer by each renewal.
+
+    Prefect answers a renewal with 410 for two reasons. A lease that was renewed too late has expired, and the server
+    has freed its slots. A server that keeps leases in memory and was started again has forgotten it, and counts its
+    slots as taken for ever (Prefect 3.8); its own `concurrency` leaves them so. Then they are given back without it.
+    """
+
+    def __init__(self, names: list[str], slots: int) -> None:
+        self._names, self._slots = names, slots
+        self._began_at = time.monotonic()
+        self._renewed_at = 0.0  # by the clock of the day, which runs while the machine sleeps
+        self._was_down = self._is_forgotten = False
+
+    async def take(self) -> None:
+        # Sent without a time limit, because a request that is given up may be granted.
+        async with get_client() as client:
+            response = await client.increment_concurrency_slots_with_lease(
+                self._names, self._slots, "concurrency", _LEASE_S
+            )
+        self._id, self._renewed_at, self._was_down = UUID(response.json()["lease_id"]), time.time(), False
+
+    async def keep(self) -> None:
+        """Renew the lease until this is cancelled, and take another one where it has expired."""
+        while not self._is_forgotten:
+            await asyncio.sleep(_RENEW_S)
+            with suppress(httpx.HTTPError, PrefectException):  # the next one may come through
+                if not await self._renew() and not self._is_forgotten:
+                    await self.take()
+
+    async def _renew(self) -> bool:
+        """Renew the lease; return False where the server has it no more."""
         try:
-            await client.renew_concurrency_lease(lease_id, _LEASE_S)
+            async with get_client() as client:
+                await client.renew_concurrency_lease(self._id, _LEASE_S)
         except httpx.HTTPStatusError as error:
             if error.response.status_code != HTTPStatus.GONE:
+                self._was_down |= error.response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
                 raise
-            await client.release_concurrency_slots(names, slots, held_s)
-        else:
-            await client.release_concurrency_slots_with_lease(lease_id)
-    return True
+            self._is_forgotten |= self._was_down or time.time() - self._renewed_at < _LEASE_S
+            return False
+        except httpx.ConnectError as error:
+            self._was_down |= "refused" in str(error)
+            raise
+        self._renewed_at, self._was_down = time.time(), False
+        return True
+
+    async def give_back(self) -> None:
+        is_held = not self._is_forgotten and await self._renew()
+        async with get_client() as client:
+            if is_held:
+                await client.release_concurrency_slots_with_lease(self._id)
+            elif self._is_forgotten:
+                await client.release_concurrency_slots(self._names, self._slots, time.monotonic() - self._began_at)
 
 
 def name_limit(key: str) -> str:

@@ -142,6 +142,7 @@ def guess_format(columns: Collection[str]) -> TraceFormat | None:
 _ORDER: Final[tuple[Kind, ...]] = ("chain", "other", "retriever", "reranker", "llm")
 _ANSWERING: Final[tuple[Kind, ...]] = ("chain", "other", "llm")
 _MAX_BESIDE: Final = 500  # steps beside each other of which one is picked: the time grows with the square
+_MAX_BEGINNING: Final = 80  # letters of a document by which a prompt that cuts it is known to have it
 _MIN_SENT: Final = 20  # letters of a text that a prompt does not hold by chance, as it may hold "safe" or "no"
 _MAX_DEPTH: Final = 200  # parents of a span that are looked at; a chain of all that were sent would take minutes
 
@@ -216,7 +217,7 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
         others += [top for top in asking if top.span_id not in retrieving]
     else:
         questions = {top.question for top in asking}
-    if len(questions) < 2:
+    if len(questions) < 2 and not (roots and len(asking) > 1):
         return [spans]
     answers = [top.answer for top in asking if top.answer]
     if others or has_answer or any(answer in (top.question or "") for top in asking for answer in answers):
@@ -324,32 +325,33 @@ def _mark_rerankers(spans: Sequence[Span]) -> list[Span]:
     It ended before a model was asked, and none was asked with a document that it left out.
     """
     by_id = {span.span_id: span for span in spans}
-    found = [document for span in spans if span.kind == "retriever" for document in span.documents or ()]
+    retrievers = [span for span in spans if span.kind == "retriever"]
+    found = [document for span in retrievers for document in span.documents or ()]
     texts = {document.id: document for document in found if document.text is not None}
+    known = {document.text or document.id for document in found}
     calls = [span for span in spans if span.kind == "llm"]
     marked = []
     for span in spans:
-        kept = None if span.kept is None else [texts.get(doc.id, doc) if doc.text is None else doc for doc in span.kept]
-        given = [texts.get(doc.id, doc) if doc.text is None else doc for doc in span.given]
-        if kept is not None and not given and span.kind != "retriever":  # a step around the retriever itself
-            inside = (one for one in spans if one.kind == "retriever" and _is_below(one, span, by_id))
+        marked.append(span)
+        if not found or span.kept is None or span.kind not in ("chain", "other", "retriever") or span.is_printed:
+            continue
+        # Where a printed node has no text, it is that of the retriever's document of its id.
+        kept, given = (
+            [texts.get(document.id, document) if document.text is None else document for document in listed]
+            for listed in (span.kept, span.given)
+        )
+        if not given and span.kind != "retriever":  # a step around the retriever itself
+            inside = (one for one in retrievers if _is_below(one, span, by_id))
             given = [document for one in inside for document in one.documents or ()]
-        names, names_kept = ([*dict.fromkeys(doc.text or doc.id for doc in listed)] for listed in (given, kept or ()))
-        known = {doc.text or doc.id for doc in found}
+        names, names_kept = ([*dict.fromkeys(doc.text or doc.id or "" for doc in listed)] for listed in (given, kept))
+        if names == names_kept or not set(names_kept) <= set(names) & known:
+            continue
+        if span.answer is not None and span.answer not in names_kept:
+            continue
         later = [call for call in calls if (call.started_at or 0.0) >= (span.ended_at or math.inf)]
-        is_reranker = (
-            kept is not None
-            and span.kind in ("chain", "other", "retriever")
-            and names != names_kept
-            and set(names_kept) <= set(names) & known
-            and not span.is_printed
-            and (span.answer is None or span.answer in names_kept)
-            and bool(later or not calls)
-            and not any(_holds(call, name) for call in later for name in set(names) - set(names_kept))
-        )
-        marked.append(
-            replace(span, kind="reranker", documents=tuple(kept or ()), given=tuple(given)) if is_reranker else span
-        )
+        left_out = [name[:_MAX_BEGINNING] for name in names if name not in names_kept]
+        if (later or not calls) and not any(_holds(call, name) for call in later for name in left_out):
+            marked[-1] = replace(span, kind="reranker", documents=tuple(kept), given=tuple(given))
     return marked
 
 

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -203,11 +204,12 @@ async def test_slow_answer_of_the_server_leaves_no_slots_behind(
     assert read_limit(prefect, key) == (16, 0)
 
 
-async def test_slots_whose_lease_the_server_has_forgotten_are_given_back(
-    prefect: httpx.Client, key: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_expired", [False, True])
+async def test_slots_whose_lease_the_server_has_forgotten_are_given_back_and_expired_ones_are_not(
+    prefect: httpx.Client, key: str, monkeypatch: pytest.MonkeyPatch, *, is_expired: bool
 ) -> None:
-    """After a restart of the user's own server the slots stayed taken, and every later run waited for ever."""
-    monkeypatch.setattr(shared_limits, "_RENEW_S", 0.1)
+    """After a restart of the user's own server the slots stayed taken, and every later run waited for ever. The slots
+    of a lease that expired, as while a machine sleeps, are free again and others hold them."""
     increment, lease_ids = PrefectClient.increment_concurrency_slots_with_lease, []
 
     async def increment_and_note(self: PrefectClient, *args: Any, **options: Any) -> httpx.Response:  # noqa: ANN401
@@ -216,14 +218,34 @@ async def test_slots_whose_lease_the_server_has_forgotten_are_given_back(
         return response
 
     monkeypatch.setattr(PrefectClient, "increment_concurrency_slots_with_lease", increment_and_note)
-    run = Run(key, slots=16)
-    async with run.shared.hold(never_stop):
+    async with Run(key, slots=16).shared.hold(never_stop):
         (lease_id,) = lease_ids
-        # The server drops the lease with its slots; they are taken again, as after a restart.
+        # The server drops the lease with its slots; they are taken again: as after a restart, or by another run.
         prefect.post("/v2/concurrency_limits/decrement-with-lease", json={"lease_id": lease_id}).raise_for_status()
         prefect.patch(f"/v2/concurrency_limits/{name_limit(key)}", json={"active_slots": 16}).raise_for_status()
-        await asyncio.sleep(0.3)
-        assert read_limit(prefect, key) == (16, 16)
+        if is_expired:
+            at = time.time() + 100
+            monkeypatch.setattr(shared_limits, "time", SimpleNamespace(time=lambda: at, monotonic=time.monotonic))
+    assert read_limit(prefect, key) == (16, 16 if is_expired else 0)
+
+
+async def test_a_lease_that_expired_is_taken_again(
+    prefect: httpx.Client, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_limits, "_RENEW_S", 0.1)
+    monkeypatch.setattr(shared_limits, "_LEASE_S", 60.0)
+    renew, failures = PrefectClient.renew_concurrency_lease, [1]
+
+    async def renew_too_late(self: PrefectClient, lease_id: Any, seconds: float) -> httpx.Response:  # noqa: ANN401
+        if failures:
+            failures.pop()
+            prefect.post("/v2/concurrency_limits/decrement-with-lease", json={"lease_id": str(lease_id)})
+            at = time.time() + 100
+            monkeypatch.setattr(shared_limits, "time", SimpleNamespace(time=lambda: at, monotonic=time.monotonic))
+        return await renew(self, lease_id, seconds)
+
+    monkeypatch.setattr(PrefectClient, "renew_concurrency_lease", renew_too_late)
+    async with Run(key, slots=16).shared.hold(never_stop), asyncio.timeout(20):
+        while failures or read_limit(prefect, key) != (16, 16):
+            await asyncio.sleep(0.05)
     assert read_limit(prefect, key) == (16, 0)
-    async with asyncio.timeout(20), Run(key, slots=16).shared.hold(never_stop):
-        assert read_limit(prefect, key) == (16, 16)
