@@ -54,6 +54,8 @@ _MAX_RESUMES = 10
 _AT_ONCE = 2
 # Prefect's tags: of a flow run that another was queued for, and of that one, with the number of the try.
 _REPLACED, _AGAIN = "queued again", "try again "
+# Prefect's message at the end of a flow run that its runner stops because it ends itself.
+_SHUT_DOWN = "Runner is shutting down."
 # How long to wait before looking after a batch, at first, and by which factor it grows.
 _LOOK_FIRST, _LOOK_GROWTH, _LOOK_MAX = timedelta(minutes=2), 1.5, timedelta(minutes=20)
 # Runs of a suite among which one that waits is looked for.
@@ -233,18 +235,23 @@ def _queue_again(api: PrefectApi, suite: ServedSuite, flow_run: Mapping[str, Any
 
 
 def list_unbegun(api: PrefectApi, suite: ServedSuite) -> list[str]:
-    """Return the flow runs of a suite that work and have begun no run: they refresh its test set, or prepare."""
-    flow_runs = list_flow_runs(api, suite, state={"type": {"any_": ["RUNNING"]}})
+    """Return the flow runs of a suite that have begun no run: they start, refresh its test set, or prepare."""
+    flow_runs = list_flow_runs(api, suite, state={"type": {"any_": ["PENDING", "RUNNING"]}})
     return [str(flow_run["id"]) for flow_run in flow_runs if find_named_run(flow_run, suite.name) is None]
 
 
 def queue_unbegun(api: PrefectApi, suite: ServedSuite, flow_run_ids: Collection[str]) -> bool:
-    """Queue the ones of these flow runs again that were stopped before they had begun a run; return whether there are
-    some."""
+    """Queue the flow runs again that were stopped with this process before they had begun a run; return whether there
+    are some.
+
+    They are these, and others that Prefect started to run since they were listed.
+    """
     any_queued = False
-    for flow_run in map(api.get, (f"/flow_runs/{flow_run_id}" for flow_run_id in flow_run_ids)):
-        is_stopped = flow_run["state_type"] in ("CANCELLED", "CRASHED") and _REPLACED not in flow_run["tags"]
-        if is_stopped and find_named_run(flow_run, suite.name) is None:
+    since = {"after_": (datetime.now(UTC) - _LOST_WITHIN).isoformat()}
+    stopped = {"type": {"any_": ["CANCELLED", "CRASHED"]}}
+    for flow_run in list_flow_runs(api, suite, state=stopped, expected_start_time=since):
+        is_own = flow_run["id"] in flow_run_ids or (flow_run["state"] or {}).get("message") == _SHUT_DOWN
+        if is_own and find_named_run(flow_run, suite.name) is None and _REPLACED not in flow_run["tags"]:
             _queue_again(api, suite, flow_run)
             any_queued = True
     return any_queued

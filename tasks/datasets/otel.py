@@ -110,6 +110,8 @@ _ASKED_EVENTS: Final[Mapping[str, str]] = {
 _STATUSES: Final[Mapping[object, str]] = {
     1: "ok", 2: ERROR, "STATUS_CODE_OK": "ok", "STATUS_CODE_ERROR": ERROR, "OK": "ok", "ERROR": ERROR,
 }  # fmt: skip
+_COMPONENTS: Final[Mapping[str, Kind]] = {"Retriever": "retriever", "Ranker": "reranker", "Joiner": "chain"}
+"""Components of Haystack by the ends of their names, with the documents in their inputs and outputs."""
 _MEMBERS: Final = ("replies", "replies\nmeta")
 """The names of its outputs, which OpenLLMetry writes as the reply of a generator of Haystack."""
 _EVENTS: Final = "gen_ai."  # the names of GenAI's events begin with it
@@ -228,8 +230,9 @@ def read_span(recorded: Recorded) -> Span:
     kinds = (kinds.get(str(attributes.get(name, "")).lower()) for name, kinds in _KINDS.items())
     kind: Kind = next((kind for kind in kinds if kind is not None), "other")
     component = str(attributes.get("haystack.component.type", ""))
-    if component.endswith(("Retriever", "Ranker")):
-        kind = "retriever" if component.endswith("Retriever") else "reranker"
+    of_component = next((kind for end, kind in _COMPONENTS.items() if component.endswith(end)), None)
+    if of_component is not None:
+        kind = of_component
         attributes |= {
             name: attributes.get(f"haystack.component.{name[:-6]}") for name in ("input.value", "output.value")
         }
@@ -245,6 +248,8 @@ def read_span(recorded: Recorded) -> Span:
     replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name), "assistant"))), [])
     if recorded.name.startswith("haystack.") and "\n".join(message.text for message in replied) in _MEMBERS:
         replied = []
+    if instructions := _look_up(tree, "gen_ai.system_instructions"):
+        asked = [*list_messages([{"role": "system", "content": open_value(instructions)}], "user"), *asked]
     has_asked = bool(asked)
     for event_name, of_event in events:
         body = open_cell(of_event.get("gen_ai.event.content"))

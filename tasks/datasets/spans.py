@@ -40,9 +40,9 @@ class Span:
     the texts of the system and of tools that a model was sent with it. `documents` is None for what retrieves
     nothing, and empty for a retriever that found nothing. `given` are the ones that a reranker or a chain was given,
     where they were recorded, and `kept` the ones that a chain made of them. `passed_on` are the ones that a chain
-    returned with its answer, `returned` the ones that a tool found. `is_printed`: an object, or nothing, is recorded
-    as the answer. `is_root`: its tracer took it for the outermost one of a question. `project` is the id of
-    LangSmith's.
+    returned with its answer, `returned` the ones that a tool found. `is_printed`: an object is recorded as the
+    answer, `is_flag`: a truth value. `is_root`: its tracer took it for the outermost one of a question. `project` is
+    the id of LangSmith's.
     """
 
     trace_id: str
@@ -60,6 +60,7 @@ class Span:
     documents: tuple[Document, ...] | None = None
     given: tuple[Document, ...] = ()
     is_printed: bool = False
+    is_flag: bool = False
     is_root: bool = False
     kept: tuple[Document, ...] | None = None
     passed_on: tuple[Document, ...] | None = None
@@ -202,6 +203,7 @@ _BESIDE: Final = frozenset(
 )  # fmt: skip
 _HISTORIES: Final = ("chat_history", "history", "message_history", "conversation_history", "previous_messages")
 _DEEPEST: Final = 12
+_MAX_ALIKE: Final = 8  # members of which all are looked at
 # An object as Python prints it: a stream, a document or message of LlamaIndex in place of its text.
 _STREAM: Final = re.compile(r"<(?:[\w.]+ object|(?:[^\n<>]|<locals>|<lambda>){0,300} at 0x[0-9a-fA-F]+)>")
 _PRINTED: Final = re.compile(rf"{_STREAM.pattern}|<\w+\([^\n<>]{{0,1000}}\)>|[A-Z]\w*\((?:\)|\w+=[\s\S]*(?:\)|\.\.\.))")
@@ -231,7 +233,7 @@ def read_exchange(
     # A graph returns the messages that it was given, followed by its replies.
     repeats_all = any(message.role == "user" for message in replied)
     turn = read_last_turn(replied if repeats_all else [*asked, *replied])
-    question, answer, is_empty = find_message(given, "question"), find_message(made, "answer"), False
+    question, answer = find_message(given, "question"), find_message(made, "answer")
     if turn is not None:
         is_first = kind == "llm"
         question = (turn.question or question) if is_first else (question or turn.question or None)
@@ -239,8 +241,8 @@ def read_exchange(
         replying = turn if repeats_all else read_last_turn(replied)
         replied_text = None if replying is None else replying.answer
         answer = (replied_text or answer) if is_first else (answer or replied_text)
-    if kind != "llm" and answer in _NOTHING | _FLAGS:
-        answer, is_empty = (answer if answer in _FLAGS else None), True
+    if kind != "llm" and answer in _NOTHING:
+        answer = None
     calls = [item for message in replied for item in message.tool_calls]
     returned: object = None if turn is None or turn.contexts is None else turn.contexts
     if kind == "tool":
@@ -253,8 +255,8 @@ def read_exchange(
         "turns": find_history(given) or (_list_turns(turn) if turn is not None else ()),
         "beside": "\n".join(message.text for message in asked if message.role in ("system", "tool")),
         "answer": answer,
-        "is_printed": is_empty
-        or (answer is None and isinstance(made, str) and bool(_STREAM.search(made) or _is_printed(made))),
+        "is_printed": answer is None and isinstance(made, str) and bool(_STREAM.search(made) or _is_printed(made)),
+        "is_flag": kind != "llm" and answer in _FLAGS,
         "tool_calls": tuple(call for item in calls if (call := name_call(item)) is not None),
         "given": (read_retrieved(given) or ()) if kind in ("chain", "other", "retriever") else (),
         "kept": read_retrieved(made) if kind in ("chain", "other", "retriever") else None,
@@ -299,7 +301,9 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         for key in (*_KEYS[field], *_WRAPPERS[field]):
             if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
                 return text
-        return find_message(next(iter(members.values())), field, depth + 1) if len(members) == 1 else None
+        # Of several members one text is taken if all have it.
+        texts = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
+        return texts.pop() if len(texts) == 1 and len(members) <= _MAX_ALIKE else None
     if not isinstance(value, list | tuple):
         return None
     # Of several choices of a model the first is the one that is used.
@@ -396,7 +400,8 @@ def name_call(item: object) -> Tree | None:
 # Where chains of LangChain, and graphs of users, put retrieved documents beside the answer.
 _PASSED_ON: Final = (
     "documents", "context", "contexts", "source_documents", "retrieved_documents", "retrieved_contexts",
-    "retrieved_chunks", "chunks", "nodes", "source_nodes",
+    "retrieved_chunks", "chunks", "nodes", "source_nodes", "context_documents", "filtered_documents",
+    "relevant_documents", "relevant_docs",
 )  # fmt: skip
 
 
@@ -411,6 +416,8 @@ def read_documents(value: object, depth: int = 0) -> tuple[Document, ...] | None
         return read_documents(read_list(value) if inner is None else inner, depth + 1)
     if not isinstance(value, list | tuple):
         return None
+    if value and all(isinstance(item, list | tuple) and item and read_document(item) is None for item in value):
+        value = [item for listed in value for item in listed]  # of several retrievers
     documents = [read_document(item) for item in value]
     return None if None in documents else tuple(item for item in documents if item is not None)
 
@@ -429,17 +436,21 @@ def read_retrieved(made: object) -> tuple[Document, ...] | None:
     return find_documents(made) if found is None else found
 
 
-_NODE: Final = re.compile(r"<NodeWithScore\(node=\w+\(id_=([^()<>]+)\), score=(None|-?\d[\d.e+-]*)\)>")
+_NODE: Final = re.compile(
+    r"<NodeWithScore\(node=\w+\(id_=(?P<node>[^()<>]+)\), score=(?P<score>None|-?\d[\d.e+-]*)\)>"
+    r"|Document\(id=(?P<document>[^,()]+), content: [\s\S]*"
+)
 
 
 def read_document(item: object) -> Document | None:
     """Return one document; None for what has neither a text nor an id. `(document, score)` is one with its score.
 
-    Of an object the text and the id are among its members, or in its metadata. Of LlamaIndex' printed nodes the id is
-    there.
+    Of an object the text and the id are among its members, or in its metadata. Of nodes of LlamaIndex and documents of
+    Haystack that were printed the id is known.
     """
     if isinstance(item, str) and (node := _NODE.fullmatch(item)):
-        return Document(text=None, id=node[1], score=None if node[2] == "None" else float(node[2]))
+        known = None if node["score"] in (None, "None") else float(node["score"])
+        return Document(text=None, id=node["node"] or node["document"], score=known)
     context = open_context(item)
     if context is None:
         return None

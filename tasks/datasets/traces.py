@@ -142,7 +142,8 @@ def guess_format(columns: Collection[str]) -> TraceFormat | None:
 _ORDER: Final[tuple[Kind, ...]] = ("chain", "other", "retriever", "reranker", "llm")
 _ANSWERING: Final[tuple[Kind, ...]] = ("chain", "other", "llm")
 _MAX_BESIDE: Final = 500  # steps beside each other of which one is picked: the time grows with the square
-_MAX_BEGINNING: Final = 80  # letters of a document by which a prompt that cuts it is known to have it
+_MAX_BEGINNING: Final = 20  # letters of a document by which a prompt that cuts it is known to have it
+_ESCAPED: Final = re.compile(r"\\u([0-9a-fA-F]{4})|\\[nrt\"/\\]")  # in JSON
 _MIN_SENT: Final = 20  # letters of a text that a prompt does not hold by chance, as it may hold "safe" or "no"
 _MAX_DEPTH: Final = 200  # parents of a span that are looked at; a chain of all that were sent would take minutes
 
@@ -179,7 +180,19 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
     beside such chains is left out: it is not known to which question that belongs.
     """
     by_id = {span.span_id: span for span in spans}
-    # Some tracers put the next question's chain below the one before, which has ended or runs beside it.
+    # Some tracers put the next step below the one before, which has ended, or the next question's chain below one that
+    # runs beside it.
+    for span in sorted(spans, key=lambda span: span.started_at or 0.0):
+        outer, n_around = by_id.get(span.parent_id or ""), 0
+        while (
+            outer is not None
+            and (outer.is_root or outer.kind in ("retriever", "reranker"))
+            and outer.ended_at is not None
+            and (span.started_at or 0.0) >= outer.ended_at > (outer.started_at or 0.0)
+            and n_around < _MAX_DEPTH
+        ):
+            by_id[span.span_id] = replace(by_id[span.span_id], parent_id=outer.parent_id)
+            outer, n_around = by_id.get(outer.parent_id or ""), n_around + 1
     roots = {}
     for span in by_id.values():
         outer = by_id.get(span.parent_id or "")
@@ -228,7 +241,7 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
 
 def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     """Return a trace as a row of a dataset, with our column names; or why it is left out."""
-    by_id = {span.span_id: span for span in _mark_rerankers(spans)}  # a span that came twice once
+    by_id = {span.span_id: span for span in spans}  # a span that came twice once
     tree: list[_Placed] = []
     for span in by_id.values():
         around: list[Span] = []
@@ -308,6 +321,8 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
         )
         chosen = [span.returned for span in tools_first if span.returned is not None]
     documents: list[Document] = list({(item.id, item.text): item for listed in chosen for item in listed}.values())
+    if with_documents:
+        documents = _leave_out_filtered(documents, tree)
     if chosen and all(document.text is not None for document in documents):
         row["contexts"] = [
             {"text": document.text, "id": document.id, "score": document.score, "metadata": document.metadata}
@@ -318,48 +333,70 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     return row
 
 
-def _mark_rerankers(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans of a trace, with each step that left out or rearranged retrieved documents as a reranker: a node
-    that grades them, a cut, a postprocessor.
+def _leave_out_filtered(documents: Sequence[Document], tree: Sequence[_Placed]) -> list[Document]:
+    """Return retrieved documents without the ones that a step left out before the model was asked: a node that grades
+    them, a cut, a postprocessor.
 
-    It ended before a model was asked, and none was asked with a document that it left out.
+    A step may also pick documents to show beside the answer. So a document is left out only where the prompts prove it:
+    no call since it was looked up has its beginning, apart from calls of the step itself, and a call after the step has
+    one of the others. If one step, or branches of one name, kept all that is left, they are in its order.
     """
-    by_id = {span.span_id: span for span in spans}
-    retrievers = [span for span in spans if span.kind == "retriever"]
-    found = [document for span in retrievers for document in span.documents or ()]
-    texts = {document.id: document for document in found if document.text is not None}
-    known = {document.text or document.id for document in found}
-    calls = [span for span in spans if span.kind == "llm"]
-    marked = []
-    for span in spans:
-        marked.append(span)
-        if not found or span.kept is None or span.kind not in ("chain", "other", "retriever") or span.is_printed:
-            continue
-        # Where a printed node has no text, it is that of the retriever's document of its id.
-        kept, given = (
-            [texts.get(document.id, document) if document.text is None else document for document in listed]
-            for listed in (span.kept, span.given)
-        )
-        if not given and span.kind != "retriever":  # a step around the retriever itself
-            inside = (one for one in retrievers if _is_below(one, span, by_id))
-            given = [document for one in inside for document in one.documents or ()]
-        names, names_kept = ([*dict.fromkeys(doc.text or doc.id or "" for doc in listed)] for listed in (given, kept))
-        if names == names_kept or not set(names_kept) <= set(names) & known:
-            continue
-        if span.answer is not None and span.answer not in names_kept:
-            continue
-        later = [call for call in calls if (call.started_at or 0.0) >= (span.ended_at or math.inf)]
-        left_out = [name[:_MAX_BEGINNING] for name in names if name not in names_kept]
-        if (later or not calls) and not any(_holds(call, name) for call in later for name in left_out):
-            marked[-1] = replace(span, kind="reranker", documents=tuple(kept), given=tuple(given))
-    return marked
+    texts = {document.id: document.text for document in documents if document.id}
+    known = {document.text or document.id for document in documents}
+
+    def name_all(listed: Sequence[Document]) -> list[str]:
+        # Of a printed node the text is that of the document with its id.
+        names = (document.text or texts.get(document.id or "") or document.id or "" for document in listed)
+        return [name for name in dict.fromkeys(names) if name in known]
+
+    steps = [
+        (item, name_all(item.span.given), name_all(item.span.kept))
+        for item in tree
+        if item.span.kept is not None and item.span.given and item.span.kind in ("chain", "other", "retriever")
+    ]
+    droppers = [(item, {*given} - {*kept}) for item, given, kept in steps if not {*given} <= {*kept}]
+    if not droppers:
+        return list(documents)
+    calls = [(item, _simplify(_write_sent(item.span))) for item in tree if item.span.kind == "llm"]
+    looked_up_at = min((item.span.ended_at or 0.0 for item in tree if item.span.kind == "retriever"), default=0.0)
+    left_out: set[str] = set()
+    for item, dropped in droppers:
+        since = [(call, sent) for call, sent in calls if (call.span.started_at or 0.0) >= looked_up_at]
+        outside = [sent for call, sent in since if not _is_within(call, item.span)]
+        after = [
+            sent
+            for call, sent in since
+            if (call.span.started_at or 0.0) >= (item.span.ended_at or math.inf)
+            and not any(_is_within(call, dropper.span) for dropper, _ in droppers)
+        ]
+        others = [_begin(str(name)) for name in known if name not in dropped]
+        if any(beginning and beginning in sent for beginning in others for sent in after):
+            left_out |= {name for name in dropped if not any(_begin(name) in sent for sent in outside)}
+    left = [document for document in documents if (document.text or document.id) not in left_out]
+    names_left = {document.text or document.id or "" for document in left}
+    kept_by: dict[tuple[str, str | None], list[str]] = {}
+    for item, _, kept in steps:
+        of_step = kept_by.setdefault((item.span.name, item.span.parent_id), [])
+        of_step += [name for name in kept if name not in of_step]
+    order = next((kept for kept in reversed(kept_by.values()) if {*kept} == names_left), None)
+    if order is None or not left_out:
+        return left
+    return sorted(left, key=lambda document: order.index(document.text or document.id or ""))
 
 
-def _is_below(span: Span, outer: Span, by_id: Mapping[str, Span]) -> bool:
-    parent, n_around = by_id.get(span.parent_id or ""), 0
-    while parent is not None and parent is not outer and n_around < _MAX_DEPTH:
-        parent, n_around = by_id.get(parent.parent_id or ""), n_around + 1
-    return parent is outer
+def _write_sent(call: Span) -> str:
+    """Return all that a model was sent."""
+    return "\n".join([call.beside, *(str(turn["text"]) for turn in call.turns), call.question or ""])
+
+
+def _simplify(text: str) -> str:
+    """Return a text's letters and digits, small, so that it is found in a prompt that has it as JSON or on one line."""
+    text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)) if match[1] else " ", text)
+    return "".join(letter for letter in text.lower() if letter.isalnum())
+
+
+def _begin(document: str) -> str:
+    return _simplify(document[: 4 * _MAX_BEGINNING])[:_MAX_BEGINNING]
 
 
 def _list_before_answer(tree: Sequence[_Placed], answer: Span | None) -> Sequence[_Placed]:
@@ -428,12 +465,20 @@ def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None]
         if item.span.kind in _ANSWERING and all(outer.kind in _ANSWERING for outer in item.around[:-1])
     ]
     of_models = {outer.span_id for item in tree if item.span.kind == "llm" for outer in (item.span, *item.around)}
-    answering = [
-        item
-        for item in placed
-        if (item.span.answer is not None and (item.span.kind == "llm" or item.span.answer != item.span.question))
-        or (item.span.is_printed and item.span.span_id in of_models)
-    ]
+    speaking = {
+        outer.span_id
+        for item in tree
+        if item.span.kind == "llm" and len((item.span.answer or "").split()) > 1
+        for outer in item.around
+    }
+    answering = []
+    for item in placed:
+        # A passage that is handed on does not answer, nor does a flag around a model's text.
+        is_handed_on = item.span.kind != "llm" and item.span.answer == item.span.question
+        is_flag = item.span.is_flag and item.span.span_id in speaking
+        is_stream = item.span.is_printed and item.span.span_id in of_models
+        if is_stream or (item.span.answer is not None and not is_handed_on and not is_flag):
+            answering.append(item)
     # A model's call without a text may be the one that answers, unless a step within it has the text.
     around = {outer.span_id for item in answering for outer in item.around}
     answering += [item for item in placed if item.is_silent and item.span.span_id not in around]
@@ -463,8 +508,7 @@ def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None]
         lookups = [item.span for item in tree if item.span.kind in ("retriever", "reranker")]
         if missing and any((span.started_at or 0.0) >= last_at for span in lookups):
             texts = missing
-        if texts or step.span.answer is None:
-            return asked, texts[-1] if texts else None
+        return asked, texts[-1] if texts else None
     return asked, step.span
 
 

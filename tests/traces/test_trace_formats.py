@@ -663,19 +663,36 @@ _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in 
     [
         ({"question": QUESTION, "documents": _PAGES}, {"documents": _PAGES[:1]}, TEXTS[0], TEXTS[:1]),
         (_PAGES, _PAGES[1:], TEXTS[1], TEXTS[1:]),
-        (_PAGES, _PAGES[::-1], "", TEXTS[::-1]),
-        (_PAGES, [], "", []),
+        (_PAGES, _PAGES[:1], json.dumps(TEXTS[0]), TEXTS[:1]),
+        (_PAGES, _PAGES[:1], f"{TEXTS[0][:30]} … {TEXTS[1][:30]} …", TEXTS),
+        (_PAGES, _PAGES[:1], "a summary", TEXTS),
+        (_PAGES, _PAGES[::-1], TEXTS[0], TEXTS),
+        (_PAGES, [], "", TEXTS),
+        ({"documents": [_PAGES[:1], _PAGES[1:]]}, {"documents": _PAGES[1:]}, TEXTS[1], TEXTS[1:]),
         ({"nodes": _NODES}, _NODES[1:], TEXTS[1], TEXTS[1:]),
         (_PAGES, _PAGES[:1], " ".join(TEXTS), TEXTS),
         (_PAGES[:1], [{"page_content": "Made up."}], "", TEXTS),
         (QUESTION, _PAGES[:1], TEXTS[0], TEXTS),
     ],
-    ids=["graded", "cut", "rearranged", "none kept", "postprocessor", "for display", "summary", "of a question"],
+    ids=[
+        "graded",
+        "cut",
+        "as JSON",
+        "trimmed",
+        "summed up",
+        "rearranged",
+        "none kept",
+        "joined",
+        "postprocessor",
+        "for display",
+        "summary",
+        "of a question",
+    ],
 )
-def test_a_step_that_leaves_documents_out_before_the_answer_is_a_reranker(
+def test_documents_that_a_step_kept_from_the_model_are_no_contexts_where_the_prompt_proves_it(
     tmp_path: Path, given: object, kept: object, sent: str, contexts: list[str]
 ) -> None:
-    """All that a retriever found was judged, also what a grader or a cut had kept from the model."""
+    """All that a retriever found was judged, also what a grader or a cut had left out; or what was left for display."""
     step = {_LLM: "CHAIN", "input.value": json.dumps(given), "output.value": json.dumps(kept)}
     spans = [
         make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
@@ -683,6 +700,43 @@ def test_a_step_that_leaves_documents_out_before_the_answer_is_a_reranker(
         make_span(4, make_call(f"{sent} {QUESTION}", ANSWER), parent=1, at_s=3.0),
     ]  # fmt: skip
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == contexts
+
+
+def test_graders_beside_each_other_leave_out_what_each_of_them_dropped(tmp_path: Path) -> None:
+    """A branch that dropped its document counted for all, and the contexts were an empty list."""
+    spans = [make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1)]
+    for place, kept in enumerate((_PAGES[:1], [])):
+        branch = {
+            _LLM: "CHAIN", "input.value": json.dumps({"documents": [_PAGES[place]]}),
+            "output.value": json.dumps({"chunks": kept}),
+        }  # fmt: skip
+        spans.append(make_span(3 + place, branch, parent=1, at_s=1.0))
+        spans.append(make_span(6 + place, make_call(f"Useful? {TEXTS[place]}", "yes"), parent=3 + place, at_s=1.1))
+    spans.append(make_span(9, make_call(f"{TEXTS[0]} {QUESTION}", ANSWER), parent=1, at_s=3.0))
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == TEXTS[:1]
+
+
+def test_documents_that_are_asked_about_one_after_the_other_were_all_sent(tmp_path: Path) -> None:
+    spans = [make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1)]
+    for place in (0, 1):  # each step takes the first of a queue, and asks about it
+        queue = {"documents": _PAGES[place:]}
+        left = {"documents": _PAGES[place + 1 :]}
+        step = {_LLM: "CHAIN", "input.value": json.dumps(queue), "output.value": json.dumps(left)}
+        spans.append(make_span(3 + place, step, parent=1, at_s=1.0 + 2 * place))
+        sent = make_call(f"{TEXTS[place]} {QUESTION}", ANSWER)
+        spans.append(make_span(6 + place, sent, parent=3 + place, at_s=1.1 + 2 * place))
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == TEXTS
+
+
+def test_a_step_below_a_lookup_that_had_ended_comes_after_it(tmp_path: Path) -> None:
+    """OpenLLMetry puts the next step of an async bot there, and the answer was lost."""
+    answering = make_workflow(1) | {"traceloop.entity.input": json.dumps({"inputs": QUESTION})}
+    spans = [
+        make_span(1, {"http.route": "/ask"}, took_s=9.0), make_span(2, _FOUND, parent=1, at_s=0.5, took_s=0.5),
+        make_span(3, answering, parent=2, at_s=2.0), make_span(4, make_call(QUESTION, "Answer 1."), parent=3, at_s=2.1),
+    ]  # fmt: skip
+    sample = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+    assert (sample.question, sample.answer, sample.contexts) == (QUESTION, "Answer 1.", TEXTS[:1])
 
 
 def make_workflow(number: int) -> dict[str, Any]:
