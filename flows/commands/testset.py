@@ -158,6 +158,7 @@ def make(
 )
 @click.option("--no-new", is_flag=True, help="Make no questions from new and changed passages.")
 @click.option("--accept", is_flag=True, help="Accept all proposals unchanged, without a person.")
+@click.option("--accept-void", is_flag=True, help="Remove void questions also where they are most of the set.")
 @_JUDGE_OPTION
 @_asking_options
 @limit_options
@@ -171,6 +172,7 @@ def refresh(
     coverage: int | None,
     no_new: bool,
     accept: bool,
+    accept_void: bool,
     language: str | None,
     encoding: str | None,
     dry_run: bool,
@@ -187,8 +189,8 @@ def refresh(
     from evalhouse.flows.testsets.refresh import plan_refresh  # noqa: PLC0415  # imports all that asks
 
     plan = plan_refresh(
-        Path(path), docs, Path(output or path), coverage=coverage, no_new=no_new, accept=accept, encoding=encoding,
-        language=language, command=write_command(), flags=flags,
+        Path(path), docs, Path(output or path), coverage=coverage, no_new=no_new, accept=accept,
+        accept_void=accept_void, encoding=encoding, language=language, command=write_command(), flags=flags,
     )  # fmt: skip
     return carry_out(plan, plan.refresh, dry_run=dry_run, as_json=as_json, stopped=f"{path} is as it was")
 

@@ -112,8 +112,9 @@ class RefreshPlan:
     """A set that can be refreshed into the file `output`: its input is valid.
 
     `coverage` is the number of questions it should have, None for no new ones; `accept` takes proposals without a
-    person; `source` is the path of the documents, `command` the command that asks for the same again, `language` the
-    language of the prompts if it was named. `pending` are older proposals that still hold.
+    person, `accept_void` removes void questions however many they are; `source` is the path of the documents,
+    `command` the command that asks for the same again, `language` the language of the prompts if it was named.
+    `pending` are older proposals that still hold.
     """
 
     path: Path
@@ -123,6 +124,7 @@ class RefreshPlan:
     base: UpdatedBase
     coverage: int | None
     accept: bool
+    accept_void: bool
     source: str
     command: str
     language: str | None
@@ -210,10 +212,10 @@ class RefreshPlan:
                 "the set was changed while it was refreshed, by an import of decisions or by hand, and is kept; "
                 "refresh it again: what was answered is stored"
             )
-        elif n_void >= _MANY_VOID and 2 * n_void > len(self.looks) and not self.accept:
+        elif n_void >= _MANY_VOID and 2 * n_void > len(self.looks) and not self.accept_void:
             refreshing.problem = (
                 f"{n_void:,} of {write_count(len(self.looks), 'question')} have no support in the documents any more, "
-                f"so the set is kept; check that {self.source} is complete, and if it is: {self.command} --accept"
+                f"so the set is kept; check that {self.source} is complete, and if it is: {self.command} --accept-void"
             )
         if refreshing.problem is not None:
             return refreshing
@@ -563,6 +565,7 @@ def plan_refresh(
     coverage: int | None,
     no_new: bool,
     accept: bool,
+    accept_void: bool = False,
     encoding: str | None,
     language: str | None,
     command: str,
@@ -600,6 +603,7 @@ def plan_refresh(
         base=base,
         coverage=None if no_new else coverage or _find_coverage(manifest, base),
         accept=accept,
+        accept_void=accept_void,
         source=docs,
         command=command,
         language=language,

@@ -144,7 +144,7 @@ def test_a_refresh_that_fails_leaves_the_set_and_says_why(made: str, tmp_path: P
 
 def test_half_a_folder_of_documents_takes_no_questions_away(made: str, tmp_path: Path) -> None:
     """A mount that was missing, with a README in its place, removed all questions, accepted ones included."""
-    suite = write_suite(tmp_path, "lexical")
+    suite = write_suite(tmp_path, "lexical", more="accept = true\n")
     before = (tmp_path / "questions.jsonl").read_bytes()
     (tmp_path / "docs").rename(tmp_path / "away")
     (tmp_path / "docs").mkdir()
