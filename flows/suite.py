@@ -5,7 +5,7 @@ Prefect. `serving` registers it; `flows/prefect.yaml` does for work pools.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -108,8 +108,9 @@ def evaluate_suite(
             return _work(_open_job(str(flow_run.id), suite, knowledge_base), trigger, resume, event)
         except RunCancelled as error:  # during the refresh; a run that is cancelled has an outcome
             stop = f"{error} while the test set was refreshed; it is as it was"
-            if _is_cancelled(find_api("a suite is served"), str(flow_run.id)):
-                return Cancelled(message=stop)
+            with suppress(PrefectApiError):  # a server that is stopped as well knows of no person who cancelled
+                if _is_cancelled(find_api("a suite is served"), str(flow_run.id)):
+                    return Cancelled(message=stop)
             return _break_off(f"{Path(suite).name}: {stop}, and the run begins again when the suite is served again")
         except Exception as error:  # its message, and whether it is an outage, decide how the flow run ends
             message = explain(error)
