@@ -184,7 +184,7 @@ def _sort_moves(against: Against | None) -> dict[str, list[MetricComparison]]:
     """Return the metrics of a comparison by verdict, the main ones first."""
     found: dict[str, list[MetricComparison]] = {}
     for compared in against.comparison.metrics if against and against.comparison else ():
-        if compared.paired.n:
+        if compared.is_compared:
             way = "otherwise" if is_measured_otherwise(compared) else compared.paired.verdict
             found.setdefault(way, []).append(compared)
     for of_verdict in found.values():

@@ -58,6 +58,7 @@ from evalhouse.tasks.comparing.gate_checks import (
     is_passed,
     lay_side_by_side,
     list_unchanged,
+    pick_alike_nights,
     pick_nights,
 )
 from evalhouse.tasks.comparing.noise import describe_components
@@ -70,8 +71,8 @@ from evalhouse.tasks.comparing.runs import (
     check_common,
     compare_runs,
     group_means,
-    has_common,
     rank_samples,
+    shares_half,
     warn_of_status,
 )
 from evalhouse.tasks.comparing.slices import (
@@ -190,7 +191,8 @@ def decide(
             for name, limit in limits.trends.items()
         ]  # fmt: skip
     elif limits.trends and has_part and nights:
-        since = next((night.run for night in nights if has_common(RunPair(warehouse, night.run, run))), None)
+        alike = pick_alike_nights(warehouse, run, [night.run for night in nights], list(limits.trends))
+        since = next((night for night in alike if shares_half(RunPair(warehouse, night, run))), None)
         of_trends = replace(settings, metrics=frozenset(limits.trends))
         fallen = compare_runs(RunPair(warehouse, since, run), of_trends).metrics if since else ()
         checks += check_falls_since(limits.trends, {compared.metric: compared for compared in fallen}, since)
@@ -467,7 +469,7 @@ def find_changes(warehouse: Warehouse, base: RunRow, run: RunRow) -> Changes:
         for row in pair.fetch("texts", {"sample_id": moved}).to_dicts()
         if row["of_candidate"]
     }
-    by_name = {compared.metric: compared for compared in comparison.metrics if compared.paired.n}
+    by_name = {compared.metric: compared for compared in comparison.metrics if compared.is_compared}
     return Changes(
         sentence=headline.sentence,
         metrics=[by_name[name] for name in FIRST if name in by_name],

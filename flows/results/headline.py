@@ -78,12 +78,15 @@ def write_headline(against: Against) -> Headline:
         return Headline(sentence=f"{capitalise(against.called)} was {against.otherwise}")
     comparison, called = against.comparison, against.called
     causes = comparison.causes
-    scored = [compared for compared in comparison.metrics if compared.paired.n]
+    scored = [compared for compared in comparison.metrics if compared.is_compared]
+    is_estimate = any(compared.is_estimate for compared in comparison.metrics)  # of all samples, from any of them
     if not scored and not causes.n:
         return Headline(sentence=f"No sample has a score here and in {called}, so better or worse is unknown")
     alike = [compared for compared in scored if not is_measured_otherwise(compared)]
     clear = {way: [compared for compared in alike if compared.paired.verdict == way] for way in WAYS}
+    # Of a run that judged a part of its dataset the texts of the others are not known.
     is_same_bot = bool(comparison.changed) and not comparison.changed["answer"] and not comparison.changed["contexts"]
+    is_same_bot = is_same_bot and not is_estimate
     clauses, explained = [], []
     if len(alike) * 2 < len(scored):
         clauses.append(
@@ -93,8 +96,7 @@ def write_headline(against: Against) -> Headline:
         parts: dict[str, float] = {}
         for part in (part for compared in scored for part in compared.parts):
             parts[part.name] = parts.get(part.name, 0.0) + abs(part.value)
-        # An estimate from a part of the samples has no parts.
-        why = f"because of: {name_part(max(parts, key=parts.__getitem__))}" if parts else "as a run judged part of them"
+        why = f"because of: {name_part(max(parts, key=parts.__getitem__))}" if parts else ""
         clauses.append(f"answers and contexts are the same as in {called}; the scores moved {why}")
     else:
         for way in WAYS:
@@ -111,7 +113,8 @@ def write_headline(against: Against) -> Headline:
             verb = "are" if len(stages) > 1 else "is"
             if not stages:  # such as other ground truths
                 subject, verb = "others" if clauses else "some scores", "are"
-            same = ", with the same contexts" if "generation" in stages and not comparison.changed["contexts"] else ""
+            has_same = "generation" in stages and not comparison.changed["contexts"] and not is_estimate
+            same = ", with the same contexts" if has_same else ""
             than = "" if clauses else f" than in {called}"
             clauses.append(f"{subject} {verb} {way}{than}{same}{_count_moves(moved)}")
     if not clauses:
@@ -123,7 +126,6 @@ def write_headline(against: Against) -> Headline:
             )
         else:
             clauses.append(f"no score differs from {called}")
-    is_estimate = any(compared.is_estimate for compared in comparison.metrics)  # of all samples, from any of them
     if not is_estimate and comparison.n_common < _MOST * comparison.n_candidate:
         n_here = write_count(comparison.n_candidate, "sample")
         clauses.insert(0, f"only {comparison.n_common:,} of {n_here} here can be compared with {called}")

@@ -9,6 +9,7 @@ no script even if an escape was forgotten: only the scripts that come with evalh
 import asyncio
 import hmac
 import ipaddress
+import posixpath
 import sys
 import webbrowser
 from collections.abc import Callable
@@ -154,12 +155,14 @@ class Guard:
         else:  # a link may lead here; a page that loads or frames ours could only spy on it, or keep it busy
             is_opened = request.headers.get("sec-fetch-mode") == "navigate"
             is_allowed = not is_foreign or (is_opened and request.headers.get("sec-fetch-dest") == "document")
+            if is_foreign and _is_sql(request.url.path) and "." in request.url.path.rsplit("sql", 1)[-1]:
+                is_allowed = False  # the result of a query as a file
         if not is_allowed:
             text = "this was sent from a page of another site; open evalhouse ui itself\n"
             return PlainTextResponse(text, HTTPStatus.FORBIDDEN)
         # The address without the token. Two slashes at the start would name another host, and so would a backslash.
         others = [(name, value) for name, value in parse_qsl(request.url.query, True) if name != _TOKEN]
-        if is_foreign and request.url.path == "/sql":
+        if is_foreign and _is_sql(request.url.path):
             others.append(("held", "true"))
         address = "/" + quote(request.url.path.lstrip("/")) + (f"?{urlencode(others)}" if others else "")
         # Browsers send no strict cookie when a link on another site is followed, so a page opens the address from here.
@@ -177,6 +180,11 @@ class Guard:
             return HTMLResponse(refresh)
         text = "a token is needed: open the address that `evalhouse ui` printed when it was started\n"
         return PlainTextResponse(text, HTTPStatus.UNAUTHORIZED)
+
+
+def _is_sql(path: str) -> bool:
+    """Return whether a browser may take an address for one of the SQL page."""
+    return posixpath.normpath(f"/{path.lstrip('/')}").startswith("/sql")
 
 
 def create_app(warehouse: Warehouse, access: Access) -> FastAPI:

@@ -607,6 +607,19 @@ def pick_nights(earlier: Sequence[RunRow]) -> list[RunRow]:
     return [*earlier[:MAX_SIDE], *earlier[1 - NEWEST :]]
 
 
+def pick_alike_nights(
+    warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], metrics: Sequence[str]
+) -> list[RunRow]:
+    """Return the earlier nights in which all of these metrics were judged as in this run."""
+    asked = fetch_asked(warehouse, [run.run_id, *(night.run_id for night in earlier)])
+    steps = RunPair(warehouse, run, run).fetch_metric_steps()
+    return [
+        night
+        for night in earlier
+        if all(is_judged_alike(night, run, asked, steps.get(metric, frozenset())) for metric in metrics)
+    ]
+
+
 def list_windows(n_nights: int) -> list[Window]:
     """Return the windows of so many nights, tonight among them: all of them, and the newest where there are more.
 

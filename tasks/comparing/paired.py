@@ -257,7 +257,9 @@ def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: flo
 
     The degrees of freedom belong to the variance, by Satterthwaite (1946, Biometrics Bulletin 2(6)). Where the same
     samples were picked and hardly any moved, the moves show little of the others: as many may have moved by the whole
-    `scale` as could without one being picked, and p is that of the moves' signs.
+    `scale` as could without one being picked, and p is that of the moves' signs. The same where other samples were
+    picked, and hardly any score differs from its signal: `unforeseen` is the share that may without one being picked,
+    of both runs. There p stays where the difference is larger.
     """
     difference, variance = float(row["candidate"] - row["base"]), row["variance"]
     difference = 0.0 if abs(difference) < ROUNDING else difference
@@ -271,6 +273,9 @@ def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: flo
     p = float(2 * stdtr(degrees, -abs(difference / error))) if error else float(difference == 0)
     if row["is_paired"] and paired.n_higher + paired.n_lower < FEW_MOVED:
         half, p = half + row["unseen"] * scale, 1.0 if paired.p is None else max(p, paired.p)
+    elif not row["is_paired"] and row["unforeseen"]:
+        half += row["unforeseen"] * scale
+        p = p if abs(difference) > half else 1.0
     verdict: Verdict = "undecided"
     if abs(difference) > half:
         verdict = "better" if (difference > 0) == (better == "high") else "worse"
@@ -298,7 +303,7 @@ def adjust_estimates(
     metrics outside of the family are not adjusted, and undecided.
     """
     lengths = np.sqrt((terms**2).sum(axis=0))
-    scaled = np.divide(terms, lengths, out=np.zeros_like(terms), where=lengths > 0)
+    scaled = np.divide(terms, lengths, out=np.zeros(terms.shape), where=lengths > 0)
     scaled = scaled[scaled.any(axis=1)]
     p_values = np.array([1.0 if result.p is None else result.p for result in results])
     found = np.array([-NORMAL.inv_cdf(max(p, 1e-300) / 2) for p in p_values])

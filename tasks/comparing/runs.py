@@ -119,6 +119,11 @@ class MetricComparison:
     sizes: tuple[int, int, int] | None = None
 
     @property
+    def is_compared(self) -> bool:
+        """True if both runs scored a sample, or the difference is an estimate from what either judged."""
+        return bool(self.paired.n) or (self.is_estimate and self.paired.difference is not None)
+
+    @property
     def n_lost(self) -> int:
         """The samples of both runs that only the base scored."""
         return sum(self.lost.values())
@@ -268,6 +273,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
             list(estimated.values()),
             terms.select(pl.col(name) if name in terms.columns else pl.lit(0.0).alias(name) for name in estimated)
             .fill_null(0.0)
+            .cast(pl.Float64)
             .to_numpy(),
             family=[settings.metrics is None or name in settings.metrics for name in estimated],
             seed=settings.seed,
@@ -285,7 +291,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
             # The parts may not show it, because few samples are in both.
             if not is_judged_alike(pair.base, pair.candidate, asked, column.steps):
                 plain += (Part(name="judge", n=paired.n, n_moved=paired.n, value=paired.difference or 0.0),)
-            compared = replace(compared, parts=(), plain_parts=plain, noise=None)
+            compared = replace(compared, parts=(), plain_parts=plain, noise=None, sizes=sizes)
         if row := estimates.get(column.metric):
             base, candidate = row["base"], row["candidate"]
             compared = replace(
@@ -296,7 +302,6 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
                 common_candidate=candidate,
                 change=paired.difference,
                 is_estimate=True,
-                sizes=sizes,
             )
         metrics.append(compared)
     # The differing values, and values of one run alone, of samples that both runs have.
@@ -635,6 +640,12 @@ def list_measured_otherwise(base: RunRow, candidate: RunRow) -> Iterator[str]:
             yield f"{name}: {before or 'none'} and {after or 'none'}"
     for name in list_changed_settings(base, candidate):
         yield f"{name}: {base.config[name]} and {candidate.config[name]}"
+
+
+def shares_half(pair: RunPair) -> bool:
+    """Return True if two runs' datasets have at least half of either in common."""
+    n_base, n_candidate, n_common = map(int, pair.fetch("common").row(0))
+    return 2 * n_common >= min(n_base, n_candidate) > 0
 
 
 def has_common(pair: RunPair) -> bool:

@@ -25,7 +25,15 @@ MANY = Paired(
     n=100, n_clusters=100, n_higher=10, n_lower=10, difference=0.0, ci_low=0.0, ci_high=0.0, p=0.5, p_adjusted=0.5,
     is_exact=False, verdict="undecided",
 )  # fmt: skip
-ROW = {"base": 0.0, "candidate": 0.0, "variance": 0.0, "spread": 0.0, "is_paired": False, "unseen": 0.0}
+ROW = {
+    "base": 0.0,
+    "candidate": 0.0,
+    "variance": 0.0,
+    "spread": 0.0,
+    "is_paired": False,
+    "unseen": 0.0,
+    "unforeseen": 0.0,
+}
 N, BUDGET = 400, 160
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 

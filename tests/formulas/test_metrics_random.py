@@ -193,7 +193,7 @@ def ndcg(gains: list[int], n_relevant: int) -> float:
 
 def answer_rate(s: Sample) -> float:
     is_split = "extract_ground_truth" not in s.missing and "extract_ground_truth" not in s.reasons
-    if s.reasons.get("classify") == "target_failed" and is_split and not s.ground_truth:
+    if s.reasons.get("classify") != "no_ground_truth" and is_split and not s.ground_truth:
         raise Missing("no_statements")
     demand(s, "classify")
     if not s.ground_truth:

@@ -23,7 +23,8 @@ select
     case when reason is null and n_ground_truth > 0 then (n_answer > 0)::int end::double as value,
     case
         when value is not null then null
-        when reason = 'target_failed' and is_split and coalesce(n_ground_truth, 0) = 0 then 'no_statements'
+        when reason = 'no_ground_truth' then reason
+        when is_split and coalesce(n_ground_truth, 0) = 0 then 'no_statements'
         else coalesce(reason, 'no_statements')
     end as unscored_reason
 from steps

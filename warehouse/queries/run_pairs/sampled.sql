@@ -69,9 +69,21 @@ variances as (
 ),
 
 estimates as (
-    select run_id, metric, any_value(mean) as mean
+    select run_id, metric, any_value(mean) as mean, count(*) filter (where is_surprise) as n_surprises
     from terms
     group by run_id, metric
+),
+
+-- Of each run the share of its dataset that may differ from its signals with a chance of 2.5 % that none of it was picked.
+unseen as (
+    select
+        run_id,
+        coalesce(least(
+            count(*) filter (where probability < 1),
+            ln(0.025) * count(*) filter (where probability < 1) / sum(ln(nullif(1 - probability, 0)))
+        ) / count(*), 0) as unseen
+    from sample_picks
+    group by run_id
 ),
 
 -- A mean of shares is one.
@@ -86,8 +98,11 @@ means as (
             else any_value(estimates.mean)
         end as mean,
         if(any_value(variances.side) is null, 0, any_value(variances.variance)) as variance,
-        coalesce(any_value(variances.spread), 0) as spread
+        coalesce(any_value(variances.spread), 0) as spread,
+        any_value(estimates.run_id) is not null as is_estimate,
+        case when any_value(estimates.n_surprises) < 6 then any_value(unseen.unseen) else 0 end as unforeseen
     from scores
+    left join unseen on unseen.run_id = scores.run_id
     left join estimates
         on estimates.run_id = scores.run_id
         and estimates.metric = scores.metric
@@ -108,9 +123,10 @@ select
     end as variance,
     if(picks.is_paired, differences.spread, base.spread + candidate.spread) as spread,
     picks.is_paired,
-    picks.unseen
+    picks.unseen,
+    coalesce(base.unforeseen, 0) + coalesce(candidate.unforeseen, 0) as unforeseen
 from (from means where run_id = $base) as base
 inner join (from means where run_id = $candidate) as candidate using (metric)
 left join (from variances where side = 'both') as differences using (metric)
 cross join picks
-where base.mean is not null and candidate.mean is not null
+where base.mean is not null and candidate.mean is not null and (base.is_estimate or candidate.is_estimate)
