@@ -157,7 +157,11 @@ def print_summary(document: Row) -> None:
         ["cause", "#base", "#candidate", "verdict"],
         [[row["name"], row["n_base"], row["n_candidate"], row["verdict"]] for row in moved[:_MAX_CAUSES]],
     )
-    metrics = [metric for metric in document["metrics"] if metric["n_common"] and metric["verdict"] != "same"]
+    metrics = [
+        metric
+        for metric in document["metrics"]
+        if (metric["n_common"] or metric["is_estimate"]) and metric["verdict"] != "same"
+    ]
     # The main metrics first, then metrics that are clearly better or worse.
     places = {name: place for place, name in enumerate(FIRST)}
     metrics.sort(

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from rows import open_rows, put_run, rate_doubts, read
+from rows import fill, open_rows, put_run, rate_doubts, read
 
 from evalhouse.tasks.comparing.paired import Paired, adjust_estimates, decide
 from evalhouse.tasks.pipeline.sampling import draw, make_dice, spread
@@ -246,3 +246,37 @@ def test_where_hardly_any_picked_sample_moved_others_may_have() -> None:
     found = decide(few, row, better="high", scale=1.0)
     assert (found.p, found.verdict) == (0.125, "undecided")
     assert decide(MANY, row, better="high", scale=1.0).verdict == "better", "with many it would be"
+
+
+def test_estimates_without_a_sample_that_both_judged_are_compared() -> None:
+    """The gate ended with a traceback."""
+    (adjusted,) = adjust_estimates(
+        [decide(MANY, {**ROW, "candidate": -0.2, "variance": 0.0004, "spread": 0.0}, better="high", scale=1.0)],
+        np.zeros((0, 1), dtype=np.int8),
+        family=[True],
+    )
+    assert adjusted.difference == pytest.approx(-0.2)
+
+
+def test_a_difference_holds_what_neither_nights_picks_show() -> None:
+    """Two nights with other picks had an interval of no width where no picked sample scored unlike its signal."""
+    row = {**ROW, "candidate": -0.01, "variance": 0.0, "unforeseen": 0.04}
+    found = decide(MANY, row, better="high", scale=1.0)
+    assert (found.ci_low, found.ci_high, found.p) == (pytest.approx(-0.05), pytest.approx(0.03), 1.0)
+    assert found.verdict == "undecided"
+    assert decide(MANY, {**row, "candidate": -0.2}, better="high", scale=1.0).verdict == "worse"
+
+
+def test_a_lone_common_sample_that_both_picked_is_no_estimate() -> None:
+    """The gate failed for one of a hundred samples, the only one in both datasets."""
+    with open_rows() as con:
+        for run_id, offset, value in (("base", 0, 1.0), ("candidate", 99, 0.0)):
+            places = range(offset, offset + 100)
+            for place in places:
+                sample = {"run_id": run_id, "sample_id": f"s{place}"}
+                picked = place % 20 != 5
+                fill(con, "sample_picks", {**sample, "ordinal": place, "probability": 0.95, "picked": picked})
+                if picked:
+                    score = value if place == 99 else 0.9
+                    fill(con, "scores", {**sample, "metric": "m", "value": score})
+        assert con.sql(QUERY, params={"base": "base", "candidate": "candidate"}).fetchall() == []

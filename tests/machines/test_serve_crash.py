@@ -177,7 +177,7 @@ def test_a_night_that_is_stopped_while_its_test_set_is_refreshed_begins_again(tm
         )  # fmt: skip
         house.write_document("lamp.txt", DOCUMENTS["lamp.txt"].replace("green", "red"))
         path = house.write_suite(
-            "night", cron=soon(0), more='embeddings = "hashing"\n[testset]\ndocuments = "documents"'
+            "night", cron=soon(20), more='embeddings = "hashing"\n[testset]\ndocuments = "documents"'
         )
         text = path.read_text(encoding="utf-8").replace('"questions.jsonl"', '"set.jsonl"')
         path.write_text(text.replace('"lexical"', '"openai:judge"'), encoding="utf-8")

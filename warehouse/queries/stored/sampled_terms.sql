@@ -129,6 +129,6 @@ select
     n_population,
     n_picked,
     mean,
-    is_surprise,
+    is_surprise and abs(residual) > 1e-9 as is_surprise,
     sqrt(1 - probability) * (residual - coalesce(middle, 0)) / size * sqrt(n / nullif(greatest(n - 2, 0), 0)) as term
 from about
