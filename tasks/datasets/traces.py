@@ -337,9 +337,10 @@ def _leave_out_filtered(documents: Sequence[Document], tree: Sequence[_Placed]) 
     """Return retrieved documents without the ones that a step left out before the model was asked: a node that grades
     them, a cut, a postprocessor.
 
-    A step may also pick documents to show beside the answer. So a document is left out only where the prompts prove it:
-    no call since it was looked up has its beginning, apart from calls of the step itself, and a call after the step has
-    one of the others. If one step, or branches of one name, kept all that is left, they are in its order.
+    A step may also pick documents to show beside the answer. So a document is left out only where the prompts prove
+    it: no call since it was looked up has its beginning, as far as that differs from the others', apart from calls of
+    the step itself, and a call after the step has one of the others. If one step, or branches of one name, kept all
+    that is left, they are in its order.
     """
     texts = {document.id: document.text for document in documents if document.id}
     known = {document.text or document.id for document in documents}
@@ -358,6 +359,7 @@ def _leave_out_filtered(documents: Sequence[Document], tree: Sequence[_Placed]) 
     if not droppers:
         return list(documents)
     calls = [(item, _simplify(_write_sent(item.span))) for item in tree if item.span.kind == "llm"]
+    marks = _find_marks([name for name in known if name])
     looked_up_at = min((item.span.ended_at or 0.0 for item in tree if item.span.kind == "retriever"), default=0.0)
     left_out: set[str] = set()
     for item, dropped in droppers:
@@ -369,9 +371,9 @@ def _leave_out_filtered(documents: Sequence[Document], tree: Sequence[_Placed]) 
             if (call.span.started_at or 0.0) >= (item.span.ended_at or math.inf)
             and not any(_is_within(call, dropper.span) for dropper, _ in droppers)
         ]
-        others = [_begin(str(name)) for name in known if name not in dropped]
-        if any(beginning and beginning in sent for beginning in others for sent in after):
-            left_out |= {name for name in dropped if not any(_begin(name) in sent for sent in outside)}
+        others = [mark for name, mark in marks.items() if name not in dropped]
+        if any(mark and mark in sent for mark in others for sent in after):
+            left_out |= {name for name in dropped if not any(marks[name] in sent for sent in outside)}
     left = [document for document in documents if (document.text or document.id) not in left_out]
     names_left = {document.text or document.id or "" for document in left}
     kept_by: dict[tuple[str, str | None], list[str]] = {}
@@ -395,8 +397,19 @@ def _simplify(text: str) -> str:
     return "".join(letter for letter in text.lower() if letter.isalnum())
 
 
-def _begin(document: str) -> str:
-    return _simplify(document[: 4 * _MAX_BEGINNING])[:_MAX_BEGINNING]
+def _find_marks(documents: Sequence[str]) -> dict[str, str]:
+    """Return by document the letters by which a prompt that has it, or cuts it, is known to have it: its first ones
+    from where it differs from all others on. A heading may stand before each; "" for the beginning of another one."""
+    simple = {document: _simplify(document) for document in documents}
+    marks = {}
+    for document, text in simple.items():
+        shared = 0
+        for other in (other for name, other in simple.items() if name != document):
+            differing = (place for place, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
+            shared = max(shared, next(differing, min(len(text), len(other))))
+        start = max(0, shared - _MAX_BEGINNING // 2)
+        marks[document] = text[start : start + _MAX_BEGINNING] if shared < len(text) else ""
+    return marks
 
 
 def _list_before_answer(tree: Sequence[_Placed], answer: Span | None) -> Sequence[_Placed]:
@@ -761,12 +774,19 @@ def read_traces(source: DatasetSource, form: TraceFormat, tally: Tally) -> Datas
             if isinstance(item, Unplaced):
                 continue
             n_items[hash(item.trace_id)] += 1
-            if isinstance(item, Span) and item.kind == "llm" and item.parent_id and item.answer:
-                calls.setdefault(hash(item.answer), []).append((item.started_at or 0.0, item.ended_at or 0.0))
+            if isinstance(item, Span) and item.kind == "llm" and item.parent_id and (reply := _hash_reply(item)):
+                calls.setdefault(reply, []).append((item.started_at or 0.0, item.ended_at or 0.0))
         traces = ((items, False) for items in read_whole_traces(n_items))
         return make_samples(traces, tally, are_in_order=False, calls=calls)
 
     return replace(source, tabular=False, read=read, leave_out=tally.leave_out)
+
+
+def _hash_reply(call: Span) -> int:
+    """Return a number for a model's text, or else for the tools that it called; 0 for neither."""
+    if call.answer or not call.tool_calls:
+        return hash(call.answer) if call.answer else 0
+    return hash(orjson.dumps(call.tool_calls, default=str, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS))
 
 
 def make_samples(
@@ -780,16 +800,19 @@ def make_samples(
 
     A trace that is paired with True is an earlier turn of a session and not a sample. Unless they are in order already,
     session by session, the rows of sessions come last: a trace may end after later ones of its session. `calls` has by
-    the hash of a model's text when such steps of other traces began and ended.
+    the hash of a model's reply when such steps of other traces began and ended.
     """
 
     def is_known(items: Sequence[Item]) -> bool:
-        """Return True for a trace of one call of a model, made within one that has the same text."""
-        call = items[0]
-        if calls is None or len(items) > 1 or not isinstance(call, Span) or call.kind != "llm" or call.parent_id:
+        """Return True for a trace of one call of a model, made within one of another trace that has the same reply."""
+        spans = [item for item in items if isinstance(item, Span)]
+        call = next((span for span in spans if span.parent_id is None), None)
+        if calls is None or call is None or call.kind != "llm":
+            return False
+        if any(span.kind != "other" for span in spans if span is not call):  # such as its HTTP request
             return False
         began, ended = call.started_at or 0.0, call.ended_at or 0.0
-        return any(start <= began and ended <= end for start, end in calls.get(hash(call.answer), ()))
+        return any(start <= began and ended <= end for start, end in calls.get(_hash_reply(call), ()))
 
     def make_rows() -> Iterator[tuple[dict[str, Any], bool]]:
         tally.begin()

@@ -702,6 +702,19 @@ def test_documents_that_a_step_kept_from_the_model_are_no_contexts_where_the_pro
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == contexts
 
 
+def test_filtered_documents_with_one_heading_differ_by_their_texts(tmp_path: Path) -> None:
+    """Chunks of one document begin alike, and all of them stayed contexts."""
+    texts = [f"Ferry handbook 2026, chapter on departures: {text}" for text in TEXTS]
+    pages = [{"page_content": text} for text in texts]
+    found = {f"retrieval.documents.{n}.document.content": text for n, text in enumerate(texts)}
+    step = {_LLM: "CHAIN", "input.value": json.dumps(pages), "output.value": json.dumps(pages[:1])}
+    spans = [
+        make_span(1, _CHAIN, took_s=9.0), make_span(2, {_LLM: "RETRIEVER", **found}, parent=1, at_s=0.1, took_s=0.1),
+        make_span(3, step, parent=1, at_s=1.0), make_span(4, make_call(texts[0], ANSWER), parent=1, at_s=3.0),
+    ]  # fmt: skip
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == texts[:1]
+
+
 def test_graders_beside_each_other_leave_out_what_each_of_them_dropped(tmp_path: Path) -> None:
     """A branch that dropped its document counted for all, and the contexts were an empty list."""
     spans = [make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1)]
@@ -788,10 +801,18 @@ def test_a_call_that_two_instrumentors_recorded_is_one_sample(tmp_path: Path) ->
     spans = [make_span(1, _CHAIN, took_s=9.0), make_span(2, call, parent=1, at_s=1.0, took_s=2.0)]
     inner = make_span(3, call, trace="c" * 32, at_s=1.5)
     later = make_span(4, call, trace="d" * 32, at_s=5.0)
-    path = write_lines(tmp_path / "t.jsonl", [make_request([inner, later]), make_request(spans)])
+    tool = {
+        _LLM: "LLM", "llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": QUESTION,
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "search",
+        "llm.output_messages.0.message.tool_calls.0.tool_call.function.arguments": '{"q": "ferry"}',
+    }  # fmt: skip
+    spans.append(make_span(5, tool, parent=1, at_s=0.1, took_s=0.5))
+    inner_tool = [make_span(6, tool, trace="e" * 32, at_s=0.2, took_s=0.2), make_span(7, {}, parent=6, trace="e" * 32)]
+    path = write_lines(tmp_path / "t.jsonl", [make_request([inner, later, *inner_tool]), make_request(spans)])
     samples, described = read_traces_of(path, "otel")
     assert len(samples) == 2
-    assert "1 a model's call alone that another trace has as a step" in str(described)
+    assert "2 a model's call alone that another trace has as a step" in str(described)
 
 
 def test_an_event_without_fields_is_no_question(tmp_path: Path) -> None:
