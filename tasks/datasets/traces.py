@@ -322,7 +322,7 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
         chosen = [span.returned for span in tools_first if span.returned is not None]
     documents: list[Document] = list({(item.id, item.text): item for listed in chosen for item in listed}.values())
     if with_documents:
-        documents = _leave_out_filtered(documents, tree)
+        documents = _leave_out_filtered(documents, tree, row["answer"] or "")
     if chosen and all(document.text is not None for document in documents):
         row["contexts"] = [
             {"text": document.text, "id": document.id, "score": document.score, "metadata": document.metadata}
@@ -333,14 +333,14 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     return row
 
 
-def _leave_out_filtered(documents: Sequence[Document], tree: Sequence[_Placed]) -> list[Document]:
+def _leave_out_filtered(documents: Sequence[Document], tree: Sequence[_Placed], answer: str) -> list[Document]:
     """Return retrieved documents without the ones that a step left out before the model was asked: a node that grades
     them, a cut, a postprocessor.
 
     A step may also pick documents to show beside the answer. So a document is left out only where the prompts prove
     it: no call since it was looked up has its beginning, as far as that differs from the others', apart from calls of
-    the step itself, and a call after the step has one of the others. If one step, or branches of one name, kept all
-    that is left, they are in its order.
+    the step itself that did not write the answer, and a call after the step has one of the others. If one step, or
+    branches of one name, kept all that is left, they are in its order.
     """
     texts = {document.id: document.text for document in documents if document.id}
     known = {document.text or document.id for document in documents}
@@ -364,7 +364,7 @@ def _leave_out_filtered(documents: Sequence[Document], tree: Sequence[_Placed]) 
     left_out: set[str] = set()
     for item, dropped in droppers:
         since = [(call, sent) for call, sent in calls if (call.span.started_at or 0.0) >= looked_up_at]
-        outside = [sent for call, sent in since if not _is_within(call, item.span)]
+        outside = [sent for call, sent in since if not _is_within(call, item.span) or _wrote(call.span, answer)]
         after = [
             sent
             for call, sent in since
@@ -384,6 +384,13 @@ def _leave_out_filtered(documents: Sequence[Document], tree: Sequence[_Placed]) 
     if order is None or not left_out:
         return left
     return sorted(left, key=lambda document: order.index(document.text or document.id or ""))
+
+
+def _wrote(call: Span, answer: str) -> bool:
+    """Return True if a model's text is the answer, or a part of it, or has it in it."""
+    text = call.answer or ""
+    is_part = min(len(text), len(answer)) >= _MIN_SENT and (text in answer or answer in text)
+    return text == answer or is_part
 
 
 def _write_sent(call: Span) -> str:

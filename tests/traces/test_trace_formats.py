@@ -715,6 +715,21 @@ def test_filtered_documents_with_one_heading_differ_by_their_texts(tmp_path: Pat
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == texts[:1]
 
 
+def test_a_step_that_answers_and_returns_what_it_cites_leaves_nothing_out(tmp_path: Path) -> None:
+    """A check of the answer came after it, with the cited document alone, which was taken for a proof."""
+    step = {
+        _LLM: "CHAIN", "input.value": json.dumps({"documents": _PAGES}),
+        "output.value": json.dumps({"answer": ANSWER, "documents": _PAGES[:1]}),
+    }  # fmt: skip
+    spans = [
+        make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
+        make_span(3, step, parent=1, at_s=1.0),
+        make_span(4, make_call(" ".join(TEXTS), ANSWER), parent=3, at_s=1.1, took_s=0.5),
+        make_span(5, make_call(f"Is it so? {TEXTS[0]} {ANSWER}", "yes"), parent=1, at_s=3.0),
+    ]  # fmt: skip
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == TEXTS
+
+
 def test_graders_beside_each_other_leave_out_what_each_of_them_dropped(tmp_path: Path) -> None:
     """A branch that dropped its document counted for all, and the contexts were an empty list."""
     spans = [make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1)]
