@@ -416,7 +416,7 @@ def read_documents(value: object, depth: int = 0) -> tuple[Document, ...] | None
         return read_documents(read_list(value) if inner is None else inner, depth + 1)
     if not isinstance(value, list | tuple):
         return None
-    if value and all(isinstance(item, list | tuple) and item and read_document(item) is None for item in value):
+    if value and all(isinstance(item, list | tuple) and (not item or read_document(item) is None) for item in value):
         value = [item for listed in value for item in listed]  # of several retrievers
     documents = [read_document(item) for item in value]
     return None if None in documents else tuple(item for item in documents if item is not None)

@@ -196,7 +196,9 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
     roots = {}
     for span in by_id.values():
         outer = by_id.get(span.parent_id or "")
-        if outer is not None and outer.is_root and span.is_root and outer.name == span.name:
+        if outer is None or not (outer.is_root and span.is_root and outer.name == span.name):
+            continue
+        if (span.question, span.answer) != (outer.question, outer.answer):  # or a function around its chain
             roots[span.span_id] = outer
     for span_id, outer in roots.items():
         first, n_around = outer, 0

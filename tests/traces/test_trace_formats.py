@@ -669,6 +669,7 @@ _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in 
         (_PAGES, _PAGES[::-1], TEXTS[0], TEXTS),
         (_PAGES, [], "", TEXTS),
         ({"documents": [_PAGES[:1], _PAGES[1:]]}, {"documents": _PAGES[1:]}, TEXTS[1], TEXTS[1:]),
+        ({"documents": [_PAGES, []]}, {"documents": _PAGES[1:]}, TEXTS[1], TEXTS[1:]),
         ({"nodes": _NODES}, _NODES[1:], TEXTS[1], TEXTS[1:]),
         (_PAGES, _PAGES[:1], " ".join(TEXTS), TEXTS),
         (_PAGES[:1], [{"page_content": "Made up."}], "", TEXTS),
@@ -792,6 +793,8 @@ def test_chains_that_a_tracer_put_below_the_one_before_are_separate_questions(tm
 def test_a_chain_within_a_function_of_another_name_is_its_step(tmp_path: Path) -> None:
     spans = [make_span(1, make_workflow(1)), {**make_span(2, make_workflow(2), parent=1), "name": "RunnableSequence"}]
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").question == "Question 1?"
+    same = [{**make_span(n, make_workflow(1), parent=n - 1 or None), "name": "bot.workflow"} for n in (1, 2)]
+    assert read_one(write_lines(tmp_path / "u.jsonl", [make_request(same)]), "otel").question == "Question 1?"
 
 
 @pytest.mark.parametrize("made", ["null", "None", "True", "<__main__.State object at 0x7f00>"])
