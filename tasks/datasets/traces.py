@@ -193,12 +193,13 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
         ):
             by_id[span.span_id] = replace(by_id[span.span_id], parent_id=outer.parent_id)
             outer, n_around = by_id.get(outer.parent_id or ""), n_around + 1
-    roots = {}
+    roots, with_steps = {}, {span.parent_id for span in by_id.values() if not span.is_root}
     for span in by_id.values():
         outer = by_id.get(span.parent_id or "")
         if outer is None or not (outer.is_root and span.is_root and outer.name == span.name):
             continue
-        if (span.question, span.answer) != (outer.question, outer.answer):  # or a function around its chain
+        is_alike = (span.question, span.answer) == (outer.question, outer.answer)
+        if not is_alike or outer.span_id in with_steps:  # else it is a function around its chain
             roots[span.span_id] = outer
     for span_id, outer in roots.items():
         first, n_around = outer, 0
