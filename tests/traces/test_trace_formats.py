@@ -684,6 +684,7 @@ _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in 
         "rearranged",
         "none kept",
         "joined",
+        "joined with nothing",
         "postprocessor",
         "for display",
         "summary",
