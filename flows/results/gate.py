@@ -55,10 +55,10 @@ from evalhouse.tasks.comparing.gate_checks import (
     check_trends,
     compare_with_mean,
     count_outcomes,
+    find_first_alike,
     is_passed,
     lay_side_by_side,
     list_unchanged,
-    pick_alike_nights,
     pick_nights,
 )
 from evalhouse.tasks.comparing.noise import describe_components
@@ -72,7 +72,6 @@ from evalhouse.tasks.comparing.runs import (
     compare_runs,
     group_means,
     rank_samples,
-    shares_half,
     warn_of_status,
 )
 from evalhouse.tasks.comparing.slices import (
@@ -191,11 +190,16 @@ def decide(
             for name, limit in limits.trends.items()
         ]  # fmt: skip
     elif limits.trends and has_part and nights:
-        alike = pick_alike_nights(warehouse, run, [night.run for night in nights], list(limits.trends))
-        since = next((night for night in alike if shares_half(RunPair(warehouse, night, run))), None)
-        of_trends = replace(settings, metrics=frozenset(limits.trends))
-        fallen = compare_runs(RunPair(warehouse, since, run), of_trends).metrics if since else ()
-        checks += check_falls_since(limits.trends, {compared.metric: compared for compared in fallen}, since)
+        firsts = find_first_alike(warehouse, run, [night.run for night in nights], list(limits.trends))
+        by_night: dict[str | None, list[str]] = {}
+        for name, first in firsts.items():
+            by_night.setdefault(first.run_id if first else None, []).append(name)
+        for names in by_night.values():
+            since = firsts[names[0]]
+            of_trends = replace(settings, metrics=frozenset(names))
+            fallen = compare_runs(RunPair(warehouse, since, run), of_trends).metrics if since else ()
+            of_names = {name: limits.trends[name] for name in names}
+            checks += check_falls_since(of_names, {compared.metric: compared for compared in fallen}, since)
     elif limits.trends:
         earlier = pick_nights([night.run for night in nights if not is_sampled(night.run)])
         laid = lay_side_by_side(warehouse, run, earlier, metrics=list(limits.trends), cluster=settings.cluster)

@@ -43,12 +43,13 @@ from evalhouse.tasks.comparing.runs import (
     MetricComparison,
     describe_metric,
     find_clusters,
+    shares_half,
     warn_of_status,
 )
 from evalhouse.warehouse.metric_files import SIGNS, Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.samples import fetch_asked
+from evalhouse.warehouse.rows.samples import fetch_asked, fetch_derived
 from evalhouse.warehouse.store import Warehouse
 
 Kind = Literal["min", "max", "max_drop", "trend", "min_coverage", "max_cost", "max_latency_p95_ms"]
@@ -607,17 +608,31 @@ def pick_nights(earlier: Sequence[RunRow]) -> list[RunRow]:
     return [*earlier[:MAX_SIDE], *earlier[1 - NEWEST :]]
 
 
-def pick_alike_nights(
+def find_first_alike(
     warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], metrics: Sequence[str]
-) -> list[RunRow]:
-    """Return the earlier nights in which all of these metrics were judged as in this run."""
-    asked = fetch_asked(warehouse, [run.run_id, *(night.run_id for night in earlier)])
+) -> dict[str, RunRow | None]:
+    """Return by metric the first of the earlier nights that scored it by this run's judge and formula, and shares half
+    of the samples; None without one."""
+    run_ids = [run.run_id, *(night.run_id for night in earlier)]
+    asked = fetch_asked(warehouse, run_ids)
     steps = RunPair(warehouse, run, run).fetch_metric_steps()
-    return [
-        night
-        for night in earlier
-        if all(is_judged_alike(night, run, asked, steps.get(metric, frozenset())) for metric in metrics)
-    ]
+    scored = fetch_derived(warehouse, "scores", run_ids).drop_nulls("mean")
+    versions = {(row["run_id"], row["metric"]): row["metric_version"] for row in scored.to_dicts()}
+    are_near: dict[str, bool] = {}
+    found: dict[str, RunRow | None] = dict.fromkeys(metrics)
+    for metric in metrics:
+        version = versions.get((run.run_id, metric))
+        for night in earlier:
+            if version is None or versions.get((night.run_id, metric)) != version:
+                continue
+            if not is_judged_alike(night, run, asked, steps.get(metric, frozenset())):
+                continue
+            if night.run_id not in are_near:
+                are_near[night.run_id] = shares_half(RunPair(warehouse, night, run))
+            if are_near[night.run_id]:
+                found[metric] = night
+                break
+    return found
 
 
 def list_windows(n_nights: int) -> list[Window]:

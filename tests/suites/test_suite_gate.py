@@ -21,7 +21,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.baseline import read_moves
 from evalhouse.flows.serving.suite_checks import check_suite_gate, list_shortages
 from evalhouse.flows.serving.suite_runs import decide_suite_gate
-from evalhouse.tasks.comparing.gate_checks import check_drops
+from evalhouse.tasks.comparing.gate_checks import check_drops, find_first_alike
 from evalhouse.tasks.comparing.paired import Paired
 from evalhouse.tasks.comparing.runs import describe_metric
 from evalhouse.tasks.settings.run import RunSettings
@@ -541,6 +541,35 @@ def test_a_budget_of_samples_has_estimates_of_two_runs_and_still_sees_another_ju
     checks = {check["kind"]: check for check in document["checks"]}
     assert (checks["max_drop"]["outcome"], checks["max_drop"]["reason"]) == (outcome, reason)
     assert (checks["trend"]["outcome"], checks["trend"]["value"]) == trend
+
+
+def test_the_trend_of_sampled_nights_begins_with_the_first_night_that_scored_alike(store: Warehouse) -> None:
+    """One night with another judge, or one before a metric was added, left the trend silent for good."""
+    for minute, (run_id, value, own) in enumerate(
+        (
+            ("other", GOOD, "openai:other"),
+            ("two", GOOD, "lexical"),
+            ("three", GOOD, "lexical"),
+            ("night", WORSE, "lexical"),
+        )
+    ):
+        add_night(store, run_id, minute, value, gate_limits=DROP, judge=own)
+        with store.writing(patience_s=1.0) as connection:
+            connection.execute(
+                "update runs set config = json_merge_patch(config, '{\"sample_budget\": 20}') where run_id = ?",
+                [run_id],
+            )
+            if run_id == "two":
+                connection.execute("update scores set metric = 'other' where run_id = 'two'")
+                derive(connection, ["two"], ["scores"])
+        document = decide(store, find_run(store, run_id))
+    (trend,) = [check for check in document["checks"] if check["kind"] == "trend"]
+    assert (trend["outcome"], trend["value"]) == ("failed", pytest.approx(0.4))
+    run = find_run(store, "night")
+    earlier = [find_run(store, name) for name in ("other", "two", "three")]
+    found = find_first_alike(store, run, earlier, ["factual_f1"])
+    assert found["factual_f1"] is not None
+    assert found["factual_f1"].run_id == "three"
 
 
 def test_an_estimate_is_decided_by_the_interval_of_the_estimate() -> None:
