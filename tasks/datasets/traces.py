@@ -143,6 +143,8 @@ _ORDER: Final[tuple[Kind, ...]] = ("chain", "other", "retriever", "reranker", "l
 _ANSWERING: Final[tuple[Kind, ...]] = ("chain", "other", "llm")
 _MAX_BESIDE: Final = 500  # steps beside each other of which one is picked: the time grows with the square
 _MAX_BEGINNING: Final = 20  # letters of a document by which a prompt that cuts it is known to have it
+_MAX_SHARED: Final = 5_000  # letters that documents begin with alike
+_SIGNS: Final = re.compile(r"[\W_]+")
 _ESCAPED: Final = re.compile(r"\\u([0-9a-fA-F]{4})|\\[nrt\"/\\]")  # in JSON
 _MIN_SENT: Final = 20  # letters of a text that a prompt does not hold by chance, as it may hold "safe" or "no"
 _MAX_DEPTH: Final = 200  # parents of a span that are looked at; a chain of all that were sent would take minutes
@@ -404,7 +406,7 @@ def _write_sent(call: Span) -> str:
 def _simplify(text: str) -> str:
     """Return a text's letters and digits, small, so that it is found in a prompt that has it as JSON or on one line."""
     text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)) if match[1] else " ", text)
-    return "".join(letter for letter in text.lower() if letter.isalnum())
+    return _SIGNS.sub("", text.lower())
 
 
 def _find_marks(documents: Sequence[str]) -> dict[str, str]:
@@ -415,7 +417,8 @@ def _find_marks(documents: Sequence[str]) -> dict[str, str]:
     for document, text in simple.items():
         shared = 0
         for other in (other for name, other in simple.items() if name != document):
-            differing = (place for place, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
+            alike = zip(text[:_MAX_SHARED], other, strict=False)
+            differing = (place for place, (a, b) in enumerate(alike) if a != b)
             shared = max(shared, next(differing, min(len(text), len(other))))
         start = max(0, shared - _MAX_BEGINNING // 2)
         marks[document] = text[start : start + _MAX_BEGINNING] if shared < len(text) else ""
