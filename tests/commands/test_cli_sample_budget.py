@@ -34,6 +34,7 @@ def list_judged(place: Place, run_id: str) -> list[tuple[int, str]]:
     return [(row["ordinal"], row["sample_id"]) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_part_is_judged_and_a_resumed_run_continues_that_part(place: Place, endpoint: Endpoint) -> None:
     endpoint.configure(faults={"truncated": 0.5}, seed=3)
     faulty = place.call(*RUN, "--judge", "openai:judge", "--attempts", "1", "--json")
@@ -78,6 +79,7 @@ def test_the_next_run_knows_where_the_judge_was_in_doubt(place: Place) -> None:
     assert f"{BUDGET} of {N_ROWS} samples were judged" in diagnosed, "its shares are estimates"
 
 
+@pytest.mark.slow
 def test_runs_that_picked_the_same_samples_are_compared_by_what_moved_in_them(place: Place) -> None:
     """Two datasets of the same samples, of which nothing was known before."""
     run_ids = []

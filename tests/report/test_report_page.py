@@ -152,6 +152,7 @@ def test_search_looks_into_ids_and_texts(page: Page) -> None:
         assert len(list_shown(page)) == 4
 
 
+@pytest.mark.slow
 def test_filters_by_verdict_metric_and_score(page: Page) -> None:
     index = page.evaluate("store.index")
     for name in ("fp", "fn", "unsupported"):
@@ -294,6 +295,7 @@ def test_a_cause_leads_to_its_samples(page: Page) -> None:
     assert page.evaluate("document.getElementById('samples-title').getBoundingClientRect().top") < 900
 
 
+@pytest.mark.slow
 def test_what_is_shown_is_in_the_address_and_comes_back_from_it(
     blank: Page, browser: Browser, report: Callable[..., Path], house: House, long_run: str
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_bot_that_does_not_answer_is_shown_with_its_whole_error(place: Place) 
     assert (place.folder / "tides.toml").read_text() == written
 
 
+@pytest.mark.slow
 def test_init_proposes_the_bots_members_and_can_be_called_again(place: Place) -> None:
     body = {"reply": "At 6:40.", "hits": [{"passage": "High tide is at 6:40.", "n": 1}]}
     with serving(*[answer_json(body)] * 6) as bot:

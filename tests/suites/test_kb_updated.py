@@ -106,6 +106,7 @@ def test_server_gets_key_that_prefect_would_send(
     assert server.headers[0]["authorization"] == header
 
 
+@pytest.mark.slow
 def test_prefects_own_settings_apply_in_a_new_process(server: EventServer, place: Place) -> None:
     """Custom headers, and the token by which a server guards against foreign browsers."""
     server.requires_token = True

@@ -88,6 +88,7 @@ def harbour(tmp_path: Path, prefect_home: Path) -> Iterator[Harbour]:
         yield built
 
 
+@pytest.mark.slow
 def test_nights_of_a_suite_are_asked_judged_gated_and_notified(harbour: Harbour) -> None:
     """Estimate, run, run against a limit that fails, resume; each end is notified; then judge stored responses."""
     before = harbour.run("--dry-run")

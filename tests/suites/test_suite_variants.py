@@ -210,6 +210,7 @@ def open_harbour(folder: Path, prefect_home: Path, **options: Any) -> Iterator[H
         yield house
 
 
+@pytest.mark.slow
 def test_a_night_asks_every_variant_and_splits_ground_truths_once(tmp_path: Path, prefect_home: Path) -> None:
     notify = '[gate]\nmax_cost = 0.0000001\n[notify]\nwebhook = "${HOOK}"\non = ["completed", "gate_failed"]\n'
     with open_harbour(tmp_path, prefect_home) as house:

@@ -134,6 +134,7 @@ def running(tmp_path: Path) -> Warehouse:
     return begin(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_page_fills_while_the_run_continues_and_is_whole_when_it_ends(
     tmp_path: Path, running: Warehouse, browser: Browser
 ) -> None:

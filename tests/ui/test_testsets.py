@@ -13,6 +13,7 @@ from ui_house import make_client, serve_ui
 from evalhouse.tasks.testsets.questions import load_set
 
 
+@pytest.mark.slow
 def test_versions_questions_and_what_was_turned_down(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
