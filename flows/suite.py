@@ -151,7 +151,7 @@ def recover_suite(lost: str) -> "State[Any]":
 
 def _is_cancelled(api: PrefectApi, flow_run_id: str) -> bool:
     """Return whether a person cancelled a flow run; else its worker or its machine is stopped."""
-    return bool(api.get(f"/flow_runs/{flow_run_id}")["state_type"] in ("CANCELLING", "CANCELLED"))
+    return api.get(f"/flow_runs/{flow_run_id}")["state_type"] in ("CANCELLING", "CANCELLED")
 
 
 def _break_off(message: str) -> "State[Any]":

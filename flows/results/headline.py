@@ -96,7 +96,7 @@ def write_headline(against: Against) -> Headline:
         parts: dict[str, float] = {}
         for part in (part for compared in scored for part in compared.parts):
             parts[part.name] = parts.get(part.name, 0.0) + abs(part.value)
-        why = f"because of: {name_part(max(parts, key=parts.__getitem__))}" if parts else ""
+        why = f"because of: {name_part(max(parts, key=parts.__getitem__))}" if parts else "as a run judged part of them"
         clauses.append(f"answers and contexts are the same as in {called}; the scores moved {why}")
     else:
         for way in WAYS:

@@ -698,22 +698,25 @@ def check_trends(
         fall = falls.get(metric)
         drop = fall.drop if fall else Drop(size=None, low=None, high=None)
         is_found, detail = _judge_fall(limit, fall)
-        checks.append(
-            Check(
-                kind="trend",
-                metric=metric,
-                limit=limit,
-                value=drop.size,
-                ci_low=drop.low,
-                ci_high=drop.high,
-                n=fall.paired.n if fall else 0,
-                beyond=None if drop.size is None else drop.size - limit,
-                outcome="failed" if is_found else "passed",
-                reason="beyond_limit" if is_found else None,
-                detail=detail,
-            )
-        )
+        n = fall.paired.n if fall else 0
+        checks.append(_make_trend(metric, limit, drop, n=n, is_found=is_found, detail=detail))
     return checks
+
+
+def _make_trend(metric: str, limit: float, drop: Drop, *, n: int, is_found: bool, detail: str) -> Check:
+    return Check(
+        kind="trend",
+        metric=metric,
+        limit=limit,
+        value=drop.size,
+        ci_low=drop.low,
+        ci_high=drop.high,
+        n=n,
+        beyond=None if drop.size is None else drop.size - limit,
+        outcome="failed" if is_found else "passed",
+        reason="beyond_limit" if is_found else None,
+        detail=detail,
+    )
 
 
 def check_falls_since(
@@ -737,21 +740,8 @@ def check_falls_since(
             detail = f"a significant drop: {sides}" if is_found else f"no fall beyond the limit is certain: {sides}"
             if compared.n_other:
                 detail = "that night was judged by another judge, prompt or formula"
-        checks.append(
-            Check(
-                kind="trend",
-                metric=metric,
-                limit=limit,
-                value=drop.size,
-                ci_low=drop.low,
-                ci_high=drop.high,
-                n=compared.paired.n if compared else 0,
-                beyond=None if drop.size is None else drop.size - limit,
-                outcome="failed" if is_found else "passed",
-                reason="beyond_limit" if is_found else None,
-                detail=detail,
-            )
-        )
+        n = compared.paired.n if compared else 0
+        checks.append(_make_trend(metric, limit, drop, n=n, is_found=is_found, detail=detail))
     return checks
 
 

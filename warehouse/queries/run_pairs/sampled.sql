@@ -14,45 +14,14 @@ with open_runs as (
     select unnest([$base, $candidate]) as run_id
 ),
 
--- The estimates are of the samples that both datasets have: to add harder questions makes no bot worse. The tables that the
--- estimate reads have these alone.
-common as (
-    select sample_id
-    from (
-        select run_id, sample_id from main.sample_picks where run_id in ($base, $candidate)
-        union
-        select run_id, sample_id from main.scores where run_id in ($base, $candidate)
-    )
-    group by sample_id
-    having count(*) = 2
-),
-
-sample_picks as (
-    from main.sample_picks
-    where run_id in ($base, $candidate) and sample_id in (from common)
-),
-
-sample_signals as (
-    from main.sample_signals
-    where run_id in ($base, $candidate) and sample_id in (from common)
-),
-
-scores as (
-    from main.scores
-    where run_id in ($base, $candidate) and sample_id in (from common)
-),
+$common_tables,
 
 terms as (
     from ($sampled_terms)
 ),
 
 picks as (
-    select
-        coalesce(bool_and(is_alike), false) as is_paired,
-        coalesce(least(
-            count(*) filter (where probability < 1),
-            ln(0.025) * count(*) filter (where probability < 1) / sum(ln(nullif(1 - probability, 0)))
-        ) / count(*), 0) as unseen
+    select coalesce(bool_and(is_alike), false) as is_paired, $unseen_share as unseen
     from ($sampled_picks)
 ),
 
@@ -74,14 +43,8 @@ estimates as (
     group by run_id, metric
 ),
 
--- Of each run the share of its dataset that may differ from its signals with a chance of 2.5 % that none of it was picked.
 unseen as (
-    select
-        run_id,
-        coalesce(least(
-            count(*) filter (where probability < 1),
-            ln(0.025) * count(*) filter (where probability < 1) / sum(ln(nullif(1 - probability, 0)))
-        ) / count(*), 0) as unseen
+    select run_id, $unseen_share as unseen
     from sample_picks
     group by run_id
 ),

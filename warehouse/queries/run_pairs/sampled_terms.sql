@@ -5,32 +5,7 @@ with open_runs as (
     select unnest([$base, $candidate]) as run_id
 ),
 
--- As in `run_pairs/sampled.sql`.
-common as (
-    select sample_id
-    from (
-        select run_id, sample_id from main.sample_picks where run_id in ($base, $candidate)
-        union
-        select run_id, sample_id from main.scores where run_id in ($base, $candidate)
-    )
-    group by sample_id
-    having count(*) = 2
-),
-
-sample_picks as (
-    from main.sample_picks
-    where run_id in ($base, $candidate) and sample_id in (from common)
-),
-
-sample_signals as (
-    from main.sample_signals
-    where run_id in ($base, $candidate) and sample_id in (from common)
-),
-
-scores as (
-    from main.scores
-    where run_id in ($base, $candidate) and sample_id in (from common)
-),
+$common_tables,
 
 terms as (
     from ($sampled_terms)

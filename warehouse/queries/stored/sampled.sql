@@ -1,12 +1,7 @@
 -- The rows of the view sampled_means of open_runs, a name for a table of run_ids: one per run with a budget of samples and
 -- metric, what judging the whole dataset would have given. The estimate is explained in `sampled_terms.sql`.
 with picks as (
-    select
-        run_id,
-        coalesce(least(
-            count(*) filter (where probability < 1),
-            ln(0.025) * count(*) filter (where probability < 1) / sum(ln(nullif(1 - probability, 0)))
-        ) / count(*), 0) as unseen
+    select run_id, $unseen_share as unseen
     from sample_picks
     where run_id in (select run_id from open_runs)
     group by run_id
