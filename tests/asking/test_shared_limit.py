@@ -48,6 +48,18 @@ def key(request: pytest.FixtureRequest) -> str:
     return f"http://models.example:8000/v1 {request.node.name} {time.time_ns()}"
 
 
+class RetryingTransport(httpx.HTTPTransport):
+    """Asks again where the server answers 503 because its database is locked, as Prefect's own client does."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        for _ in range(50):
+            response = super().handle_request(request)
+            if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                break
+            time.sleep(0.2)
+        return response
+
+
 @pytest.fixture
 def prefect(monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
     """The server as an operator sees it."""
@@ -56,7 +68,9 @@ def prefect(monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
     url, auth = found["PREFECT_API_URL"], found["PREFECT_API_AUTH_STRING"]
     user, _, password = auth.partition(":")
     with (
-        httpx.Client(base_url=url, auth=(user, password), trust_env=False, timeout=30) as client,
+        httpx.Client(
+            base_url=url, auth=(user, password), transport=RetryingTransport(), trust_env=False, timeout=30
+        ) as client,
         temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: auth}),
     ):
         yield client

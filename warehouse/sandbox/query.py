@@ -275,12 +275,14 @@ def run_shut_in(
 
 def _explains_select(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
     """Return whether an EXPLAIN is of a SELECT. EXPLAIN ANALYZE of a COPY would write, the open warehouse included."""
-    # What is explained is the first end of the text that is a statement; words and options come before it.
-    for start, _ in duckdb.tokenize(sql)[1:]:
+    # The explained statement is the first end of the text that parses as a statement and not as the EXPLAIN: words and
+    # options come before it, and comments, which are tokens in DuckDB 2.
+    for start, _ in duckdb.tokenize(sql):
         rest = sql.encode()[start:].decode()
         with suppress(duckdb.Error):
             kinds = [statement.type for statement in connection.extract_statements(rest)]
-            return kinds == [duckdb.StatementType.SELECT] and split_words(rest)[:1] != ["pragma"]
+            if kinds != [duckdb.StatementType.EXPLAIN]:
+                return kinds == [duckdb.StatementType.SELECT] and split_words(rest)[:1] != ["pragma"]
     return False
 
 
