@@ -414,7 +414,7 @@ def read_documents(value: object, depth: int = 0) -> tuple[Document, ...] | None
     if isinstance(value, Mapping) and depth <= _DEEPEST:
         inner = next((value[name] for name in _AROUND if name in value), None)
         return read_documents(read_list(value) if inner is None else inner, depth + 1)
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple) or (value and all(has_roles([item]) for item in value)):
         return None
     if value and all(isinstance(item, list | tuple) and (not item or read_document(item) is None) for item in value):
         value = [item for listed in value for item in listed]  # of several retrievers

@@ -4,12 +4,11 @@ Spans of one trace may be anywhere in a file. It is read twice: once to count th
 a sample of each trace when the last of its spans has come, so that only open traces are in memory.
 
 The spans of a trace are a tree. Its question and answer are the ones of the outermost span that has them: what a person
-wrote, and not the prompt that was made of it. Its contexts are the documents of the retrievers, in the order in which
-they were asked, or what a reranker, a grader or a cut chose of them. A trace of which nothing can be judged gives a
-reason in place of a sample.
+wrote, and not the prompt that was made of it. Its contexts are the documents that the model was sent, as far as prompts
+show it, else the ones of the retrievers, in the order in which they were asked, or of a reranker. A trace of which
+nothing can be judged gives a reason in place of a sample.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from os.path import commonprefix
 from typing import Any, Final, Literal
 
 import orjson
@@ -142,8 +142,10 @@ def guess_format(columns: Collection[str]) -> TraceFormat | None:
 _ORDER: Final[tuple[Kind, ...]] = ("chain", "other", "retriever", "reranker", "llm")
 _ANSWERING: Final[tuple[Kind, ...]] = ("chain", "other", "llm")
 _MAX_BESIDE: Final = 500  # steps beside each other of which one is picked: the time grows with the square
-_MAX_BEGINNING: Final = 20  # letters of a document by which a prompt that cuts it is known to have it
-_MAX_SHARED: Final = 5_000  # letters that documents begin with alike
+_N_MARK: Final = 20  # letters of a document by which a prompt is known to have it
+_MAX_SEARCHED: Final = 10**8  # letters of all documents times their number, beyond which a trace takes seconds
+_MIN_END: Final = 4  # letters of a document that a prompt that was cut ends with
+_MIN_CUT: Final = 1_000  # letters; no tracer is set to record less of a text
 _SIGNS: Final = re.compile(r"[\W_]+")
 _ESCAPED: Final = re.compile(r"\\u([0-9a-fA-F]{4})|\\[nrt\"/\\]")  # in JSON
 _MIN_SENT: Final = 20  # letters of a text that a prompt does not hold by chance, as it may hold "safe" or "no"
@@ -229,7 +231,7 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
             parts[outer.span_id].append(span)
         elif span.kind != "embedding" and (span.question or span.answer or span.kind in ("llm", "retriever")):
             others.append(span)
-    if around:
+    if around and not (roots and list(around) == [f"trace {spans[0].trace_id}"]):  # Langfuse's, of a batch
         retrieving = {key for key, part in parts.items() if any(span.kind == "retriever" for span in part)}
         questions = {by_id[key].question for key in retrieving}
         others += [top for top in asking if top.span_id not in retrieving]
@@ -326,8 +328,8 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
         )
         chosen = [span.returned for span in tools_first if span.returned is not None]
     documents: list[Document] = list({(item.id, item.text): item for listed in chosen for item in listed}.values())
-    if with_documents:
-        documents = _leave_out_filtered(documents, tree, row["answer"] or "")
+    if chosen:
+        documents = _keep_sent(documents, tree, row["answer"] or "")
     if chosen and all(document.text is not None for document in documents):
         row["contexts"] = [
             {"text": document.text, "id": document.id, "score": document.score, "metadata": document.metadata}
@@ -338,69 +340,76 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     return row
 
 
-def _leave_out_filtered(documents: Sequence[Document], tree: Sequence[_Placed], answer: str) -> list[Document]:
-    """Return retrieved documents without the ones that a step left out before the model was asked: a node that grades
-    them, a cut, a postprocessor.
+def _keep_sent(found: Sequence[Document], tree: Sequence[_Placed], answer: str) -> list[Document]:
+    """Return the documents that the model was sent: of the found ones, and of what later steps made of them or added.
 
-    A step may also pick documents to show beside the answer. So a document is left out only where the prompts prove
-    it: no call since it was looked up has its beginning, as far as that differs from the others', apart from calls of
-    the step itself that did not write the answer, and a call after the step has one of the others. If one step, or
-    branches of one name, kept all that is left, they are in its order.
+    The calls that read are the ones that wrote the answer, and the ones whose text these were sent: the summary of a
+    part, a draft. The verdict of a grader is sent to none. All that were found are returned where it is not known which
+    were sent: no prompt has any of them, or a tracer may have cut one.
     """
-    texts = {document.id: document.text for document in documents if document.id}
-    known = {document.text or document.id for document in documents}
+    calls = [item.span for item in tree if item.span.kind == "llm"]
+    sent = {call.span_id: [_simplify(text) for text in _list_sent(call)] for call in calls}
+    written = {call.span_id: _simplify(call.answer or "") for call in calls}
+    writing = [call for call in calls if _wrote(call, answer)]
+    reading = writing or [call for call in calls if call.answer is None or len(call.answer) >= _MIN_SENT]
+    for call in reading:  # which grows
+        for other in calls:
+            beginning = written[other.span_id][: 2 * _N_MARK]
+            is_sent = len(beginning) >= _N_MARK and any(beginning in text for text in sent[call.span_id])
+            if is_sent and other not in reading:
+                reading.append(other)
+    by_text = {_simplify(document.text or document.id or ""): document for document in found}
+    names_found = list(by_text)
+    if sum(map(len, by_text)) * len(by_text) > _MAX_SEARCHED:
+        return list(found)
+    marks = _find_marks(by_text)
+    for text, document in _list_made(tree).items():
+        # A text that a model wrote is a document only as a part of one; all documents may be returned as one text.
+        is_own = any(len(own) >= _N_MARK and own in text for own in written.values())
+        n_within = sum(any(mark in text for mark in of_name) for of_name in marks.values())
+        if len(text) >= _N_MARK and n_within < 2 and (not is_own or any(text in name for name in names_found)):
+            by_text.setdefault(text, document)
+    long = [_simplify(text) for call in reading for text in _list_sent(call) if len(text) >= _MIN_CUT]
+    is_large = sum(map(len, by_text)) * len(by_text) > _MAX_SEARCHED
+    if is_large or any(_ends_within(text, by_text) for text in long):
+        return list(found)
+    marks = _find_marks(by_text)
+    places: dict[str, tuple[float, int, int]] = {}
+    for among in (writing, reading):
+        if places and not any(name in places for name in names_found):
+            break  # what a step made of all the found ones, such as extracts, counts in place of them
+        for call in sorted(among, key=lambda call: call.started_at or 0.0, reverse=True):
+            for n, prompt in enumerate(sent[call.span_id]):
+                for name, of_name in marks.items():
+                    starts = [start for mark in of_name if (start := prompt.find(mark)) >= 0]
+                    if starts:
+                        places[name] = (call.started_at or 0.0, n, min(starts))
+    for name in sorted(places, key=len):
+        for within in [other for other in places if other != name and other in name]:
+            del places[within]
+    if not places or {*places} == {*names_found}:
+        return list(found)
+    return [by_text[text] for text in sorted(places, key=lambda text: places[text])]
 
-    def name_all(listed: Sequence[Document]) -> list[str]:
-        # Of a printed node the text is that of the document with its id.
-        names = (document.text or texts.get(document.id or "") or document.id or "" for document in listed)
-        return [name for name in dict.fromkeys(names) if name in known]
 
-    steps = [
-        (item, name_all(item.span.given), name_all(item.span.kept))
-        for item in tree
-        if item.span.kept is not None and item.span.given and item.span.kind in ("chain", "other", "retriever")
-    ]
-    droppers = [(item, {*given} - {*kept}) for item, given, kept in steps if not {*given} <= {*kept}]
-    if not droppers:
-        return list(documents)
-    calls = [(item, _simplify(_write_sent(item.span))) for item in tree if item.span.kind == "llm"]
-    marks = _find_marks([name for name in known if name])
-    looked_up_at = min((item.span.ended_at or 0.0 for item in tree if item.span.kind == "retriever"), default=0.0)
-    left_out: set[str] = set()
-    for item, dropped in droppers:
-        since = [(call, sent) for call, sent in calls if (call.span.started_at or 0.0) >= looked_up_at]
-        outside = [sent for call, sent in since if not _is_within(call, item.span) or _wrote(call.span, answer)]
-        after = [
-            sent
-            for call, sent in since
-            if (call.span.started_at or 0.0) >= (item.span.ended_at or math.inf)
-            and not any(_is_within(call, dropper.span) for dropper, _ in droppers)
-        ]
-        others = [mark for name, mark in marks.items() if name not in dropped]
-        if any(mark and mark in sent for mark in others for sent in after):
-            left_out |= {name for name in dropped if not any(marks[name] in sent for sent in outside)}
-    left = [document for document in documents if (document.text or document.id) not in left_out]
-    names_left = {document.text or document.id or "" for document in left}
-    kept_by: dict[tuple[str, str | None], list[str]] = {}
-    for item, _, kept in steps:
-        of_step = kept_by.setdefault((item.span.name, item.span.parent_id), [])
-        of_step += [name for name in kept if name not in of_step]
-    order = next((kept for kept in reversed(kept_by.values()) if {*kept} == names_left), None)
-    if order is None or not left_out:
-        return left
-    return sorted(left, key=lambda document: order.index(document.text or document.id or ""))
+def _list_made(tree: Sequence[_Placed]) -> dict[str, Document]:
+    """Return by text the documents that chains and tools returned, the first ones of a text."""
+    spans = [item.span for item in tree]
+    listed = [many or () for span in spans for many in (span.kept, span.passed_on, span.returned)]
+    by_text = {document.text: document for many in reversed(listed) for document in reversed(many) if document.text}
+    return {_simplify(text or ""): document for text, document in by_text.items()}
 
 
 def _wrote(call: Span, answer: str) -> bool:
     """Return True if a model's text is the answer, or a part of it, or has it in it."""
     text = call.answer or ""
     is_part = min(len(text), len(answer)) >= _MIN_SENT and (text in answer or answer in text)
-    return text == answer or is_part
+    return (bool(text) and text == answer) or is_part
 
 
-def _write_sent(call: Span) -> str:
-    """Return all that a model was sent."""
-    return "\n".join([call.beside, *(str(turn["text"]) for turn in call.turns), call.question or ""])
+def _list_sent(call: Span) -> list[str]:
+    """Return the texts that a model was sent."""
+    return [call.beside, *(str(turn["text"]) for turn in call.turns), call.question or ""]
 
 
 def _simplify(text: str) -> str:
@@ -409,20 +418,31 @@ def _simplify(text: str) -> str:
     return _SIGNS.sub("", text.lower())
 
 
-def _find_marks(documents: Sequence[str]) -> dict[str, str]:
-    """Return by document the letters by which a prompt that has it, or cuts it, is known to have it: its first ones
-    from where it differs from all others on. A heading may stand before each; "" for the beginning of another one."""
-    simple = {document: _simplify(document) for document in documents}
+def _find_marks(documents: Collection[str]) -> dict[str, list[str]]:
+    """Return by document pieces that no other one has, from its beginning and from ever further on, so that a prompt
+    that has it, or cuts it, is known to have it; the whole text where all pieces are in others too."""
+    everything = "\n".join(documents)
+    ordered = sorted(documents)
     marks = {}
-    for document, text in simple.items():
-        shared = 0
-        for other in (other for name, other in simple.items() if name != document):
-            alike = zip(text[:_MAX_SHARED], other, strict=False)
-            differing = (place for place, (a, b) in enumerate(alike) if a != b)
-            shared = max(shared, next(differing, min(len(text), len(other))))
-        start = max(0, shared - _MAX_BEGINNING // 2)
-        marks[document] = text[start : start + _MAX_BEGINNING] if shared < len(text) else ""
+    for before, text, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
+        # Documents may begin with one heading.
+        n_shared = max(len(commonprefix([text, other])) for other in (before, after))  # noqa: RUF071  # of texts
+        starts = [0, max(0, n_shared - _N_MARK // 2), len(text) - _N_MARK]
+        starts += [_N_MARK << n for n in range(len(text).bit_length())]
+        pieces = [text[start : start + _N_MARK] for start in starts if 0 <= start <= len(text) - _N_MARK]
+        marks[text] = [piece for piece in dict.fromkeys(pieces) if everything.count(piece) == 1] or [text]
     return marks
+
+
+def _ends_within(text: str, documents: Collection[str]) -> bool:
+    """Return True if a text that was sent ends in a document before its end."""
+    end = text[-_N_MARK:]
+    for document in documents:
+        if end in document and not document.endswith(end):
+            return True
+        if any(end.endswith(document[:n]) for n in range(_MIN_END, min(_N_MARK, len(document)))):
+            return True
+    return False
 
 
 def _list_before_answer(tree: Sequence[_Placed], answer: Span | None) -> Sequence[_Placed]:
@@ -548,9 +568,9 @@ def _pick_step(
     """Return the step that gave the answer, of these in order of time; None where it is not known.
 
     A step before the end of the first retrieval prepares, unless it is an earlier turn of the chat, has another
-    question, or was sent on. Of the steps after the last retrieval the one chain counts, and not the models beside it;
-    of several chains any may have written what the person read, and so of several calls of models alone: a question
-    that the next one was asked, an answer of which it made a title, a draft. One without a text counts as the others
+    question, or was sent on. After the last retrieval there must be one step: of several chains, or calls of models,
+    any may have written what the person read: a question that the next one was asked, an answer of which it made a
+    title, a draft. A call whose text is in a chain's answer is a part of that. One without a text counts as the others
     do, unless a later one tried again: the answer is missing then. A step between two retrievals may be anything.
     """
     calls = [item for item in answering if item.span.kind == "llm"]
@@ -590,11 +610,12 @@ def _pick_step(
             earlier.append(step)
     others = [step for step in others if not _is_made_up_for(step, others, documents)]
     chains = [step for step in others if step.span.kind != "llm"]
-    if not others or len({chain.span.answer or chain.span.span_id for chain in chains}) > 1:
+    models = [step for step in others if step.span.kind == "llm"]
+    if chains:
+        models = [step for step in models if (step.span.answer or "") not in (chains[0].span.answer or "")]
+    if len({chain.span.answer or chain.span.span_id for chain in chains}) + len(models) != 1:
         return None
-    if not chains and len(others) > 1:
-        return None
-    picked = (chains or others)[0]
+    picked = (chains or models)[0]
     final = picked.span.question or ""
     for span in (step.span for step in earlier):
         asked, answer = span.question or "", span.answer or ""
@@ -665,7 +686,8 @@ def _make_rows(items: Sequence[Item]) -> list[dict[str, Any] | LeftOut]:
 def join_sessions(rows: Iterable[tuple[dict[str, Any], bool]]) -> Iterator[dict[str, Any]]:
     """Yield rows with the earlier turns of their session; the rows of a session follow each other in order of time.
 
-    A row that is paired with True is a turn of its session and not a sample.
+    A row that is paired with True is a turn of its session and not a sample. Where a request has more earlier turns
+    than the traces that are there, which may be a share of all, those count.
     """
     session, turns, n = None, list[Turn](), 0
     for row, is_earlier in rows:
@@ -673,6 +695,9 @@ def join_sessions(rows: Iterable[tuple[dict[str, Any], bool]]) -> Iterator[dict[
         if own is None or own != session:
             session, turns, n = own, [], 0
         n += 1
+        if own is not None and len(row.get("conversation") or ()) > len(turns):
+            turns = list(read_conversation(row["conversation"], lambda *_: None)[0] or ())
+            n = max(n, 1 + sum(turn.role == "user" for turn in turns))
         if not is_earlier:
             earlier = {"conversation": turns[-MAX_TURNS:]} if turns else {}
             yield {**row, **earlier, **({"turn": n} if own is not None else {})}

@@ -86,7 +86,12 @@ def read_langfuse(row: Tree, blame: Blame) -> Iterator[Span]:
         ended_at = max((end for end in ends if end), default=started_at)
         if started_at is not None and latency is not None:
             ended_at = started_at + latency
+        known = {span.span_id for span in inner}
+        tops = [span for span in inner if span.parent_id not in known]
         failed = [span for span in inner if span.error and span.parent_id is None]
+        exchange = read_exchange("chain", "", given, made)
+        if [(top.question, top.answer) for top in tops] == [(exchange["question"], exchange["answer"])]:
+            exchange = {}  # Langfuse copied them from the outermost observation, which may be one question's of several
         whole = Span(
             trace_id=an_id,
             span_id=f"trace {an_id}",
@@ -96,12 +101,11 @@ def read_langfuse(row: Tree, blame: Blame) -> Iterator[Span]:
             # Tracers leave observations open when all is over; a trace with an answer is not running.
             ended_at=None if None in ends and not made else ended_at,
             error=failed[0].error if failed and not made else None,
-            **read_exchange("chain", "", given, made),
+            **exchange,
             session=read_name(row.get("session_id")),
             service=_find_service(read_tree(row.get("metadata"))),
         )
         yield whole
-        known = {span.span_id for span in inner}
         yield from (span if span.parent_id in known else replace(span, parent_id=whole.span_id) for span in inner)
 
 
@@ -131,6 +135,8 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
     # An observation's name may hold more than the tool's.
     exchange = read_exchange(kind, recorded.tool_calls[0]["name"] if recorded.tool_calls else name, given, made)
     stated = {field: value or getattr(recorded, field) for field, value in exchange.items()}
+    # An empty list of documents states that none was found or kept.
+    stated |= {field: exchange[field] for field in ("kept", "passed_on", "returned") if exchange[field] is not None}
     if kind == "tool" and given is None:
         stated["tool_calls"] = recorded.tool_calls
     usage = read_tree(row.get("usage_details")) or read_tree(row.get("usage"))

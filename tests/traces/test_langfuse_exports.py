@@ -26,6 +26,7 @@ from trace_files import (
 )
 
 from evalhouse.tasks.datasets.values import DatasetError
+from evalhouse.tasks.datasets.vendors import read_langfuse
 
 Row = dict[str, Any]
 
@@ -306,6 +307,39 @@ def test_a_parent_outside_the_trace_is_the_trace(tmp_path: Path) -> None:
         {**row, "parentObservationId": row["parentObservationId"] or "f" * 16} for row in _make_rows()
     ]
     check_bot(_read(tmp_path, trace), ids=["d1", "d2"])
+
+
+def _make_observation(number: int, kind: str, given: object, made: object, **columns: object) -> Row:
+    return {
+        "id": f"o{number}", "traceId": TRACE, "type": kind, "name": f"step {number}", "parentObservationId": None,
+        "startTime": NOON.format(number), "endTime": NOON.format(number + 1), "input": given, "output": made, **columns,
+    }  # fmt: skip
+
+
+def test_a_step_that_kept_no_document_states_so() -> None:
+    """It read as a step of which nothing is known, and what a grader had dropped stayed."""
+    given, blamed = {"documents": [{"page_content": TEXTS[0]}]}, list[str]()
+    (span,) = read_langfuse(_make_observation(1, "CHAIN", given, {"documents": []}), blamed.append)
+    assert (span.kept, blamed) == ((), [])
+
+
+def test_a_batch_of_questions_is_a_sample_each(tmp_path: Path) -> None:
+    """Langfuse nests the chains of a batch below the first one, and copies its question to the trace."""
+    observations = []
+    for number in (1, 3):
+        outer = None if number == 1 else "o1"
+        root = {"name": "chain", "parentObservationId": outer, "endTime": NOON.format(9)}
+        root["metadata"] = {"is_langchain_root": True}
+        document = {"page_content": f"Text {number}", "metadata": {}}
+        asked = {"question": f"Q{number}"}
+        observations.append(_make_observation(number, "CHAIN", asked, f"At {number}.", **root))
+        inner = {"parentObservationId": f"o{number}"}
+        observations.append(_make_observation(number + 1, "RETRIEVER", f"Q{number}", [document], **inner))
+    trace = {"id": TRACE, "timestamp": NOON.format(1), "input": {"question": "Q1"}, "output": "At 1."}
+    path = write_lines(tmp_path / "t.jsonl", [{**trace, "observations": observations}])
+    samples, _ = read_traces_of(path, "langfuse")
+    read = [(sample.question, sample.answer, sample.contexts) for sample in samples]
+    assert read == [("Q1", "At 1.", ["Text 1"]), ("Q3", "At 3.", ["Text 3"])]
 
 
 @pytest.mark.parametrize(

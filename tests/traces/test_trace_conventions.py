@@ -189,6 +189,14 @@ def test_entities_of_openllmetry_are_read() -> None:
     assert [document.text for document in retriever.documents or ()] == TEXTS
 
 
+def test_the_structured_answer_of_a_pydantic_ai_agent_is_read() -> None:
+    """The model calls a tool with its answer, and no answer was found."""
+    result = {"answer": ANSWER, "confident": True}
+    asked = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "bot", "final_result": json.dumps(result)}
+    assert _read(asked).answer == ANSWER
+    assert _read({**asked, "final_result": ANSWER}).answer is None  # a text is in the messages as well
+
+
 def test_observations_of_langfuses_sdks_are_read() -> None:
     usage = {"input": 50, "input_cached_tokens": 11, "output": 6}
     model = _read(

@@ -417,7 +417,15 @@ _REWRITING = make_call(f"In other words: {QUESTION}", "ferry times")
         ),
         (
             [(_CHAIN, 1, 1.0, 3.0), (_FOUND, 2, 1.1, 0.1), (make_call(f"Is it true? {ANSWER}", "yes"), 1, 5.0, 1.0)],
-            (QUESTION, ANSWER),
+            None,
+        ),
+        (
+            [
+                (_FOUND, 1, 0.1, 0.5), (_PROMPTED, 1, 1.0, 1.0),
+                (_CHAIN | {"output.value": "Ferry times"}, 1, 3.0, 1.0),
+                (make_call("A title", "Ferry times"), 4, 3.1, 0.5),
+            ],
+            None,
         ),
         (
             [
@@ -427,7 +435,8 @@ _REWRITING = make_call(f"In other words: {QUESTION}", "ferry times")
             (QUESTION, ANSWER),
         ),
     ],
-    ids=["two answers", "translated", "guard", "guard beside", "untraced model", "check", "steps without texts"],
+    ids=["two answers", "translated", "guard", "guard beside", "untraced model", "check", "title by a chain",
+         "steps without texts"],
 )  # fmt: skip
 def test_the_answer_of_steps_below_a_web_server_is_the_only_one_that_it_can_be(
     tmp_path: Path, spans: list[tuple[dict[str, Any], int, float, float]], read: tuple[str, str] | None
@@ -511,9 +520,9 @@ def test_a_call_without_a_text_may_be_the_one_that_answers(
     ("after", "contexts"),
     [
         ([(_CHECKED, 5.0)], TEXTS[:1]),
-        ([(_CHECKED, 5.0), (_PROMPTED, 7.0)], TEXTS),
+        ([(_CHECKED, 5.0), (make_call(" ".join(TEXTS), ANSWER), 7.0)], TEXTS),
         ([(_CHECKED, 5.0), (_SILENT, 7.0)], TEXTS[:1]),
-        ([(_CHECKED, 5.0), (make_call(QUESTION, ANSWER[-20:]), 7.0)], TEXTS),
+        ([(_CHECKED, 5.0), (make_call(" ".join(TEXTS), ANSWER[-20:]), 7.0)], TEXTS),
     ],
     ids=["links", "asked again", "not recorded", "answered in parts"],
 )  # fmt: skip
@@ -655,6 +664,7 @@ _BOTH = {
        (("content", TEXTS[n]), ("id", f"d{n}"))},
 }  # fmt: skip
 _PAGES = [{"page_content": text} for text in TEXTS]
+_ON_THE_WEB = "On the web: the ferry line changed its timetable in May."
 _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in (0, 1)]
 
 
@@ -666,14 +676,20 @@ _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in 
         (_PAGES, _PAGES[:1], json.dumps(TEXTS[0]), TEXTS[:1]),
         (_PAGES, _PAGES[:1], f"{TEXTS[0][:30]} … {TEXTS[1][:30]} …", TEXTS),
         (_PAGES, _PAGES[:1], "a summary", TEXTS),
-        (_PAGES, _PAGES[::-1], TEXTS[0], TEXTS),
+        (_PAGES, _PAGES[::-1], TEXTS[0], TEXTS[:1]),
         (_PAGES, [], "", TEXTS),
+        (_PAGES, [], _ON_THE_WEB, [_ON_THE_WEB]),
+        (_PAGES, [{"page_content": f"[1] {TEXTS[1]}"}], f"[1] {TEXTS[1]}", [f"[1] {TEXTS[1]}"]),
+        (_PAGES, [{"page_content": TEXTS[0][:30]}], TEXTS[0][:30], [TEXTS[0][:30]]),
+        (_PAGES, [{"page_content": "\n".join(TEXTS)}], "\n".join(TEXTS), TEXTS),
+        (_PAGES, _PAGES[:1], f"{'Be brief. ' * 100}{TEXTS[0]} {TEXTS[1][:9]}", TEXTS),
+        (QUESTION, {"context": [{"role": "user", "content": _ON_THE_WEB}]}, f"{_ON_THE_WEB} {TEXTS[0]}", TEXTS[:1]),
         ({"documents": [_PAGES[:1], _PAGES[1:]]}, {"documents": _PAGES[1:]}, TEXTS[1], TEXTS[1:]),
         ({"documents": [_PAGES, []]}, {"documents": _PAGES[1:]}, TEXTS[1], TEXTS[1:]),
         ({"nodes": _NODES}, _NODES[1:], TEXTS[1], TEXTS[1:]),
         (_PAGES, _PAGES[:1], " ".join(TEXTS), TEXTS),
         (_PAGES[:1], [{"page_content": "Made up."}], "", TEXTS),
-        (QUESTION, _PAGES[:1], TEXTS[0], TEXTS),
+        (QUESTION, _PAGES[:1], TEXTS[0], TEXTS[:1]),
     ],
     ids=[
         "graded",
@@ -683,6 +699,12 @@ _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in 
         "summed up",
         "rearranged",
         "none kept",
+        "searched again",
+        "numbered",
+        "shortened",
+        "one text",
+        "cut by the tracer",
+        "earlier messages",
         "joined",
         "joined with nothing",
         "postprocessor",
@@ -691,16 +713,53 @@ _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in 
         "of a question",
     ],
 )
-def test_documents_that_a_step_kept_from_the_model_are_no_contexts_where_the_prompt_proves_it(
+def test_contexts_are_the_documents_in_the_prompt(
     tmp_path: Path, given: object, kept: object, sent: str, contexts: list[str]
 ) -> None:
     """All that a retriever found was judged, also what a grader or a cut had left out; or what was left for display."""
+    is_cut = sent.endswith(TEXTS[1][:9])
     step = {_LLM: "CHAIN", "input.value": json.dumps(given), "output.value": json.dumps(kept)}
     spans = [
         make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
         make_span(3, step, parent=1, at_s=1.0),
-        make_span(4, make_call(f"{sent} {QUESTION}", ANSWER), parent=1, at_s=3.0),
+        make_span(4, make_call(sent if is_cut else f"{sent} {QUESTION}", ANSWER), parent=1, at_s=3.0),
     ]  # fmt: skip
+    if sent == _ON_THE_WEB:
+        added = {_LLM: "CHAIN", "input.value": QUESTION, "output.value": json.dumps([{"page_content": _ON_THE_WEB}])}
+        spans.append(make_span(5, added, parent=1, at_s=2.0))
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == contexts
+
+
+def test_chunks_that_overlap_are_known_by_what_only_one_of_them_has(tmp_path: Path) -> None:
+    """The beginning of the second chunk is the end of the first one, which alone was sent."""
+    sentences = ["The night ferry leaves at 22:40.", "Bicycles are carried on deck C.", "Day tickets are at the kiosk."]
+    texts = [" ".join(sentences[:2]), " ".join(sentences[1:])]
+    found = {f"retrieval.documents.{n}.document.content": text for n, text in enumerate(texts)}
+    spans = [
+        make_span(1, _CHAIN, took_s=9.0), make_span(2, {_LLM: "RETRIEVER", **found}, parent=1, at_s=0.1, took_s=0.1),
+        make_span(4, make_call(texts[0], ANSWER), parent=1, at_s=3.0),
+    ]  # fmt: skip
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == texts[:1]
+
+
+@pytest.mark.parametrize(
+    ("read", "contexts"),
+    [
+        ([(TEXTS[0], "no"), (TEXTS[1], ANSWER)], TEXTS[1:]),
+        ([(TEXTS[0], "It leaves at 22:40 from pier three."), (TEXTS[1], "It leaves at noon from pier one."),
+          ("It leaves at 22:40 from pier three. It leaves at noon from pier one.", ANSWER)], TEXTS),
+        ([(TEXTS[1], "The ferry leaves at noon, it says."), (f"{TEXTS[0]} The ferry leaves at noon, it says.", ANSWER)],
+         TEXTS),
+    ],
+    ids=["looked up again", "summaries", "refined"],
+)  # fmt: skip
+def test_calls_whose_texts_reach_the_answer_have_read_its_contexts(
+    tmp_path: Path, read: list[tuple[str, str]], contexts: list[str]
+) -> None:
+    """A call that judged documents to be useless counted as a reader."""
+    spans = [make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1)]
+    for number, (sent, text) in enumerate(read, start=3):
+        spans.append(make_span(number, make_call(f"{sent} {QUESTION}", text), parent=1, at_s=float(number), took_s=0.5))
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == contexts
 
 
@@ -1038,3 +1097,20 @@ def test_what_json_has_nothing_for_stays_text(text: str) -> None:
 def test_a_time_after_all_dates_is_none(late: object) -> None:
     assert read_time(late) is None
     assert read_time(253402300799 * 10**9) == 253402300799
+
+
+def test_a_request_with_more_turns_than_the_traces_of_its_session_keeps_them(tmp_path: Path) -> None:
+    """Conversations had holes where a share of the traces was kept, though each request had all of it."""
+    requests = []
+    for turn in (1, 2, 3):
+        history = [{"role": role, "content": f"{role} {n}"} for n in range(1, turn) for role in ("user", "assistant")]
+        asked = {"question": f"user {turn}", "chat_history": history}
+        chain = {
+            _LLM: "CHAIN", "session.id": "s-7", "input.value": json.dumps(asked), "output.value": f"assistant {turn}",
+        }  # fmt: skip
+        if turn != 2:
+            requests.append(make_request([make_span(1, chain, trace=f"{turn:032x}", at_s=10.0 * turn)]))
+    samples, _ = read_traces_of(write_lines(tmp_path / "t.jsonl", requests), "otel")
+    turns = [[turn.text for turn in sample.conversation or ()] for sample in samples]
+    assert turns == [[], ["user 1", "assistant 1", "user 2", "assistant 2"]]
+    assert [sample.metadata["turn"] for sample in samples] == [1, 3]
