@@ -228,7 +228,7 @@ def test_a_run_with_too_few_judged_leaves_the_difference_open() -> None:
 
 
 def test_where_hardly_any_picked_sample_moved_others_may_have() -> None:
-    """100 of 1,000 picked alike: 36 that moved could all be missed with a chance of 2.5 %, for 0.9 ** 36 is that."""
+    """100 of 1,000 picked alike: were 0.0362 of all moved, 2.5 % of the draws had none of them, 0.9638 ** 100."""
     with open_rows() as con:
         for run_id in ("base", "candidate"):
             put_run(
@@ -236,16 +236,32 @@ def test_where_hardly_any_picked_sample_moved_others_may_have() -> None:
                 values=[float(place % 2) for place in range(1000)],
             )  # fmt: skip
         row = read_pair(con)
-    assert row["unseen"] == pytest.approx(math.log(0.025) / math.log(0.9) / 1000)
+    assert row["unseen"] == pytest.approx(1 - 0.025 ** (1 / 100))
     still = replace(MANY, n_higher=0, n_lower=0, p=1.0)
     found = decide(still, row, better="high", scale=1.0)
     assert (found.difference, found.p, found.verdict) == (0.0, 1.0, "undecided")
-    assert found.ci_high == -found.ci_low == pytest.approx(0.035, abs=0.0001)  # type: ignore[operator]
+    assert found.ci_high == -found.ci_low == pytest.approx(0.0362, abs=0.0001)  # type: ignore[operator]
     few = replace(MANY, n_higher=4, n_lower=0, p=0.125)
     row |= {"candidate": row["base"] + 0.04, "variance": 0.0003, "spread": 0.0}
     found = decide(few, row, better="high", scale=1.0)
     assert (found.p, found.verdict) == (0.125, "undecided")
     assert decide(MANY, row, better="high", scale=1.0).verdict == "better", "with many it would be"
+
+
+def test_what_both_picks_may_have_missed_is_counted_over_samples_with_the_metric() -> None:
+    """The difference of three refusals that did not move was known to 0.035, as if a hundred had been judged."""
+    values = [1.0 if place % 40 == 0 else None for place in range(1000)]
+    with open_rows() as con:
+        for run_id, first in (("base", 0), ("candidate", 0), ("other", 900)):
+            places = set(range(first, first + 100))
+            put_run(con, run_id, places, probabilities=[0.1] * 1000, signals=[1.0] * 1000, values=values)
+        paired, apart = (
+            con.sql(QUERY, params={"base": "base", "candidate": other}).pl().to_dicts()[0]
+            for other in ("candidate", "other")
+        )
+    assert (paired["is_paired"], paired["unseen"]) == (True, pytest.approx(1 - 0.025 ** (1 / 3)))
+    unforeseen = 2 - 0.025 ** (1 / 3) - 0.025 ** (1 / 2)
+    assert (apart["is_paired"], apart["unforeseen"]) == (False, pytest.approx(unforeseen))
 
 
 def test_estimates_without_a_sample_that_both_judged_are_compared() -> None:

@@ -158,3 +158,21 @@ def test_an_interval_holds_what_no_picked_sample_shows() -> None:
 def test_an_interval_holds_the_mean_after_a_few_samples_changed(n_changed: int) -> None:
     held, _ = hold_after_a_change(250, n_changed=n_changed)
     assert held >= 0.92
+
+
+def test_an_interval_of_a_metric_of_few_samples_knows_how_few_were_judged() -> None:
+    """One judged refusal of fifty had 0.965 to 1.000: what the picks may miss was counted over all samples."""
+    values = [float(place % 5 > 1) if place < 50 else None for place in range(1000)]  # 0.6 of fifty refuse
+    probabilities, n_runs = spread([0.5] * 50 + [0.4] * 950, 100), 60
+    with open_rows() as con:
+        for number in range(n_runs):
+            picked = draw(probabilities, random.Random(number))
+            put_run(con, f"r{number}", picked, probabilities=probabilities, signals=[0.5] * 1000, values=values)
+        rows = read(con, "from run_scores where n_scored > 0").copy()
+    held = sum(row["ci_low"] <= 0.6 <= row["ci_high"] for row in rows)
+    assert held >= 0.95 * n_runs, "0.85 of the draws held it before"
+    level = [row for row in rows if row["mean"] in (0, 1)]
+    assert level, "of some draws all scores are equal"
+    for row in level:
+        unseen = 1 - 0.025 ** (1 / row["n_scored"])
+        assert row["ci_high"] - row["ci_low"] == pytest.approx(unseen), "as of a run of so many samples"

@@ -17,4 +17,4 @@ comment on column sampled_means.n_judged is 'Samples that have a row in scores, 
 comment on column sampled_means.mean is 'Estimate of the mean over all samples of the dataset that would have a score; NULL when none is scored.';
 comment on column sampled_means.variance is 'Estimated variance of the estimate; NULL for fewer than three samples.';
 comment on column sampled_means.n_surprises is 'Judged samples whose score differs from their signal.';
-comment on column sampled_means.unseen is 'Share of the dataset that may differ from its signals with a chance of 2.5 % that none of it was picked.';
+comment on column sampled_means.unseen is 'Share of the samples with the metric that may differ from their signals with a chance of 2.5 % that none was judged.';

@@ -8,8 +8,8 @@
 -- two such runs share more samples than that, and as a sample mostly scores alike in both, the sum is on the safe side.)
 --
 -- `spread` is the variance of that variance, from which its degrees of freedom follow: few samples that moved far make it
--- a guess. `unseen` is the share of the dataset that may have moved with a chance of 2.5 % that none of it is among the
--- judged.
+-- a guess. `unseen` is the share of the samples with the metric that may have moved with a chance of 2.5 % that both
+-- runs scored none of them.
 with open_runs as (
     select unnest([$base, $candidate]) as run_id
 ),
@@ -21,19 +21,28 @@ terms as (
 ),
 
 picks as (
-    select coalesce(bool_and(is_alike), false) as is_paired, $unseen_share as unseen
+    select coalesce(bool_and(is_alike), false) as is_paired
     from ($sampled_picks)
 ),
 
 moves as (
-    select 'both' as side, metric, coalesce(candidate.term, 0) - coalesce(base.term, 0) as term
+    select
+        'both' as side,
+        metric,
+        coalesce(candidate.term, 0) - coalesce(base.term, 0) as term,
+        base.weight + candidate.weight as weight  -- NULL unless both have a score
     from (from terms where run_id = $base) as base
     full join (from terms where run_id = $candidate) as candidate using (metric, sample_id)
 ),
 
 variances as (
-    select side, metric, sum(term * term) as variance, sum(pow(term, 4)) - pow(sum(term * term), 2) / count(*) as spread
-    from (from moves union all select run_id, metric, term from terms)
+    select
+        side,
+        metric,
+        sum(term * term) as variance,
+        sum(pow(term, 4)) - pow(sum(term * term), 2) / count(*) as spread,
+        $unseen_share as unseen
+    from (from moves union all select run_id, metric, term, weight from terms)
     group by side, metric
 ),
 
@@ -41,12 +50,6 @@ estimates as (
     select run_id, metric, any_value(mean) as mean, count(*) filter (where is_surprise) as n_surprises
     from terms
     group by run_id, metric
-),
-
-unseen as (
-    select run_id, $unseen_share as unseen
-    from sample_picks
-    group by run_id
 ),
 
 -- A mean of shares is one.
@@ -63,9 +66,8 @@ means as (
         if(any_value(variances.side) is null, 0, any_value(variances.variance)) as variance,
         coalesce(any_value(variances.spread), 0) as spread,
         any_value(estimates.run_id) is not null as is_estimate,
-        case when any_value(estimates.n_surprises) < 6 then any_value(unseen.unseen) else 0 end as unforeseen
+        case when any_value(estimates.n_surprises) < 6 then any_value(variances.unseen) else 0 end as unforeseen
     from scores
-    left join unseen on unseen.run_id = scores.run_id
     left join estimates
         on estimates.run_id = scores.run_id
         and estimates.metric = scores.metric
@@ -86,7 +88,7 @@ select
     end as variance,
     if(picks.is_paired, differences.spread, base.spread + candidate.spread) as spread,
     picks.is_paired,
-    picks.unseen,
+    differences.unseen,
     coalesce(base.unforeseen, 0) + coalesce(candidate.unforeseen, 0) as unforeseen
 from (from means where run_id = $base) as base
 inner join (from means where run_id = $candidate) as candidate using (metric)

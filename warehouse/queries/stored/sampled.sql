@@ -1,12 +1,5 @@
 -- The rows of the view sampled_means of open_runs, a name for a table of run_ids: one per run with a budget of samples and
 -- metric, what judging the whole dataset would have given. The estimate is explained in `sampled_terms.sql`.
-with picks as (
-    select run_id, $unseen_share as unseen
-    from sample_picks
-    where run_id in (select run_id from open_runs)
-    group by run_id
-)
-
 select
     run_id,
     metric,
@@ -16,7 +9,6 @@ select
     any_value(mean) as mean,
     sum(term * term) as variance,
     count(*) filter (where is_surprise) as n_surprises,
-    any_value(picks.unseen) as unseen
+    $unseen_share as unseen
 from ($sampled_terms)
-inner join picks using (run_id)
 group by run_id, metric

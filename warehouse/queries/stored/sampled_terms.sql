@@ -1,5 +1,6 @@
 -- One row per run of open_runs (a name for a table of run_ids) with a budget of samples, metric and sample that was judged:
--- the estimate of the mean over the whole dataset, and what the sample has in its variance.
+-- the estimate of the mean over the whole dataset, and what the sample has in its variance. `weight` is NULL where
+-- the sample has no score.
 --
 -- It is a regression estimator. The samples' weights, 1 / probability, are calibrated so that they sum to the number of
 -- samples and, times their signals, to the sum of the signals over all (Särndal, Swensson and Wretman 1992, Model Assisted
@@ -129,6 +130,7 @@ select
     n_population,
     n_picked,
     mean,
+    case when value is not null then weight end as weight,
     is_surprise and abs(residual) > 1e-9 as is_surprise,
     sqrt(1 - probability) * (residual - coalesce(middle, 0)) / size * sqrt(n / nullif(greatest(n - 2, 0), 0)) as term
 from about

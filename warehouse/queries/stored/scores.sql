@@ -11,8 +11,8 @@
 -- Where all values are equal, at most a share 1 - 0.025 ^ (1 / n) of further ones differ, as n equal ones show (Clopper and
 -- Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1; as much is left open where most values are at an end
 -- of the scale, and fewer than six are off it, and where fewer than six of the samples that a budget picked score otherwise
--- than foretold. A metric on another scale has Student's interval. The same in Python:
--- `tasks/comparing/intervals.py`.
+-- than foretold; n is then by Kish, of their weights. A metric on another scale has Student's interval. The same in
+-- Python: `tasks/comparing/intervals.py`.
 with sums as (
     select
         run_id,
