@@ -212,11 +212,16 @@ async def _send_all(name: str, run: RunRow, scores: Sequence[Score], report: Cal
     waiting = iter(
         [scores[start : start + receiver.n_together] for start in range(0, len(scores), receiver.n_together)]
     )
-    n_tried, problems = 0, list[str]()
+    n_tried, n_in_row, problems = 0, 0, list[str]()
 
     async def send(part: Sequence[Score]) -> None:
-        nonlocal n_tried
-        problem = await _send(client, name, address, receiver.write(run, part))
+        nonlocal n_tried, n_in_row
+        problem: str | None
+        if n_in_row > _N_AT_ONCE:  # each of a tool that hangs would take minutes
+            problem = f"not sent after {n_in_row} requests in a row that did not arrive"
+        else:
+            problem = await _send(client, name, address, receiver.write(run, part), is_first=n_tried == 0)
+            n_in_row = n_in_row + 1 if problem else 0
         n_tried += len(part)
         problems.extend([problem] * len(part) if problem else [])
         report(n_tried)
@@ -237,8 +242,8 @@ async def _send_all(name: str, run: RunRow, scores: Sequence[Score], report: Cal
     return problems
 
 
-async def _send(client: httpx.AsyncClient, name: str, address: str, body: object) -> str | None:
-    """Send one request, and return why it failed; None when it arrived."""
+async def _send(client: httpx.AsyncClient, name: str, address: str, body: object, *, is_first: bool) -> str | None:
+    """Send one request, and return why it failed; None when it arrived. After the first one the address is right."""
     problem, shown = "", hide_credentials(address)
     for n_tries in range(_N_TRIES):
         wait_s = 2.0**n_tries / 2
@@ -250,7 +255,7 @@ async def _send(client: httpx.AsyncClient, name: str, address: str, body: object
             problem = f"{shown} did not complete its answer within {_ANSWER_S:g} s"
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             problem = f"{shown} cannot be reached ({type(error).__name__}: {redact(str(error))})"
-            if isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol | httpx.InvalidURL):
+            if is_first and isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol | httpx.InvalidURL):
                 raise SettingsError(f"{problem}; check {' and '.join(RECEIVERS[name].addresses)}") from None
         else:
             words = shorten(redact(" ".join(text.split())), 300) or answer.reason_phrase

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from cli_process import Place
 from receiving import TOKEN, serving
@@ -186,6 +187,32 @@ def test_an_odd_answer_is_a_problem_and_no_crash(
     assert len(problems) == len(scores)
     assert words in problems[0]
     assert peak < 2**25
+
+
+@pytest.mark.parametrize("n_taken", [1, 20])
+def test_a_tool_that_ends_or_hangs_in_the_middle_is_not_asked_for_each_score(
+    place: Place, monkeypatch: pytest.MonkeyPatch, n_taken: int
+) -> None:
+    """A tool that hung took hours, and one that restarted was reported as a wrong address."""
+    warehouse = Warehouse(str(place.folder / "evalhouse.duckdb"))
+    run = find_run(warehouse, "spans")
+    scores = read_published(warehouse, run, ["faithfulness"], None) * 30
+    asked = list[object]()
+
+    async def request(_: object, __: str, address: str, body: object) -> tuple[httpx.Response, str]:
+        asked.append(body)
+        if len(asked) > n_taken:
+            raise httpx.ConnectError(f"{address} refused it")
+        return httpx.Response(200), ""
+
+    monkeypatch.setattr("evalhouse.flows.publish._N_TRIES", 1)
+    monkeypatch.setattr("evalhouse.flows.publish._request", request)
+    for variable, value in {**VARIABLES["langfuse"], ADDRESSES["langfuse"]: "http://127.0.0.1:9"}.items():
+        monkeypatch.setenv(variable, value)
+    problems = send_scores("langfuse", run, scores, lambda _: None)
+    assert len(problems) == len(scores) - n_taken
+    assert n_taken < len(asked) < n_taken + 20
+    assert ("refused it" in problems[0], "not sent after" in problems[-1]) == (True, True)
 
 
 def test_dry_run_shows_the_request_and_sends_nothing(place: Place) -> None:
