@@ -362,28 +362,29 @@ def _keep_sent(found: Sequence[Document], tree: Sequence[_Placed], answer: str) 
     names_found = list(by_text)
     if sum(map(len, by_text)) * len(by_text) > _MAX_SEARCHED:
         return list(found)
-    marks = _find_marks(by_text)
+    search = _Search(by_text)
     for text, document in _list_made(tree).items():
+        if len(text) < _N_MARK or text in by_text:
+            continue
         # A text that a model wrote is a document only as a part of one; all documents may be returned as one text.
         is_own = any(len(own) >= _N_MARK and own in text for own in written.values())
-        n_within = sum(any(mark in text for mark in of_name) for of_name in marks.values())
-        if len(text) >= _N_MARK and n_within < 2 and (not is_own or any(text in name for name in names_found)):
-            by_text.setdefault(text, document)
+        n_within = sum(search.find(name, text) >= 0 for name in names_found)
+        if n_within < 2 and (not is_own or any(text in name for name in names_found)):
+            by_text[text] = document
     long = [_simplify(text) for call in reading for text in _list_sent(call) if len(text) >= _MIN_CUT]
     is_large = sum(map(len, by_text)) * len(by_text) > _MAX_SEARCHED
     if is_large or any(_ends_within(text, by_text) for text in long):
         return list(found)
-    marks = _find_marks(by_text)
+    search = _Search(by_text)
     places: dict[str, tuple[float, int, int]] = {}
     for among in (writing, reading):
         if places and not any(name in places for name in names_found):
             break  # what a step made of all the found ones, such as extracts, counts in place of them
         for call in sorted(among, key=lambda call: call.started_at or 0.0, reverse=True):
             for n, prompt in enumerate(sent[call.span_id]):
-                for name, of_name in marks.items():
-                    starts = [start for mark in of_name if (start := prompt.find(mark)) >= 0]
-                    if starts:
-                        places[name] = (call.started_at or 0.0, n, min(starts))
+                for name in by_text:
+                    if (start := search.find(name, prompt)) >= 0:
+                        places[name] = (call.started_at or 0.0, n, start)
     for name in sorted(places, key=len):
         for within in [other for other in places if other != name and other in name]:
             del places[within]
@@ -418,20 +419,28 @@ def _simplify(text: str) -> str:
     return _SIGNS.sub("", text.lower())
 
 
-def _find_marks(documents: Collection[str]) -> dict[str, list[str]]:
-    """Return by document pieces that no other one has, from its beginning and from ever further on, so that a prompt
-    that has it, or cuts it, is known to have it; the whole text where all pieces are in others too."""
-    everything = "\n".join(documents)
-    ordered = sorted(documents)
-    marks = {}
-    for before, text, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
-        # Documents may begin with one heading.
-        n_shared = max(len(commonprefix([text, other])) for other in (before, after))  # noqa: RUF071  # of texts
-        starts = [0, max(0, n_shared - _N_MARK // 2), len(text) - _N_MARK]
-        starts += [_N_MARK << n for n in range(len(text).bit_length())]
-        pieces = [text[start : start + _N_MARK] for start in starts if 0 <= start <= len(text) - _N_MARK]
-        marks[text] = [piece for piece in dict.fromkeys(pieces) if everything.count(piece) == 1] or [text]
-    return marks
+class _Search:
+    """Finds documents in prompts by pieces that no other one has, from the beginning and from ever further on: a prompt
+    may cut a document, chunks overlap, and several may begin with one heading."""
+
+    def __init__(self, documents: Collection[str]) -> None:
+        self._everything = "\n".join(documents)
+        self._pieces: dict[str, list[str]] = {}
+        ordered = sorted(documents)
+        for before, text, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
+            n_shared = max(len(commonprefix([text, other])) for other in (before, after))  # noqa: RUF071  # of texts
+            starts = [0, max(0, n_shared - _N_MARK // 2), *(_N_MARK << n for n in range(len(text).bit_length()))]
+            starts.append(len(text) - _N_MARK)
+            pieces = [text[start : start + _N_MARK] for start in starts if 0 <= start <= len(text) - _N_MARK]
+            self._pieces[text] = list(dict.fromkeys(pieces))
+
+    def find(self, document: str, prompt: str) -> int:
+        """Return the place of a document in a prompt, -1 if it is not there."""
+        for piece in self._pieces[document]:
+            start = prompt.find(piece)
+            if start >= 0 and self._everything.count(piece) == 1:
+                return start
+        return prompt.find(document) if document else -1
 
 
 def _ends_within(text: str, documents: Collection[str]) -> bool:
