@@ -359,7 +359,7 @@ def _keep_sent(found: Sequence[Document], tree: Sequence[_Placed], answer: str) 
             if is_sent and other not in reading:
                 reading.append(other)
     by_text = {_simplify(document.text or document.id or ""): document for document in found}
-    names_found = list(by_text)
+    found_names = frozenset(by_text)
     if sum(map(len, by_text)) * len(by_text) > _MAX_SEARCHED:
         return list(found)
     search = _Search(by_text)
@@ -368,8 +368,8 @@ def _keep_sent(found: Sequence[Document], tree: Sequence[_Placed], answer: str) 
             continue
         # A text that a model wrote is a document only as a part of one; all documents may be returned as one text.
         is_own = any(len(own) >= _N_MARK and own in text for own in written.values())
-        n_within = sum(search.find(name, text) >= 0 for name in names_found)
-        if n_within < 2 and (not is_own or any(text in name for name in names_found)):
+        n_within = sum(search.find(name, text) >= 0 for name in found_names)
+        if n_within < 2 and (not is_own or any(text in name for name in found_names)):
             by_text[text] = document
     long = [_simplify(text) for call in reading for text in _list_sent(call) if len(text) >= _MIN_CUT]
     is_large = sum(map(len, by_text)) * len(by_text) > _MAX_SEARCHED
@@ -378,7 +378,7 @@ def _keep_sent(found: Sequence[Document], tree: Sequence[_Placed], answer: str) 
     search = _Search(by_text)
     places: dict[str, tuple[float, int, int]] = {}
     for among in (writing, reading):
-        if places and not any(name in places for name in names_found):
+        if places and not any(name in places for name in found_names):
             break  # what a step made of all the found ones, such as extracts, counts in place of them
         for call in sorted(among, key=lambda call: call.started_at or 0.0, reverse=True):
             for n, prompt in enumerate(sent[call.span_id]):
@@ -387,8 +387,9 @@ def _keep_sent(found: Sequence[Document], tree: Sequence[_Placed], answer: str) 
                         places[name] = (call.started_at or 0.0, n, start)
     for name in sorted(places, key=len):
         for within in [other for other in places if other != name and other in name]:
-            del places[within]
-    if not places or {*places} == {*names_found}:
+            if not found_names >= {name, within}:  # one was made of the other
+                del places[within]
+    if not places or places.keys() == found_names:
         return list(found)
     return [by_text[text] for text in sorted(places, key=lambda text: places[text])]
 
@@ -425,21 +426,22 @@ class _Search:
 
     def __init__(self, documents: Collection[str]) -> None:
         self._everything = "\n".join(documents)
-        self._pieces: dict[str, list[str]] = {}
+        self._pieces: dict[str, dict[str, int]] = {}
         ordered = sorted(documents)
         for before, text, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
             n_shared = max(len(commonprefix([text, other])) for other in (before, after))  # noqa: RUF071  # of texts
             starts = [0, max(0, n_shared - _N_MARK // 2), *(_N_MARK << n for n in range(len(text).bit_length()))]
-            starts.append(len(text) - _N_MARK)
-            pieces = [text[start : start + _N_MARK] for start in starts if 0 <= start <= len(text) - _N_MARK]
-            self._pieces[text] = list(dict.fromkeys(pieces))
+            last = len(text) - _N_MARK
+            self._pieces[text] = {
+                text[start : start + _N_MARK]: start for start in [*starts, last] if 0 <= start <= last
+            }
 
     def find(self, document: str, prompt: str) -> int:
-        """Return the place of a document in a prompt, -1 if it is not there."""
-        for piece in self._pieces[document]:
+        """Return the place of a document's beginning in a prompt, -1 if the document is not there."""
+        for piece, offset in self._pieces[document].items():
             start = prompt.find(piece)
             if start >= 0 and self._everything.count(piece) == 1:
-                return start
+                return max(0, start - offset)
         return prompt.find(document) if document else -1
 
 

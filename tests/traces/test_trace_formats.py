@@ -742,6 +742,16 @@ def test_chunks_that_overlap_are_known_by_what_only_one_of_them_has(tmp_path: Pa
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == texts[:1]
 
 
+def test_a_document_that_another_one_has_in_it_stays_where_both_were_found(tmp_path: Path) -> None:
+    texts = [f"{TEXTS[0]} {TEXTS[1]}", TEXTS[0], "Fares are nine euros for adults."]
+    found = {f"retrieval.documents.{n}.document.content": text for n, text in enumerate(texts)}
+    spans = [
+        make_span(1, _CHAIN, took_s=9.0), make_span(2, {_LLM: "RETRIEVER", **found}, parent=1, at_s=0.1, took_s=0.1),
+        make_span(4, make_call(" ".join(texts[:2]), ANSWER), parent=1, at_s=3.0),
+    ]  # fmt: skip
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == texts[:2]
+
+
 @pytest.mark.parametrize(
     ("read", "contexts"),
     [
