@@ -400,6 +400,7 @@ async def test_anthropic_takes_a_night_in_message_batches(
     assert sum(bool(call["cached_tokens"]) for call in calls) >= len(calls) - N_SAMPLES - 2 * 4 - 1
 
 
+@pytest.mark.slow
 async def test_an_invalid_line_of_anthropics_results_is_asked_again_and_no_other(
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

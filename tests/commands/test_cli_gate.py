@@ -106,6 +106,7 @@ def test_json_has_what_the_readme_says(ask: Ask) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_questions_of_one_document_are_one_observation_each(nights: Nights, ask: Ask) -> None:
     """Forty samples of ten documents, of each of which all four questions are right or all are wrong."""
     nights.score("night", "own", "case when n // 4 < 7 then 1 else 0 end")  # mean 0.7

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pytest
 from cli_house import House, write_metric
 from cli_process import Ask
 
@@ -76,6 +77,7 @@ def test_a_weight_changes_one_metric_of_one_run_and_is_kept_for_the_next_rescori
     assert other["version"] == "1"
 
 
+@pytest.mark.slow
 def test_a_metric_of_the_user_is_added_to_history_and_keeps_its_scores_when_its_file_is_gone(
     house: House, url: str, ask: Ask, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_part_is_judged_and_a_resumed_run_continues_that_part(place: Place, en
     )
 
 
+@pytest.mark.slow
 def test_the_next_run_knows_where_the_judge_was_in_doubt(place: Place) -> None:
     whole = place.call("run", "berths.jsonl", "--judge", "lexical", *METRICS, "--json")
     part = place.call(*RUN, "--judge", "lexical", "--sample-seed", "1")

@@ -88,6 +88,7 @@ def list_ways(page: ReportPage) -> set[str]:
     return {way for chart in drawn if chart["kind"] == "parts" for way in chart["ways"]}
 
 
+@pytest.mark.slow
 def test_a_rise_of_what_is_better_low_is_called_worse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metric, at = make_own_metric(tmp_path), ("--warehouse", str(tmp_path / "nights.duckdb"))
     assert metric.better == make_own_rubric(tmp_path).better == "low"

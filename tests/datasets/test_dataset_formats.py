@@ -320,6 +320,7 @@ def test_a_hash_sign_in_a_file_name_is_part_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("n_rows", "length", "refused"), [(60, 70_000_000, True), (3000, 1_000_000, False)])
+@pytest.mark.slow
 def test_value_that_parquet_repeats_is_measured_before_it_is_written_out(
     tmp_path: Path, n_rows: int, length: int, refused: bool
 ) -> None:

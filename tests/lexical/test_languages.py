@@ -175,6 +175,7 @@ def test_japanese_documents_and_samples_do_not_count_as_chinese(tmp_path: Path) 
     assert found == {"en": [japanese], "zh": ["灯塔建于何时？"]}
 
 
+@pytest.mark.slow
 def test_run_names_the_language_of_prompts_and_what_is_not_known_about_texts_in_another(
     endpoint: Endpoint, tmp_path: Path, prefect_home: Path
 ) -> None:

@@ -213,6 +213,7 @@ def test_two_first_runs_at_once_record_every_task_and_say_nothing(tmp_path: Path
     assert query(home, "select key, type, data from artifact") == [("scores", "table", '"[{\\"sum\\": 1225}]"')] * 2
 
 
+@pytest.mark.slow
 def test_flows_that_raise_or_are_interrupted_are_recorded_and_print_nothing(warm_home: Path) -> None:
     """One after the other; Ctrl-C reaches the second flow, and leaves the server to record it."""
     run = start_run(warm_home, "raise,hang", n_tasks=12)

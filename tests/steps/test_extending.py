@@ -135,6 +135,7 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
     assert json.loads(row["reply"])["tone"] == row["label"]
 
 
+@pytest.mark.slow
 def test_a_metric_and_a_rubric_are_added_as_the_users_own_files(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -311,6 +311,7 @@ def endpoint() -> Iterator[Endpoint]:
         yield running
 
 
+@pytest.mark.slow
 def test_each_judge_has_one_vote_and_gets_the_requests_it_gets_alone(
     tmp_path: Path, prefect_home: Path, endpoint: Endpoint
 ) -> None:

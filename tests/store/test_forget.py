@@ -146,6 +146,7 @@ def _read_figures(warehouse: Warehouse) -> dict[str, list[tuple[object, ...]]]:
     return figures
 
 
+@pytest.mark.slow
 def test_every_figure_is_what_it_was_and_marks_of_two_days_are_one_text(nights: Warehouse) -> None:
     before = _read_figures(nights)
     runs = sorted(run.run_id for run in list_runs(nights) if run.kind == "evaluation")
@@ -164,6 +165,7 @@ def test_every_figure_is_what_it_was_and_marks_of_two_days_are_one_text(nights: 
     assert _list_wrong(nights) == []
 
 
+@pytest.mark.slow
 def test_no_byte_of_a_sample_is_left_after_compacting(house: House, filled: Warehouse, ask: Ask) -> None:
     let_go()  # a file that is open has rows in its log
     row = next(row for row in ROWS if row["id"] == "tide-1")
@@ -255,6 +257,7 @@ def test_a_text_that_comes_again_is_there_again(filled: Warehouse) -> None:
         pytest.param("_carry_out", True, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_killed_forgetting_resumes(nights: Warehouse, function: str, with_scores: bool) -> None:
     runs = sorted(run.run_id for run in list_runs(nights) if run.kind == "evaluation")
     killed = run_script(
@@ -376,6 +379,7 @@ def test_labels_of_people_stay_with_the_verdicts_they_are_of(house: House, fille
         )
 
 
+@pytest.mark.slow
 def test_what_shows_a_forgotten_run_says_so(filled: Warehouse, tmp_path: Path, ask: Ask) -> None:
     url = ("--warehouse", str(filled.location.path))
     forget(filled, Rule(words="all", before=datetime(2100, 1, 1)))
@@ -398,6 +402,7 @@ def test_what_shows_a_forgotten_run_says_so(filled: Warehouse, tmp_path: Path, a
         assert "were forgotten on" in result.stderr
 
 
+@pytest.mark.slow
 def test_scores_of_user_metrics_stay(house: House, filled: Warehouse, tmp_path: Path, ask: Ask) -> None:
     own, url = str(write_metric(tmp_path)), ("--warehouse", str(filled.location.path))
     scores = "select * from scores where run_id = $run_id order by all"

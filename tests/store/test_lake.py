@@ -229,6 +229,7 @@ def test_a_query_reads_the_lake_and_nothing_else_and_closes_off_only_its_connect
         run_query(warehouse.location, "select 1")
 
 
+@pytest.mark.slow
 def test_every_snapshot_of_a_run_names_it_and_the_past_can_be_read_by_them(warehouse: Warehouse) -> None:
     sql = "select snapshot_id, commit_message from ducklake_snapshots('evalhouse') order by snapshot_id"
     n_before = run_query(warehouse.location, sql).height
@@ -292,6 +293,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return made
 
 
+@pytest.mark.slow
 def test_a_connection_is_kept_and_sees_what_others_write_and_compact(warehouse: Warehouse, opened: list[bool]) -> None:
     warehouse.append(make_batch("mine", n=5))
     assert _count(warehouse, "select count(*) from statements") == 5
@@ -482,6 +484,7 @@ alter default privileges for role evalhouse in schema public grant select on tab
 """
 
 
+@pytest.mark.slow
 def test_an_analyst_reads_all_that_is_and_will_be_there_and_writes_nothing(warehouse: Warehouse) -> None:
     """Neither through evalhouse nor by hand."""
     assert warehouse.location.lake is not None

@@ -189,6 +189,7 @@ def check_run(live_run: LiveRun, run_id: str, n_asked: int) -> None:
     assert shown.status == 2
 
 
+@pytest.mark.slow
 def test_an_endpoint_is_asked_as_in_a_run_and_nothing_twice(live_run: LiveRun, endpoint: Endpoint) -> None:
     asked = ("--judge", "openai:judge", "--data", "sets", "--prices", "prices.yaml")
     estimated = live_run.measure(*asked, "--dry-run")

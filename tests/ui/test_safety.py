@@ -364,6 +364,7 @@ def ask_raw(address: str, text: bytes) -> bytes:
     return b""
 
 
+@pytest.mark.slow
 def test_a_real_browser_runs_nothing_of_it_and_the_server_survives_the_rest(poisoned: str, run_id: str) -> None:
     sample = quote(str(Warehouse(poisoned).read("select min(sample_id) from run_samples").item()))
     with serve_ui(poisoned, token=TOKEN) as address, open_browser() as browser:
