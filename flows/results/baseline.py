@@ -22,6 +22,8 @@ from evalhouse.warehouse.store import Warehouse
 NAMES = (PASSED, MEAN_OF_PASSED, PREVIOUS_ANY)
 # Undecided drops that do not show how much worse a run is.
 _OTHER_YARDSTICKS = ("other_judge", "other_formula")
+# Undecided drops over other samples than the baseline has, which stays.
+_OF_OTHERS = ("scores_lost", "scores_gained", "few_common")
 _LOOKED_AT: Final = 30  # nights of which one may be judged as the run is
 _MAX_SAMPLES: Final = 5
 _MAX_LETTERS: Final = 160
@@ -120,13 +122,13 @@ def make_decision(document: Mapping[str, Any], origin: Origin) -> Decision:
     """Make the decision to store from a gate's document.
 
     A run becomes a baseline if it passed and no undecided drop is a worsening beyond chance (its whole interval), lacks
-    scores, or is over few samples of the baseline. A run with such a drop may be within its limit and passes, but later
-    runs are compared with the level before it.
+    scores, has many new ones in an estimate, or is over few samples of the baseline. A run with such a drop may be
+    within its limit and passes, but later runs are compared with the level before it.
     """
     doubted = any(
         check["kind"] == "max_drop"
         and check["outcome"] == "undecided"
-        and ((check["ci_low"] or 0.0) > 0 or check["reason"] in ("scores_lost", "few_common"))
+        and ((check["ci_low"] or 0.0) > 0 or check["reason"] in _OF_OTHERS)
         for check in document["checks"]
         if check["reason"] not in _OTHER_YARDSTICKS
     )

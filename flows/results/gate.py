@@ -286,13 +286,14 @@ def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None
     scores = warehouse.fetch_rows("gate/scores", **of_run)
     rows: dict[str, dict[str, Any]] = {str(row.pop("metric")): row for row in scores}
     minimums = {name: row.pop("minimum") for name, row in rows.items()}
-    if cluster and not is_sampled(run):
+    is_estimate = is_sampled(run)
+    if cluster and not is_estimate:
         for name, grouped in group_means(warehouse, run, cluster, minimums).items():
             rows[name] |= grouped
     # A metric that left no row was not computed for any sample.
     none = {"mean": None, "ci_low": None, "ci_high": None, "n_scored": 0, "n_applicable": n_samples}
     names = dict.fromkeys((*run.metrics, *sorted(rows)))
-    return {name: Score(n_samples=n_samples, **rows.get(name, none)) for name in names}
+    return {name: Score(n_samples=n_samples, is_estimate=is_estimate, **rows.get(name, none)) for name in names}
 
 
 def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:

@@ -130,19 +130,20 @@ def write_headline(against: Against) -> Headline:
         n_here = write_count(comparison.n_candidate, "sample")
         clauses.insert(0, f"only {comparison.n_common:,} of {n_here} here can be compared with {called}")
     if partly_lost := [compared for compared in comparison.metrics if compared.is_partly_missing]:
-        most = max(partly_lost, key=lambda compared: compared.n_lost)
+        most = max(partly_lost, key=lambda compared: abs(compared.shares.shift) if compared.shares else compared.n_lost)
         reasons = ", ".join(reason.replace("_", " ") for reason in list(most.lost)[:2])
         of_all = write_count(most.n_lost + most.paired.n, "sample")
-        clauses.insert(0, f"{most.n_lost:,} of {of_all} that {called} scored have no score now ({reasons})")
-    if gained := [compared for compared in comparison.metrics if compared.has_many_gained and compared.paired.n]:
-        most = max(gained, key=lambda compared: compared.n_gained)
+        lost = f"{most.n_lost:,} of {of_all} that {called} scored have no score now ({reasons})"
+        clauses.insert(0, f"in {most.metric} {most.shares.describe(called)}" if most.shares else lost)
+    if gained := [compared for compared in comparison.metrics if compared.has_many_gained and compared.is_compared]:
+        most = max(gained, key=lambda compared: abs(compared.shares.shift) if compared.shares else compared.n_gained)
         means = (write_value(most.mean_candidate), write_value(most.common_candidate))
         of_all = write_count(most.n_gained + most.paired.n, "sample")
-        clauses.insert(
-            0,
+        new = (
             f"{most.n_gained:,} of {of_all} scored here had no score in {called} ({most.metric} is {means[0]} with "
-            f"them, {means[1]} without)",
+            f"them, {means[1]} without)"
         )
+        clauses.insert(0, f"in {most.metric} {most.shares.describe(called)}" if most.shares else new)
     clauses += against.slices
     if causes.n:
         if is_estimate:  # of the answers that both runs judged, which were picked by doubt: no share of all

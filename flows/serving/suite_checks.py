@@ -198,9 +198,8 @@ def count_needed(share: float) -> int | None:
     `share` is how far the limit is from that, on a scale of 0 to 1: n samples leave open that a share of
     1 - 0.025 ^ (1 / n) of the others differs (see `intervals.find_interval`).
     """
-    from evalhouse.tasks.comparing.gate_checks import MIN_CLUSTERS  # noqa: PLC0415  # the statistics, as below
-    from evalhouse.tasks.comparing.intervals import ALPHA  # noqa: PLC0415
-    from evalhouse.tasks.comparing.paired import ROUNDING  # noqa: PLC0415
+    from evalhouse.tasks.comparing.intervals import ALPHA  # noqa: PLC0415  # the statistics, as below
+    from evalhouse.tasks.comparing.paired import MIN_CLUSTERS, ROUNDING  # noqa: PLC0415
 
     if share <= 0:
         return None

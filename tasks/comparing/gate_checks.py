@@ -36,7 +36,16 @@ from evalhouse.tasks.comparing.changes import (
 )
 from evalhouse.tasks.comparing.intervals import ALPHA, Floats, Integers
 from evalhouse.tasks.comparing.noise import find_scale, is_judged_alike
-from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Drop, Paired, compare_paired, turn_to_drop
+from evalhouse.tasks.comparing.paired import (
+    MIN_CLUSTERS,
+    RESAMPLES,
+    ROUNDING,
+    Drop,
+    Paired,
+    Shares,
+    compare_paired,
+    turn_to_drop,
+)
 from evalhouse.tasks.comparing.runs import (
     Comparison,
     ComparisonSettings,
@@ -62,6 +71,7 @@ Reason = Literal[
     "too_few_samples",
     "not_beyond_chance",
     "scores_lost",
+    "scores_gained",
     "few_common",
     "nothing_common",
     "other_judge",
@@ -70,10 +80,8 @@ Reason = Literal[
     "nothing_asked",
 ]
 
-MIN_CLUSTERS: Final = 6
-"""Independent samples below which no drop is decided: of n the smallest p a sign-flip test can have is 2 / 2ⁿ, which is
-at most 0.05 from six on."""
 _SMALLEST_P = 0.001
+_UNPICKED = "none of the picked samples has this metric"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +90,8 @@ class Score:
 
     `ci_low` and `ci_high` are None when nothing is scored, and when values leave 0 to 1 and do not differ; `n_samples`
     counts all of the run, `n_applicable` the samples that are scored or for which something failed. The interval counts
-    `n_clusters` groups by the column `cluster`, None where each sample counts for itself.
+    `n_clusters` groups by the column `cluster`, None where each sample counts for itself. `is_estimate` is True for a
+    run that judged a part of its dataset.
     """
 
     mean: float | None
@@ -94,6 +103,7 @@ class Score:
     cluster: str | None = None
     n_clusters: int | None = None
     better: Better = "high"
+    is_estimate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,14 +219,20 @@ def check_mean(kind: Literal["min", "max"], metric: str, limit: float, score: Sc
 
     Passed when the whole 95 % interval of the mean keeps the limit, failed when the whole interval breaks it or nothing
     is scored, undecided when the limit is inside. The interval is that of `run_scores`. Each minimum is tested alone:
-    at a true mean of exactly the limit it fails in about 2.5 % of runs.
+    at a true mean of exactly the limit it fails in about 2.5 % of runs. An estimate from fewer than MIN_CLUSTERS scored
+    samples is undecided, as is one of a metric that applies to none of the samples which chance has picked.
     """
     low, high = score.ci_low, score.ci_high
     keeps = breaks = False
     if low is not None and high is not None:
         keeps, breaks = (low >= limit, high < limit) if kind == "min" else (high <= limit, low > limit)
-    if score.mean is None:
+    if score.is_estimate and not score.n_applicable:
+        finding = _Finding("undecided", "too_few_samples", _UNPICKED)
+    elif score.mean is None:
         finding = _Finding("failed", "nothing_scored", "no sample is scored")
+    elif score.is_estimate and score.n_scored < MIN_CLUSTERS:
+        few = f"{score.n_scored} of the picked samples are scored; an estimate takes at least {MIN_CLUSTERS}"
+        finding = _Finding("undecided", "too_few_samples", few)
     elif low is None or high is None:
         without = f"{score.n_scored} equal or single values beyond 0 to 1 have no interval"
         finding = _Finding("undecided", "too_few_samples", without)
@@ -255,7 +271,9 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     score, the drop is 0 and passes, however few samples there are. All others are undecided, among them samples too few
     to exclude a drop beyond the limit though all scores are equal, fewer than MIN_CLUSTERS independent samples, a run
     that has no score of more than MAX_LOST of what the baseline scored, two runs that share less than half of what
-    either scored, and a metric whose judge, prompt, settings or formula are not the baseline's.
+    either scored, and a metric whose judge, prompt, settings or formula are not the baseline's. Undecided is also an
+    estimate of which the share scored rose by as much, for the newly scored samples are in its mean, and a metric that
+    applies to none of the samples that chance has picked.
 
     The judge's noise floor is shown and decides nothing: the interval is of differences with that noise in them.
     """
@@ -275,7 +293,10 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
         drop = paired.find_drop(comparison.better)
         finding = _judge_drop(comparison, limit, drop)
         # Of an undecided drop as well: what is missing keeps the baseline.
-        if finding.outcome != "failed" and comparison.is_partly_lost:
+        shares, is_alike = comparison.shares, not comparison.n_other
+        if doubt := shares and _doubt_shares(shares, "the baseline", is_alike=is_alike):
+            finding = doubt
+        elif finding.outcome != "failed" and comparison.is_partly_lost:
             n_scored = paired.n + comparison.n_lost
             lost = f"{comparison.n_lost} of {n_scored} samples that the baseline scored have no score"
             finding = _Finding("undecided", "scores_lost", f"{lost} ({', '.join(comparison.lost)})")
@@ -305,13 +326,30 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     return checks
 
 
+def _doubt_shares(shares: Shares, base: str, *, is_alike: bool) -> _Finding | None:
+    """Return why two estimates are of different samples; None where they are not, or gained because of the judge."""
+    described = shares.describe(base)
+    if shares.shift < 0:
+        return _Finding("undecided", "scores_lost", described)
+    if shares.shift > 0 and is_alike:
+        return _Finding("undecided", "scores_gained", f"{described}; `evalhouse gate --accept RUN` sets a baseline")
+    return None
+
+
+def _find_few(n: int) -> _Finding:
+    few = f"{n} independent samples; a drop takes at least {MIN_CLUSTERS} to be significant"
+    return _Finding("undecided", "too_few_samples", few)
+
+
 def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Finding:
     paired, p = comparison.paired, comparison.paired.p_adjusted
+    if comparison.n_base and comparison.is_unpicked:
+        return _Finding("undecided", "few_common", _UNPICKED)
     if comparison.n_base and not comparison.n_candidate:
         return _Finding("failed", "nothing_scored", f"no sample is scored; the baseline has {comparison.n_base}")
     n_clusters = paired.n_clusters
-    if comparison.is_estimate:
-        n_clusters = min(comparison.n_base, comparison.n_candidate)
+    if comparison.shares:
+        n_clusters = comparison.shares.n_least
     elif not paired.n:
         return _Finding("undecided", "nothing_common", "no sample is scored in both runs")
     other = {
@@ -327,8 +365,7 @@ def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Find
         return _Finding("passed", None, f"nothing that it rests on changed in the {paired.n} common samples")
     low, high = drop.low, drop.high
     if low is None or high is None or p is None or n_clusters < MIN_CLUSTERS:
-        few = f"{n_clusters} independent samples; a drop takes at least {MIN_CLUSTERS} to be significant"
-        return _Finding("undecided", "too_few_samples", few)
+        return _find_few(n_clusters)
     if high <= limit + ROUNDING:
         return _Finding("passed", None, "the whole interval keeps the limit")
     if not comparison.is_estimate and not paired.n_higher and not paired.n_lower:
@@ -724,14 +761,20 @@ def check_falls_since(
 ) -> list[Check]:
     """Check how far each metric has fallen since the first of the nights, where a night judged a part of its dataset.
 
-    Estimates of single nights are compared, so this finds a fall later than `check_trends`. Failed by the same limits;
-    all else passes. `since` is None, and there is no comparison, where no night shares a sample with this one.
+    Estimates of single nights are compared, so this finds a fall later than `check_trends`. Failed by the same limits,
+    and undecided where the estimates decide no drop either; all else passes. `since` is None, and there is no
+    comparison, where no night shares a sample with this one.
     """
     checks = []
     for metric, limit in limits.items():
         compared = comparisons.get(metric)
         drop = compared.paired.find_drop(compared.better) if compared else Drop(size=None, low=None, high=None)
         p = compared.paired.p_adjusted if compared else None
+        doubt: _Finding | None = None
+        if compared and compared.shares and not compared.n_other:
+            doubt = _doubt_shares(compared.shares, "the first night", is_alike=True)
+            if not doubt and compared.shares.n_least < MIN_CLUSTERS:
+                doubt = _find_few(compared.shares.n_least)
         if compared is None or since is None or drop.size is None or drop.low is None or p is None:
             is_found, detail = False, "no earlier night that passed has samples and scores in common with this one"
         else:
@@ -741,7 +784,8 @@ def check_falls_since(
             if compared.n_other:
                 detail = "that night was judged by another judge, prompt or formula"
         n = compared.paired.n if compared else 0
-        checks.append(_make_trend(metric, limit, drop, n=n, is_found=is_found, detail=detail))
+        trend = _make_trend(metric, limit, drop, n=n, is_found=is_found, detail=detail)
+        checks.append(replace(trend, **vars(doubt)) if doubt else trend)
     return checks
 
 

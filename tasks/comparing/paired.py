@@ -57,6 +57,12 @@ RESAMPLES: Final = 10_000
 ROUNDING: Final = 1e-12
 """Scores that are nearer than this are the same score, summed in another order."""
 
+MIN_CLUSTERS: Final = 6
+"""Independent samples below which no drop is decided: of n the smallest p a sign-flip test can have is 2 / 2ⁿ, which is
+at most 0.05 from six on."""
+MAX_LOST: Final = 0.05
+"""The share of samples without a score from which a difference of the others may not be that of the bot."""
+
 _MAX_SIGNS = 500_000  # of a block of signs: 4 MB, which stays in the processor's cache
 
 
@@ -252,8 +258,57 @@ def is_sampled(run: RunRow) -> bool:
     return budget is not None and (run.n_samples is None or run.n_samples >= budget)
 
 
-def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: float) -> Paired:
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """The judged samples of a run in one metric: `n` have a score, which is an estimated `share` of all samples.
+
+    `size` samples of equal weight say as much of that share; `reason` is the most frequent one of the missing scores.
+    """
+
+    n: int
+    share: float
+    size: float
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """The part of either run that an estimated difference rests on."""
+
+    base: Scored
+    candidate: Scored
+
+    @property
+    def n_least(self) -> int:
+        """The scored samples of the run that has fewer."""
+        return min(self.base.n, self.candidate.n)
+
+    @property
+    def shift(self) -> float:
+        """The rise of the share in the candidate; 0 where that can be chance, or is at most MAX_LOST of either."""
+        before, now = self.base, self.candidate
+        shift = now.share - before.share
+        if abs(shift) <= MAX_LOST * max(now.share, before.share):
+            return 0.0
+        mean = (before.share * before.size + now.share * now.size) / (before.size + now.size)
+        error = math.sqrt(mean * (1 - mean) * (1 / before.size + 1 / now.size))
+        return shift if 2 * NORMAL.cdf(-abs(shift) / error) <= ALPHA else 0.0
+
+    def describe(self, base: str) -> str:
+        """Return the shares in words; `base` names the base."""
+        less = min(self.base, self.candidate, key=lambda side: side.share)
+        why = f" ({less.reason.replace('_', ' ')})" if less.reason else ""
+        shares = f"{100 * self.candidate.share:.0f} % of all samples have a score, {100 * self.base.share:.0f} %"
+        return f"an estimated {shares} in {base}{why}"
+
+
+def decide(
+    paired: Paired, row: Mapping[str, Any], *, better: Better, scale: float, shares: Shares | None = None
+) -> Paired:
     """Return the difference of two estimates with its interval and p by Student's t; undecided without a variance.
+
+    Undecided and without a p also where one of the runs scored fewer than MIN_CLUSTERS samples, which agree by chance,
+    or another share than the other one: then the means are of other samples.
 
     The degrees of freedom belong to the variance, by Satterthwaite (1946, Biometrics Bulletin 2(6)). Where the same
     samples were picked and hardly any moved, the moves show little of the others: as many may have moved by the whole
@@ -279,15 +334,16 @@ def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: flo
     verdict: Verdict = "undecided"
     if abs(difference) > half:
         verdict = "better" if (difference > 0) == (better == "high") else "worse"
+    is_open = shares is not None and (shares.n_least < MIN_CLUSTERS or shares.shift != 0)
     return replace(
         paired,
         difference=difference,
         ci_low=difference - half,
         ci_high=difference + half,
-        p=p,
-        p_adjusted=p,
+        p=None if is_open else p,
+        p_adjusted=None if is_open else p,
         is_exact=False,
-        verdict=verdict,
+        verdict="undecided" if is_open else verdict,
     )
 
 

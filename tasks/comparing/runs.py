@@ -38,9 +38,13 @@ from evalhouse.tasks.comparing.changes import (
 from evalhouse.tasks.comparing.intervals import Floats, Integers, find_mean_interval
 from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise, Shift, describe_shifts, find_scale, is_judged_alike
 from evalhouse.tasks.comparing.paired import (
+    MAX_LOST,
+    MIN_CLUSTERS,
     RESAMPLES,
     ROUNDING,
     Paired,
+    Scored,
+    Shares,
     adjust_estimates,
     compare_paired,
     decide,
@@ -54,8 +58,6 @@ from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER, fetch_asked
 from evalhouse.warehouse.store import Warehouse
 
-MAX_LOST = 0.05
-"""The share of samples without a score from which a difference of the others may not be that of the bot."""
 MEASURING: Final = ("judge", "formula")
 """The causes of a change that lie in the measurement."""
 NOTHING_TO_MEASURE: Final = frozenset({"nothing_to_heed", "no_citations", "no_statements"})
@@ -94,7 +96,8 @@ class MetricComparison:
     the candidate did not, so that no difference has them; `n_missing` of them lack more than something to measure.
     `n_gained` counts the ones that the candidate alone scored and that had something to measure in the base.
     An estimate is of all samples that both datasets have, by the ones judged in either run; its `plain_parts` do not
-    add up to its change, and `sizes` are the samples of either dataset and of both.
+    add up to its change, `sizes` are the samples of either dataset and of both, and `shares` tell what was lost and
+    gained. `is_unpicked` is True if the candidate judged a part, and by chance the metric applies to no sample in that.
     """
 
     metric: str
@@ -117,6 +120,8 @@ class MetricComparison:
     plain_parts: tuple[Part, ...] = ()
     is_estimate: bool = False
     sizes: tuple[int, int, int] | None = None
+    shares: Shares | None = None
+    is_unpicked: bool = False
 
     @property
     def is_compared(self) -> bool:
@@ -139,6 +144,8 @@ class MetricComparison:
     @property
     def is_partly_lost(self) -> bool:
         """True if more than MAX_LOST of what the base scored has no score in the candidate."""
+        if self.shares:
+            return self.shares.shift < 0
         return self.n_lost > MAX_LOST * (self.paired.n + self.n_lost)
 
     @property
@@ -150,12 +157,17 @@ class MetricComparison:
 
     @property
     def is_partly_missing(self) -> bool:
-        """True if that is so without the samples in whose answers nothing is left that the metric measures."""
+        """True if that is so without the samples in whose answers nothing is left that the metric measures; of an
+        estimate, which these samples are missing from as well, with them."""
+        if self.shares:
+            return self.is_partly_lost
         return self.n_missing > MAX_LOST * (self.paired.n + self.n_lost)
 
     @property
     def has_many_gained(self) -> bool:
         """True if more than MAX_LOST of what the candidate scored had no score in the base."""
+        if self.shares:
+            return self.shares.shift > 0
         return self.n_gained > MAX_LOST * (self.paired.n + self.n_gained)
 
     @property
@@ -258,13 +270,29 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         resamples=settings.resamples,
     )
     estimates: dict[str, Mapping[str, Any]] = {}
+    shares: dict[str, Shares] = {}
+    unpicked: frozenset[str] = frozenset()
     if has_part := is_sampled(pair.base) or is_sampled(pair.candidate):
         asked = fetch_asked(pair.warehouse, [pair.base.run_id, pair.candidate.run_id])
         (sizes,) = pair.fetch("common").iter_rows()
         estimates = {str(row["metric"]): row for row in pair.fetch_sampled("sampled").to_dicts()}
+        sides = {
+            (metric, of_candidate): Scored(n=n, share=share, size=size, reason=reason)
+            for metric, of_candidate, n, share, size, reason in pair.fetch_sampled("sampled_shares").iter_rows()
+        }
+        shares = {name: Shares(base=sides[name, False], candidate=sides[name, True]) for name in estimates}
+        if is_sampled(pair.candidate):
+            of_run = pair.warehouse.fetch_rows("gate/scores", run_id=pair.candidate.run_id)
+            unpicked = frozenset(row["metric"] for row in of_run if not row["n_applicable"])
         # The differences of estimates where both runs have one, with p adjusted over all of them.
         estimated = {
-            column.metric: decide(paired, estimates[column.metric], better=column.better, scale=scale)
+            column.metric: decide(
+                paired,
+                estimates[column.metric],
+                better=column.better,
+                scale=scale,
+                shares=shares[column.metric],
+            )
             for column, paired, scale in zip(columns, results, scales, strict=True)
             if column.metric in estimates
         }
@@ -291,7 +319,10 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
             # The parts may not show it, because few samples are in both.
             if not is_judged_alike(pair.base, pair.candidate, asked, column.steps):
                 plain += (Part(name="judge", n=paired.n, n_moved=paired.n, value=paired.difference or 0.0),)
-            compared = replace(compared, parts=(), plain_parts=plain, noise=None, sizes=sizes)
+            # By the base's share so many picks would have it. That none of twelve has is not chance: all were refused.
+            n_expected = compared.coverage_base * int(samples.in_candidate.sum())
+            is_unpicked = column.metric in unpicked and n_expected < 2 * MIN_CLUSTERS
+            compared = replace(compared, parts=(), plain_parts=plain, noise=None, sizes=sizes, is_unpicked=is_unpicked)
         if row := estimates.get(column.metric):
             base, candidate = row["base"], row["candidate"]
             compared = replace(
@@ -302,6 +333,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
                 common_candidate=candidate,
                 change=paired.difference,
                 is_estimate=True,
+                shares=shares[column.metric],
             )
         metrics.append(compared)
     # The differing values, and values of one run alone, of samples that both runs have.
@@ -614,16 +646,21 @@ def _list_warnings(
             f"the datasets have {sizes[2]:,} samples in common, of {sizes[0]:,} and {sizes[1]:,}: differences are "
             "estimates for these alone"
         )
-    of_loss: dict[tuple[int, int, str], list[str]] = {}
+    of_loss: dict[str, list[str]] = {}
     for compared in metrics:
-        if compared.is_partly_lost:
+        if compared.shares and compared.shares.shift:
+            lost = f"{compared.shares.describe(base.run_id)}, so better or worse is unknown"
+            of_loss.setdefault(lost, []).append(compared.metric)
+        elif compared.is_partly_lost:
             reasons = ", ".join(f"{reason}: {n:,}" for reason, n in compared.lost.items())
-            of_loss.setdefault((compared.n_lost, compared.paired.n, reasons), []).append(compared.metric)
-    for (n_lost, n_both, reasons), names in of_loss.items():
-        yield (
-            f"{n_lost:,} of {n_lost + n_both:,} samples that {base.run_id} scored have no score in {candidate.run_id} "
-            f"({reasons}), so no difference has them: {list_names(names, 6)}"
-        )
+            n_scored = compared.n_lost + compared.paired.n
+            lost = (
+                f"{compared.n_lost:,} of {n_scored:,} samples that {base.run_id} scored have no score in "
+                f"{candidate.run_id} ({reasons}), so no difference has them"
+            )
+            of_loss.setdefault(lost, []).append(compared.metric)
+    for lost, names in of_loss.items():
+        yield f"{lost}: {list_names(names, 6)}"
     unknown = [compared.metric for compared in metrics if compared.noise is not None and compared.noise.is_unknown]
     if unknown:
         yield (

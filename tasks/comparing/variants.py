@@ -20,9 +20,8 @@ from evalhouse.tasks.comparing.changes import METADATA_INPUTS
 from evalhouse.tasks.comparing.gate_checks import Nights, lay_side_by_side
 from evalhouse.tasks.comparing.intervals import Floats
 from evalhouse.tasks.comparing.noise import find_scale
-from evalhouse.tasks.comparing.paired import ROUNDING, Paired, compare_paired, is_sampled
+from evalhouse.tasks.comparing.paired import MAX_LOST, ROUNDING, Paired, compare_paired, is_sampled
 from evalhouse.tasks.comparing.runs import (
-    MAX_LOST,
     NOTHING_TO_MEASURE,
     ComparisonError,
     ComparisonSettings,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gate_histories import compare_values, make_comparison
 from scipy import stats
+from warehouse_runs import make_run
 
 from evalhouse.tasks.comparing.changes import Part
 from evalhouse.tasks.comparing.gate_checks import (
@@ -22,11 +23,13 @@ from evalhouse.tasks.comparing.gate_checks import (
     check_cost,
     check_coverage,
     check_drops,
+    check_falls_since,
     check_latency,
     check_mean,
     count_outcomes,
     is_passed,
 )
+from evalhouse.tasks.comparing.paired import Scored, Shares, decide
 from evalhouse.tasks.comparing.runs import MetricComparison
 
 
@@ -69,6 +72,65 @@ def test_a_mean_without_scores_fails_and_without_interval_is_undecided(kind: Lit
     for n_scored in (1, 9):
         check = check_mean(kind, "answer_length", 90, make_score(100.0, None, None, n=n_scored))
         assert (check.outcome, check.reason) == ("undecided", "too_few_samples")
+
+
+@pytest.mark.parametrize(("n", "applies", "outcome", "reason"), [
+    (5, 5, "undecided", "too_few_samples"),
+    (6, 6, "failed", "beyond_limit"),
+    (0, 0, "undecided", "too_few_samples"),
+    (0, 3, "failed", "nothing_scored"),
+])  # fmt: skip
+def test_an_estimate_from_few_picks_decides_no_limit(n: int, applies: int, outcome: str, reason: str) -> None:
+    """A night that by chance picked one unanswerable question, or none, failed for certain."""
+    ends = (0.0, 0.0, 0.035) if n else (None, None, None)
+    score = replace(make_score(*ends, n=n), n_applicable=applies)
+    estimate = check_mean("min", "refusal_rate", 0.5, replace(score, is_estimate=True))
+    assert (estimate.outcome, estimate.reason) == (outcome, reason)
+    assert check_mean("min", "refusal_rate", 0.5, score).outcome == "failed"
+
+
+WHOLE = Scored(n=80, share=1.0, size=70.0)
+LESS = Scored(n=63, share=0.79, size=70.0, reason="no_answer")
+
+
+@pytest.mark.parametrize(("base", "candidate", "outcome", "reason"), [
+    (WHOLE, WHOLE, "failed", "beyond_limit"),
+    (WHOLE, replace(WHOLE, n=5), "undecided", "too_few_samples"),
+    (replace(WHOLE, n=5), WHOLE, "undecided", "too_few_samples"),
+    (WHOLE, LESS, "undecided", "scores_lost"),
+    (LESS, WHOLE, "undecided", "scores_gained"),
+    (LESS, replace(LESS, share=0.76), "failed", "beyond_limit"),
+])  # fmt: skip
+def test_an_estimate_decides_where_both_nights_scored_as_much(
+    base: Scored, candidate: Scored, outcome: str, reason: str
+) -> None:
+    """A bot that refused what it had answered wrongly was better, and one answer failed the trend of 1,000 samples."""
+    row = {"base": 0.9, "candidate": 0.5, "variance": 1e-4, "spread": 0.0, "is_paired": False, "unforeseen": 0.0}
+    shares = Shares(base=base, candidate=candidate)
+    great = make_comparison(-0.4, -0.42, -0.38, counts={"n_clusters": 3})
+    paired = decide(great.paired, row, better="high", scale=1.0, shares=shares)
+    assert (paired.verdict, paired.p is None) == (("worse", False) if outcome == "failed" else ("undecided", True))
+    comparison = replace(great, paired=paired, is_estimate=True, shares=shares)
+    (trend,) = check_falls_since({"factual_f1": 0.05}, {"factual_f1": comparison}, make_run("first"))
+    drop = check_drop(comparison, 0.05)
+    assert [(check.outcome, check.reason) for check in (drop, trend)] == [(outcome, reason)] * 2
+
+
+def test_one_missing_score_among_few_common_samples_is_no_loss() -> None:
+    """It kept the baseline where it was for as many nights as it went so."""
+    shares = Shares(base=WHOLE, candidate=replace(LESS, n=79, share=0.988))
+    comparison = replace(make_comparison(0.0, -0.01, 0.01), is_estimate=True, shares=shares, lost={"no_answer": 1})
+    comparison = replace(comparison, paired=replace(comparison.paired, n=3), sizes=(100, 100, 100))
+    assert (comparison.is_partly_lost, comparison.is_partly_missing, comparison.has_many_gained) == (False,) * 3
+    assert check_drop(comparison, 0.05).outcome == "passed"
+    assert check_drop(replace(comparison, sizes=(100, 100, 30)), 0.05).reason == "few_common"
+
+
+def test_where_the_picks_have_none_of_a_metric_its_drop_is_undecided() -> None:
+    none = make_comparison(None, None, None, p=None, counts={"n": 0, "n_clusters": 0, "n_candidate": 0})
+    check = check_drop(replace(none, is_unpicked=True), 0.02)
+    assert (check.outcome, check.detail) == ("undecided", "none of the picked samples has this metric")
+    assert check_drop(none, 0.02).outcome == "failed"
 
 
 def test_an_undecided_mean_names_the_groups_that_count() -> None:

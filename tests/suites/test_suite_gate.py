@@ -19,15 +19,17 @@ from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.baseline import read_moves
+from evalhouse.flows.results.headline import lay_against, write_headline
 from evalhouse.flows.serving.suite_checks import check_suite_gate, list_shortages
 from evalhouse.flows.serving.suite_runs import decide_suite_gate
 from evalhouse.tasks.comparing.gate_checks import check_drops, find_first_alike
-from evalhouse.tasks.comparing.paired import Paired
+from evalhouse.tasks.comparing.paired import Paired, Scored, Shares
 from evalhouse.tasks.comparing.runs import describe_metric
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import SuiteGate
 from evalhouse.warehouse.rows import samples
 from evalhouse.warehouse.rows.gates import accept_run, find_user
+from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
 from evalhouse.warehouse.store import Warehouse, derive
 
@@ -572,6 +574,65 @@ def test_the_trend_of_sampled_nights_begins_with_the_first_night_that_scored_ali
     assert found["factual_f1"].run_id == "three"
 
 
+SAMPLED = {"factual_f1": 0.02, "faithfulness": 0.02}
+
+
+def judge_part(store: Warehouse, run_id: str, minute: int, value: str, unscored: str) -> dict[str, Any]:
+    """A night that judged 30 of 40 samples, without a score and with a reason where `unscored` holds."""
+    limits = {"max_drop": SAMPLED, "min": {"faithfulness": 0.1}}
+    run = add_night(store, run_id, minute, value, gate_limits=limits)
+    numbers = f"range({N_SAMPLES}) as numbers (n)"
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute(
+            "update runs set n_samples = 30, config = json_merge_patch(config, '{\"sample_budget\": 30}') "
+            f"where run_id = '{run_id}'"
+        )
+        connection.execute(
+            "insert into sample_picks by name select $run_id as run_id, 's' || n as sample_id, n + 1 as ordinal, "
+            f"0.75 as probability, (n + $minute) % 4 > 0 as picked from {numbers}",
+            {"run_id": run_id, "minute": minute},
+        )
+        for table in ("run_samples", "scores"):
+            connection.execute(
+                f"delete from {table} where run_id = '{run_id}' and sample_id in "
+                f"(select sample_id from sample_picks where run_id = '{run_id}' and not picked)"
+            )
+        connection.execute(
+            "update scores set value = null, unscored_reason = 'no_statements' "
+            f"where run_id = '{run_id}' and {unscored}"
+        )
+        derive(connection, [run_id], ["scores"])
+    return decide(store, find_run(store, run.run_id))
+
+
+RARE = "metric = 'faithfulness' and sample_id <> 's1'"
+FEW = {"too_few_samples", "beyond_limit"}
+LOST = "right(sample_id, 1) in ('1', '2', '3', '4')"
+
+
+@pytest.mark.parametrize(("before", "unscored", "outcomes", "sentence"), [
+    ("false", LOST, {"scores_lost"}, "In factual_f1 an estimated 60 % of all samples have a score, 100 % in the base"),
+    (LOST, "false", {"scores_gained"}, "In factual_f1 an estimated 100 % of all samples have a score, 60 % in the"),
+    (RARE, RARE, FEW, "Some scores are worse"),
+    (RARE.replace("s1", "s3"), "metric = 'faithfulness'", {"few_common", *FEW}, "Some scores are worse"),
+    ("false", "metric = 'faithfulness'", {"nothing_scored", *FEW}, "Some scores are worse"),
+])  # fmt: skip
+def test_sampled_nights_decide_by_as_many_scores_of_as_large_a_share(
+    store: Warehouse, before: str, unscored: str, outcomes: set[str], sentence: str
+) -> None:
+    """A night without a quarter of its scores became the baseline: none was missing of the few in both nights."""
+    judge_part(store, "first", 0, GOOD, before)
+    document = judge_part(store, "night", 1, WORSE, unscored)
+    assert {check["reason"] for check in document["checks"] if check["reason"]} == outcomes
+    failed = {check["metric"] for check in document["checks"] if check["outcome"] == "failed"}
+    assert ("factual_f1" in failed) is ("beyond_limit" in outcomes)
+    assert ("faithfulness" in failed) is ("nothing_scored" in outcomes)
+    decided = store.read_rows("select is_baseline from gate_decisions where run_id = 'night'")
+    assert decided == [{"is_baseline": False}]
+    pair = RunPair(store, find_run(store, "first"), find_run(store, "night"))
+    assert write_headline(lay_against(pair, "the base")).sentence.startswith(sentence)
+
+
 def test_an_estimate_is_decided_by_the_interval_of_the_estimate() -> None:
     """Few samples are judged in both nights, and the samples of either make the estimate."""
     paired = Paired(
@@ -580,8 +641,9 @@ def test_an_estimate_is_decided_by_the_interval_of_the_estimate() -> None:
     )  # fmt: skip
     values = np.full(60, 0.5)
     described = describe_metric("m", values, values, n_samples=(60, 60), paired=paired, parts=(), better="high")
-    for is_estimate, outcome in ((True, "failed"), (False, "undecided")):
-        (check,) = check_drops({"m": 0.05}, {"m": replace(described, is_estimate=is_estimate)})
+    whole = Scored(n=60, share=1.0, size=60.0)
+    for shares, outcome in ((Shares(base=whole, candidate=whole), "failed"), (None, "undecided")):
+        (check,) = check_drops({"m": 0.05}, {"m": replace(described, is_estimate=shares is not None, shares=shares)})
         assert check.outcome == outcome
 
 

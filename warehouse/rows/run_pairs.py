@@ -37,7 +37,7 @@ class RunPair:
         """Return a value that changes whenever a comparison of the runs would: by rescoring, or by other noise runs."""
         return (*self._ids.values(), self.base.status, self.candidate.status, *self.fetch("state").rows())
 
-    def fetch_sampled(self, query: Literal["sampled", "sampled_terms"]) -> pl.DataFrame:
+    def fetch_sampled(self, query: Literal["sampled", "sampled_terms", "sampled_shares"]) -> pl.DataFrame:
         """Return the rows of a query for runs of which one judged a part of its dataset."""
         return self.warehouse.read(fill_in_sampled(read_query(f"run_pairs/{query}")), self._ids)
 
