@@ -79,6 +79,7 @@ _TYPED: Final = (
     "spring.ai.chat.client.user.text", "gen_ai.retrieval.query.text", "reranker.query", "promptflow.retrieval.query",
 )  # fmt: skip
 """Inputs that are always a text."""
+_MAX_ATTRIBUTES: Final = 128  # OpenTelemetry's default; Python drops the oldest ones
 _ASKED: Final = ("gen_ai.input.messages", "llm.input_messages", "gen_ai.prompt")
 _REPLIED: Final = ("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
 _DOCUMENTS: Final = (
@@ -308,6 +309,7 @@ def read_span(recorded: Recorded) -> Span:
         model=read_name(_pick(attributes, _MODELS)) if kind == "llm" else None,
         session=recorded.session,
         service=recorded.service,
+        is_cut=len(recorded.attributes) == _MAX_ATTRIBUTES,
         is_root=attributes.get("traceloop.span.kind") == "workflow"
         or str(attributes.get("langfuse.observation.metadata.is_langchain_root")).lower() == "true",
     )

@@ -24,12 +24,14 @@ Blame = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A document that a retriever found: a text, or None where only its id was recorded."""
+    """A document that a retriever found: a text, or None where only its id was recorded. `is_plain`: a mere text was
+    recorded."""
 
     text: str | None
     id: str | None = None
     score: float | None = None
     metadata: Any = None
+    is_plain: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +43,8 @@ class Span:
     nothing, and empty for a retriever that found nothing. `given` are the ones that a reranker or a chain was given,
     where they were recorded, and `kept` the ones that a chain made of them. `passed_on` are the ones that a chain
     returned with its answer, `returned` the ones that a tool found. `is_printed`: an object is recorded as the
-    answer, `is_flag`: a truth value. `is_root`: its tracer took it for the outermost one of a question. `project` is
-    the id of LangSmith's.
+    answer, `is_flag`: a truth value. `is_root`: its tracer took it for the outermost one of a question. `is_cut`: some
+    attributes may not have been kept. `project` is the id of LangSmith's.
     """
 
     trace_id: str
@@ -61,6 +63,7 @@ class Span:
     given: tuple[Document, ...] = ()
     is_printed: bool = False
     is_flag: bool = False
+    is_cut: bool = False
     is_root: bool = False
     kept: tuple[Document, ...] | None = None
     passed_on: tuple[Document, ...] | None = None
@@ -72,6 +75,29 @@ class Span:
     session: str | None = None
     service: str | None = None
     project: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """A span and the spans around it, the innermost first."""
+
+    span: Span
+    around: Sequence[Span]
+
+    @property
+    def depth(self) -> int:
+        """The number of spans around it."""
+        return len(self.around)
+
+    @property
+    def is_silent(self) -> bool:
+        """True for a model's call of which no text was recorded: it failed, called tools, or was streamed."""
+        return self.span.kind == "llm" and self.span.answer is None and not self.span.is_printed
+
+    def is_first_with(self, name: str) -> bool:
+        """Return True if it has this field, and no span of its kind around it does."""
+        outer = (span for span in self.around if span.kind == self.span.kind)
+        return getattr(self.span, name) is not None and all(getattr(span, name) is None for span in outer)
 
 
 LANGFUSE_KINDS: Final[Mapping[str, Kind]] = {
@@ -228,7 +254,7 @@ def read_exchange(
     steps after them: what a person wrote comes before the prompt that was made of it.
     """
     of_given = find_messages(given, is_given=True)
-    asked = asked or (leave_typed(of_given) if isinstance(given, str) else of_given)
+    asked = asked or (leave_typed(of_given, with_tools=kind == "llm") if isinstance(given, str) else of_given)
     replied = replied or find_messages(made)
     # A graph returns the messages that it was given, followed by its replies.
     repeats_all = any(message.role == "user" for message in replied)
@@ -265,9 +291,13 @@ def read_exchange(
     }
 
 
-def leave_typed(messages: Iterable[Message]) -> list[Message]:
-    """Return messages of a text, which a person may have typed: without contexts and results of tools."""
-    return [replace(message, contexts=None, context_ids=None) for message in messages if message.role != "tool"]
+def leave_typed(messages: Iterable[Message], *, with_tools: bool = False) -> list[Message]:
+    """Return messages of a text, which a person may have typed: without contexts, and results of tools if not asked."""
+    return [
+        replace(message, contexts=None, context_ids=None)
+        for message in messages
+        if with_tools or message.role != "tool"
+    ]
 
 
 def _is_printed(text: str) -> bool:
@@ -460,4 +490,5 @@ def read_document(item: object) -> Document | None:
     metadata = read_tree(context.rest.get("metadata"))
     scores = (context.rest.get("score"), context.rest.get("relevance_score"), metadata.get("score"))
     score = next((value for value in scores if value is not None), None)
-    return Document(text=text, id=an_id, score=read_score(score), metadata=dict(metadata) or None)
+    is_plain = isinstance(item, str)
+    return Document(text=text, id=an_id, score=read_score(score), metadata=dict(metadata) or None, is_plain=is_plain)

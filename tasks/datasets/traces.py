@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from os.path import commonprefix
 from typing import Any, Final, Literal
 
 import orjson
@@ -38,7 +37,8 @@ from evalhouse.tasks.datasets.otel import (
     read_span,
 )
 from evalhouse.tasks.datasets.rows import RawRow
-from evalhouse.tasks.datasets.spans import Blame, Document, Kind, Span, Tree
+from evalhouse.tasks.datasets.sent import keep_sent
+from evalhouse.tasks.datasets.spans import Blame, Document, Kind, Placed, Span, Tree
 from evalhouse.tasks.datasets.values import Complain, ReadingStopped
 from evalhouse.tasks.datasets.vendors import read_langfuse, read_langsmith
 from evalhouse.tasks.settings.suite import TRACES, TraceFormat, TraceWindow
@@ -142,37 +142,8 @@ def guess_format(columns: Collection[str]) -> TraceFormat | None:
 _ORDER: Final[tuple[Kind, ...]] = ("chain", "other", "retriever", "reranker", "llm")
 _ANSWERING: Final[tuple[Kind, ...]] = ("chain", "other", "llm")
 _MAX_BESIDE: Final = 500  # steps beside each other of which one is picked: the time grows with the square
-_N_MARK: Final = 20  # letters of a document by which a prompt is known to have it
-_MAX_SEARCHED: Final = 10**8  # letters of all documents times their number, beyond which a trace takes seconds
-_MIN_END: Final = 4  # letters of a document that a prompt that was cut ends with
-_MIN_CUT: Final = 1_000  # letters; no tracer is set to record less of a text
-_SIGNS: Final = re.compile(r"[\W_]+")
-_ESCAPED: Final = re.compile(r"\\u([0-9a-fA-F]{4})|\\[nrt\"/\\]")  # in JSON
 _MIN_SENT: Final = 20  # letters of a text that a prompt does not hold by chance, as it may hold "safe" or "no"
 _MAX_DEPTH: Final = 200  # parents of a span that are looked at; a chain of all that were sent would take minutes
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Placed:
-    """A span and the spans around it, the innermost first."""
-
-    span: Span
-    around: Sequence[Span]
-
-    @property
-    def depth(self) -> int:
-        """The number of spans around it."""
-        return len(self.around)
-
-    @property
-    def is_silent(self) -> bool:
-        """True for a model's call of which no text was recorded: it failed, called tools, or was streamed."""
-        return self.span.kind == "llm" and self.span.answer is None and not self.span.is_printed
-
-    def is_first_with(self, name: str) -> bool:
-        """Return True if it has this field, and no span of its kind around it does."""
-        outer = (span for span in self.around if span.kind == self.span.kind)
-        return getattr(self.span, name) is not None and all(getattr(span, name) is None for span in outer)
 
 
 def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
@@ -249,7 +220,7 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
 def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     """Return a trace as a row of a dataset, with our column names; or why it is left out."""
     by_id = {span.span_id: span for span in spans}  # a span that came twice once
-    tree: list[_Placed] = []
+    tree: list[Placed] = []
     for span in by_id.values():
         around: list[Span] = []
         seen = {span.span_id}  # a broken export may have a circle
@@ -258,7 +229,7 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
             around.append(outer)
             seen.add(outer.span_id)
             outer = by_id.get(outer.parent_id or "")
-        tree.append(_Placed(span=span, around=around))
+        tree.append(Placed(span=span, around=around))
     tree.sort(key=lambda item: (item.depth, item.span.started_at or 0.0))
     trace_id = spans[0].trace_id
     tops = [placed.span for placed in tree if placed.depth == 0]
@@ -329,7 +300,7 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
         chosen = [span.returned for span in tools_first if span.returned is not None]
     documents: list[Document] = list({(item.id, item.text): item for listed in chosen for item in listed}.values())
     if chosen:
-        documents = _keep_sent(documents, tree, row["answer"] or "")
+        documents = keep_sent(documents, tree, row["question"], row["answer"] or "")
     if chosen and all(document.text is not None for document in documents):
         row["contexts"] = [
             {"text": document.text, "id": document.id, "score": document.score, "metadata": document.metadata}
@@ -340,123 +311,7 @@ def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
     return row
 
 
-def _keep_sent(found: Sequence[Document], tree: Sequence[_Placed], answer: str) -> list[Document]:
-    """Return the documents that the model was sent: of the found ones, and of what later steps made of them or added.
-
-    The calls that read are the ones that wrote the answer, and the ones whose text these were sent: the summary of a
-    part, a draft. The verdict of a grader is sent to none. All that were found are returned where it is not known which
-    were sent: no prompt has any of them, or a tracer may have cut one.
-    """
-    calls = [item.span for item in tree if item.span.kind == "llm"]
-    sent = {call.span_id: [_simplify(text) for text in _list_sent(call)] for call in calls}
-    written = {call.span_id: _simplify(call.answer or "") for call in calls}
-    writing = [call for call in calls if _wrote(call, answer)]
-    reading = writing or [call for call in calls if call.answer is None or len(call.answer) >= _MIN_SENT]
-    for call in reading:  # which grows
-        for other in calls:
-            beginning = written[other.span_id][: 2 * _N_MARK]
-            is_sent = len(beginning) >= _N_MARK and any(beginning in text for text in sent[call.span_id])
-            if is_sent and other not in reading:
-                reading.append(other)
-    by_text = {_simplify(document.text or document.id or ""): document for document in found}
-    found_names = frozenset(by_text)
-    if sum(map(len, by_text)) * len(by_text) > _MAX_SEARCHED:
-        return list(found)
-    search = _Search(by_text)
-    for text, document in _list_made(tree).items():
-        if len(text) < _N_MARK or text in by_text:
-            continue
-        # A text that a model wrote is a document only as a part of one; all documents may be returned as one text.
-        is_own = any(len(own) >= _N_MARK and own in text for own in written.values())
-        n_within = sum(search.find(name, text) >= 0 for name in found_names)
-        if n_within < 2 and (not is_own or any(text in name for name in found_names)):
-            by_text[text] = document
-    long = [_simplify(text) for call in reading for text in _list_sent(call) if len(text) >= _MIN_CUT]
-    is_large = sum(map(len, by_text)) * len(by_text) > _MAX_SEARCHED
-    if is_large or any(_ends_within(text, by_text) for text in long):
-        return list(found)
-    search = _Search(by_text)
-    places: dict[str, tuple[float, int, int]] = {}
-    for among in (writing, reading):
-        if places and not any(name in places for name in found_names):
-            break  # what a step made of all the found ones, such as extracts, counts in place of them
-        for call in sorted(among, key=lambda call: call.started_at or 0.0, reverse=True):
-            for n, prompt in enumerate(sent[call.span_id]):
-                for name in by_text:
-                    if (start := search.find(name, prompt)) >= 0:
-                        places[name] = (call.started_at or 0.0, n, start)
-    for name in sorted(places, key=len):
-        for within in [other for other in places if other != name and other in name]:
-            if not found_names >= {name, within}:  # one was made of the other
-                del places[within]
-    if not places or places.keys() == found_names:
-        return list(found)
-    return [by_text[text] for text in sorted(places, key=lambda text: places[text])]
-
-
-def _list_made(tree: Sequence[_Placed]) -> dict[str, Document]:
-    """Return by text the documents that chains and tools returned, the first ones of a text."""
-    spans = [item.span for item in tree]
-    listed = [many or () for span in spans for many in (span.kept, span.passed_on, span.returned)]
-    by_text = {document.text: document for many in reversed(listed) for document in reversed(many) if document.text}
-    return {_simplify(text or ""): document for text, document in by_text.items()}
-
-
-def _wrote(call: Span, answer: str) -> bool:
-    """Return True if a model's text is the answer, or a part of it, or has it in it."""
-    text = call.answer or ""
-    is_part = min(len(text), len(answer)) >= _MIN_SENT and (text in answer or answer in text)
-    return (bool(text) and text == answer) or is_part
-
-
-def _list_sent(call: Span) -> list[str]:
-    """Return the texts that a model was sent."""
-    return [call.beside, *(str(turn["text"]) for turn in call.turns), call.question or ""]
-
-
-def _simplify(text: str) -> str:
-    """Return a text's letters and digits, small, so that it is found in a prompt that has it as JSON or on one line."""
-    text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)) if match[1] else " ", text)
-    return _SIGNS.sub("", text.lower())
-
-
-class _Search:
-    """Finds documents in prompts by pieces that no other one has, from the beginning and from ever further on: a prompt
-    may cut a document, chunks overlap, and several may begin with one heading."""
-
-    def __init__(self, documents: Collection[str]) -> None:
-        self._everything = "\n".join(documents)
-        self._pieces: dict[str, dict[str, int]] = {}
-        ordered = sorted(documents)
-        for before, text, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
-            n_shared = max(len(commonprefix([text, other])) for other in (before, after))  # noqa: RUF071  # of texts
-            starts = [0, max(0, n_shared - _N_MARK // 2), *(_N_MARK << n for n in range(len(text).bit_length()))]
-            last = len(text) - _N_MARK
-            self._pieces[text] = {
-                text[start : start + _N_MARK]: start for start in [*starts, last] if 0 <= start <= last
-            }
-
-    def find(self, document: str, prompt: str) -> int:
-        """Return the place of a document's beginning in a prompt, -1 if the document is not there."""
-        for piece, offset in self._pieces[document].items():
-            start = prompt.find(piece)
-            if start >= 0 and self._everything.count(piece) == 1:
-                return max(0, start - offset)
-        return prompt.find(document) if document else -1
-
-
-def _ends_within(text: str, documents: Collection[str]) -> bool:
-    """Return True if a text that was sent ends in a document before its end."""
-    end = text[-_N_MARK:]
-    for document in documents:
-        if end in document and not document.endswith(end):
-            return True
-        if any(end.endswith(document[:n]) for n in range(_MIN_END, min(_N_MARK, len(document)))):
-            return True
-    return False
-
-
-def _list_before_answer(tree: Sequence[_Placed], answer: Span | None) -> Sequence[_Placed]:
+def _list_before_answer(tree: Sequence[Placed], answer: Span | None) -> Sequence[Placed]:
     """Return the spans that began before the answer was written: what is looked up for its links, or to check it, did
     not reach the model. All spans count where no model's text is the answer, or a later one's was not recorded."""
     text = "" if answer is None else answer.answer or ""
@@ -480,7 +335,7 @@ def _list_before_answer(tree: Sequence[_Placed], answer: Span | None) -> Sequenc
     return before if has_lookup else tree
 
 
-def _leave_out_reranked(lookups: Sequence[_Placed]) -> list[Span]:
+def _leave_out_reranked(lookups: Sequence[Placed]) -> list[Span]:
     """Return retrievers and rerankers, in order of time, without those whose documents a reranker was given.
 
     It was given what was looked up within it; else, of the lookups within the innermost span around it that has any
@@ -488,7 +343,7 @@ def _leave_out_reranked(lookups: Sequence[_Placed]) -> list[Span]:
     recorded, these are the retrievers since the reranker before it.
     """
     names = {item.span.span_id: {doc.text or doc.id for doc in item.span.documents or ()} for item in lookups}
-    kept = list[_Placed]()
+    kept = list[Placed]()
     for item in lookups:
         if any(outer.kind == "reranker" and outer.documents is not None for outer in item.around):
             continue
@@ -512,7 +367,7 @@ def _leave_out_reranked(lookups: Sequence[_Placed]) -> list[Span]:
     return [item.span for item in kept]
 
 
-def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None] | None:
+def _find_pair(asked: Span, tree: Sequence[Placed]) -> tuple[Span, Span | None] | None:
     """Return the spans with the question and with the answer; None where it is not known which of several steps beside
     each other gave the answer. `asked` is the outermost span with a question."""
     # Steps within a retriever or a tool work for that alone, unless it is around everything.
@@ -569,13 +424,13 @@ def _find_pair(asked: Span, tree: Sequence[_Placed]) -> tuple[Span, Span | None]
     return asked, step.span
 
 
-def _is_within(item: _Placed, outer: Span) -> bool:
+def _is_within(item: Placed, outer: Span) -> bool:
     return item.span is outer or any(span.span_id == outer.span_id for span in item.around)
 
 
 def _pick_step(
-    steps: Sequence[_Placed], answering: Sequence[_Placed], tree: Sequence[_Placed], documents: Sequence[str]
-) -> _Placed | None:
+    steps: Sequence[Placed], answering: Sequence[Placed], tree: Sequence[Placed], documents: Sequence[str]
+) -> Placed | None:
     """Return the step that gave the answer, of these in order of time; None where it is not known.
 
     A step before the end of the first retrieval prepares, unless it is an earlier turn of the chat, has another
@@ -599,7 +454,7 @@ def _pick_step(
     queries = {item.span.question for item in lookups if item.span.question}
     if len(steps) > _MAX_BESIDE:
         return None
-    earlier, others = list[_Placed](), list[_Placed]()
+    earlier, others = list[Placed](), list[Placed]()
     for step in steps:
         ended = (step.span.started_at if step.span.kind == "llm" else step.span.ended_at) or 0.0
         later = [call.span for call in calls if (call.span.started_at or 0.0) >= ended and call is not step]
@@ -636,7 +491,7 @@ def _pick_step(
     return picked
 
 
-def _is_made_up_for(silent: _Placed, steps: Sequence[_Placed], documents: Sequence[str]) -> bool:
+def _is_made_up_for(silent: Placed, steps: Sequence[Placed], documents: Sequence[str]) -> bool:
     """Return True for a call without a text that a step beside it recorded, or a later one continued or repeated.
 
     A title may be asked for with the same question, but by other instructions.
@@ -661,7 +516,7 @@ def _holds(call: Span, text: str | None, *, only_turns: bool = False) -> bool:
     return any((text or "") in one for one in sent)
 
 
-def _pick_question(found: Span, answer: Span, steps: Sequence[_Placed], documents: Sequence[str]) -> Span:
+def _pick_question(found: Span, answer: Span, steps: Sequence[Placed], documents: Sequence[str]) -> Span:
     """Return the span with the question that a person asked: the one `found` first, or the step that answered, unless
     it was given a prompt, which has the question or what was retrieved in it, or what a step beside it has written."""
     beside = [step.span for step in steps if step.span is not answer]
@@ -697,8 +552,8 @@ def _make_rows(items: Sequence[Item]) -> list[dict[str, Any] | LeftOut]:
 def join_sessions(rows: Iterable[tuple[dict[str, Any], bool]]) -> Iterator[dict[str, Any]]:
     """Yield rows with the earlier turns of their session; the rows of a session follow each other in order of time.
 
-    A row that is paired with True is a turn of its session and not a sample. Where a request has more earlier turns
-    than the traces that are there, which may be a share of all, those count.
+    A row that is paired with True is a turn of its session and not a sample. The traces may be a share of all, and a
+    request may have the last turns alone: from the first one that it has, its turns take the place of the traces.
     """
     session, turns, n = None, list[Turn](), 0
     for row, is_earlier in rows:
@@ -706,8 +561,10 @@ def join_sessions(rows: Iterable[tuple[dict[str, Any], bool]]) -> Iterator[dict[
         if own is None or own != session:
             session, turns, n = own, [], 0
         n += 1
-        if own is not None and len(row.get("conversation") or ()) > len(turns):
-            turns = list(read_conversation(row["conversation"], lambda *_: None)[0] or ())
+        if own is not None and (asked := read_conversation(row.get("conversation"), lambda *_: None)[0]):
+            known = {(turn.role, turn.text): turn for turn in turns}  # with contexts
+            start = next(start for start in range(len(turns) + 1) if _has_turns(asked, turns[start:]))
+            turns = [*turns[:start], *(known.get((turn.role, turn.text), turn) for turn in asked)]
             n = max(n, 1 + sum(turn.role == "user" for turn in turns))
         if not is_earlier:
             earlier = {"conversation": turns[-MAX_TURNS:]} if turns else {}
@@ -718,6 +575,17 @@ def join_sessions(rows: Iterable[tuple[dict[str, Any], bool]]) -> Iterator[dict[
             given.append({"role": "assistant", "text": row["answer"], **({"contexts": contexts} if contexts else {})})
         # Each is read once; an assistant that only thought has no turn.
         turns = [*turns[2 - MAX_TURNS :], *(read_conversation(given, lambda *_: None)[0] or ())]
+
+
+def _has_turns(asked: Sequence[Turn], turns: Sequence[Turn]) -> bool:
+    """Return True if the turns of a request have these questions in this order; a prompt has its question in it."""
+    left = iter(turn.text for turn in asked if turn.role == "user")
+    questions = [turn.text for turn in turns if turn.role == "user"]
+    is_turn = not turns or turns[0].role == "user"
+    return is_turn and all(
+        any(text == question or (len(question) >= _MIN_SENT and question in text) for text in left)
+        for question in questions
+    )
 
 
 # --- the traces of a dataset

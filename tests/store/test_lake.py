@@ -202,18 +202,23 @@ def test_a_query_reads_the_lake_and_nothing_else_and_closes_off_only_its_connect
     warehouse: Warehouse, tmp_path: Path
 ) -> None:
     warehouse.append(make_batch("one", n=3000))  # more than stays in the catalogue: a file
-    assert list((tmp_path / "files").rglob("*.parquet"))
+    warehouse.append(make_batch("two", n=3000))
+    files = list((tmp_path / "files").rglob("*.parquet"))
+    assert files
     secret = tmp_path / "secret.csv"
     secret.write_text("a\n1\n")
-    assert run_query(warehouse.location, "select count(*) from statements").item() == 3000
+    assert run_query(warehouse.location, "select count(*) from statements").item() == 6000
     for sql in (
         f"select * from read_csv('{secret}')",
         "select * from postgres_query('__ducklake_metadata_evalhouse', 'select 1')",
         "select * from sqlite_scan('x', 'y')",
         "select * from ducklake_cleanup_old_files('evalhouse', cleanup_all => true)",
+        "from merge_adjacent_files()",
+        'explain analyze from evalhouse.main."merge_adjacent_files"()',
     ):
         with pytest.raises(QueryError):
             run_query(warehouse.location, sql)
+    assert list((tmp_path / "files").rglob("*.parquet")) == files  # to merge them writes before it fails
     with pytest.raises(WarehouseError, match="disabled by configuration"):  # as a view of its catalogue might
         warehouse.read(f"from '{secret}'")
     wanted = pl.DataFrame({"sample_id": ["one-1", "one-2", "two-1"]})

@@ -189,6 +189,15 @@ def test_entities_of_openllmetry_are_read() -> None:
     assert [document.text for document in retriever.documents or ()] == TEXTS
 
 
+def test_a_request_as_text_has_what_tools_returned() -> None:
+    """Langfuse records a generation's messages as JSON, and documents that a tool had sent seemed not to be sent."""
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
+    messages.append({"role": "tool", "content": TEXTS[0], "tool_call_id": "c1"})
+    asked = {"langfuse.observation.type": "generation", "langfuse.observation.input": json.dumps(messages)}
+    assert _read(asked).beside == f"Be brief.\n{TEXTS[0]}"
+    assert _read({**asked, "langfuse.observation.type": "chain"}).beside == "Be brief."  # which a person may have typed
+
+
 def test_the_structured_answer_of_a_pydantic_ai_agent_is_read() -> None:
     """The model calls a tool with its answer, and no answer was found."""
     result = {"answer": ANSWER, "confident": True}

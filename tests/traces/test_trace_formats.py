@@ -665,6 +665,8 @@ _BOTH = {
 }  # fmt: skip
 _PAGES = [{"page_content": text} for text in TEXTS]
 _ON_THE_WEB = "On the web: the ferry line changed its timetable in May."
+_SUB_QUESTION = "What does the timetable of the ferry line say?"
+_PARENT: dict[str, Any] = {"page_content": f"{' '.join(TEXTS)} Fares are nine euros.", "metadata": {"source": "p.md"}}
 _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in (0, 1)]
 
 
@@ -684,6 +686,11 @@ _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in 
         (_PAGES, [{"page_content": "\n".join(TEXTS)}], "\n".join(TEXTS), TEXTS),
         (_PAGES, _PAGES[:1], f"{'Be brief. ' * 100}{TEXTS[0]} {TEXTS[1][:9]}", TEXTS),
         (QUESTION, {"context": [{"role": "user", "content": _ON_THE_WEB}]}, f"{_ON_THE_WEB} {TEXTS[0]}", TEXTS[:1]),
+        (QUESTION, [_SUB_QUESTION, QUESTION], f"{_SUB_QUESTION} {TEXTS[0]} {TEXTS[1]}", TEXTS),
+        (QUESTION, "a prompt", f"{TEXTS[0]} <p>The <b>day</b> ferry leaves at <i>noon</i>.</p>", TEXTS),
+        (QUESTION, "a prompt", f"{TEXTS[0]} The day&nbsp;ferry&nbsp;leaves &quot;at noon&quot;.", TEXTS),
+        (_PAGES, _PAGES[:1], f"{'Be brief. ' * 100}{TEXTS[0]} Is there a day ferry, and when does the day", TEXTS[:1]),
+        (_PAGES, [_PARENT], _PARENT["page_content"], [_PARENT["page_content"]]),
         ({"documents": [_PAGES[:1], _PAGES[1:]]}, {"documents": _PAGES[1:]}, TEXTS[1], TEXTS[1:]),
         ({"documents": [_PAGES, []]}, {"documents": _PAGES[1:]}, TEXTS[1], TEXTS[1:]),
         ({"nodes": _NODES}, _NODES[1:], TEXTS[1], TEXTS[1:]),
@@ -705,6 +712,11 @@ _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in 
         "one text",
         "cut by the tracer",
         "earlier messages",
+        "questions of a plan",
+        "HTML",
+        "entities",
+        "ends with the question",
+        "parents",
         "joined",
         "joined with nothing",
         "postprocessor",
@@ -760,8 +772,9 @@ def test_a_document_that_another_one_has_in_it_stays_where_both_were_found(tmp_p
           ("It leaves at 22:40 from pier three. It leaves at noon from pier one.", ANSWER)], TEXTS),
         ([(TEXTS[1], "The ferry leaves at noon, it says."), (f"{TEXTS[0]} The ferry leaves at noon, it says.", ANSWER)],
          TEXTS),
+        ([(TEXTS[1], '{"extract": "It leaves at noon."}'), (f"{TEXTS[0]} It leaves at noon.", ANSWER)], TEXTS),
     ],
-    ids=["looked up again", "summaries", "refined"],
+    ids=["looked up again", "summaries", "refined", "structured"],
 )  # fmt: skip
 def test_calls_whose_texts_reach_the_answer_have_read_its_contexts(
     tmp_path: Path, read: list[tuple[str, str]], contexts: list[str]
@@ -771,6 +784,63 @@ def test_calls_whose_texts_reach_the_answer_have_read_its_contexts(
     for number, (sent, text) in enumerate(read, start=3):
         spans.append(make_span(number, make_call(f"{sent} {QUESTION}", text), parent=1, at_s=float(number), took_s=0.5))
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == contexts
+
+
+@pytest.mark.parametrize("answer", ["<p>It leaves <b>at 22:40</b> from the third pier, each day.</p>", "22.40 Uhr"])
+def test_a_grader_with_reasons_is_no_reader_where_code_changed_the_answer(tmp_path: Path, answer: str) -> None:
+    """All documents that it graded were contexts, as no call had written the answer that was recorded."""
+    chain = {_LLM: "CHAIN", "input.value": QUESTION, "output.value": answer}
+    grader = {
+        _LLM: "CHAIN", "input.value": json.dumps({"documents": _PAGES}),
+        "output.value": json.dumps({"documents": _PAGES[:1]}),
+    }  # fmt: skip
+    verdict = '{"binary_score": "no", "reason": "It is about another ferry."}'
+    spans = [
+        make_span(1, chain, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
+        make_span(3, grader, parent=1, at_s=1.0),
+        make_span(4, make_call(f"Useful? {' '.join(TEXTS)}", verdict), parent=3, at_s=1.1, took_s=0.5),
+        make_span(5, make_call(f"{TEXTS[0]} {QUESTION}", "It leaves at 22:40 from the third pier, each day."), parent=1,
+                  at_s=3.0),
+    ]  # fmt: skip
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == TEXTS[:1]
+
+
+@pytest.mark.parametrize(
+    ("history", "rules", "contexts"),
+    [(TEXTS[1], f"Use: {TEXTS[0]}", TEXTS[:1]), (f"{TEXTS[1]} {TEXTS[0]}", "Be brief.", TEXTS[::-1])],
+    ids=["documents beside it", "documents in it"],
+)
+def test_a_document_that_an_earlier_turn_quotes_was_sent_only_where_nothing_else_has_one(
+    tmp_path: Path, history: str, rules: str, contexts: list[str]
+) -> None:
+    call: dict[str, Any] = {_LLM: "LLM"}
+    for number, (role, text) in enumerate(
+        (("system", rules), ("user", "What do you know?"), ("assistant", history), ("user", QUESTION))
+    ):
+        call |= {
+            f"llm.input_messages.{number}.message.role": role,
+            f"llm.input_messages.{number}.message.content": text,
+        }
+    call |= {"llm.output_messages.0.message.role": "assistant", "llm.output_messages.0.message.content": ANSWER}
+    step = {_LLM: "CHAIN", "input.value": json.dumps(_PAGES), "output.value": json.dumps(_PAGES[:1])}
+    spans = [
+        make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
+        make_span(3, step, parent=1, at_s=1.0), make_span(4, call, parent=1, at_s=3.0),
+    ]  # fmt: skip
+    read = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts
+    assert sorted(read or ()) == sorted(contexts)
+
+
+def test_a_call_with_as_many_attributes_as_a_tracer_keeps_proves_nothing(tmp_path: Path) -> None:
+    """The oldest attributes are dropped, and with them the first messages of an agent with many lookups."""
+    for n, contexts in ((127, TEXTS[1:]), (128, TEXTS)):
+        call = make_call(f"{TEXTS[1]} {QUESTION}", ANSWER)
+        call |= {f"own.{number}": "x" for number in range(n - len(call))}
+        spans = [
+            make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
+            make_span(4, call, parent=1, at_s=3.0),
+        ]  # fmt: skip
+        assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == contexts
 
 
 def test_filtered_documents_with_one_heading_differ_by_their_texts(tmp_path: Path) -> None:
@@ -1109,18 +1179,33 @@ def test_a_time_after_all_dates_is_none(late: object) -> None:
     assert read_time(253402300799 * 10**9) == 253402300799
 
 
-def test_a_request_with_more_turns_than_the_traces_of_its_session_keeps_them(tmp_path: Path) -> None:
-    """Conversations had holes where a share of the traces was kept, though each request had all of it."""
+@pytest.mark.parametrize(
+    ("window", "kept", "turns", "numbers"),
+    [
+        (9, (1, 3), ["", "12"], [1, 3]),
+        (9, (3, 5), ["12", "1234"], [3, 5]),
+        (2, (1, 2, 5, 6), ["", "1", "1234", "12345"], [1, 2, 5, 6]),
+        (2, (1, 4, 6), ["", "123", "12345"], [1, 4, 6]),
+        (1, (1, 2, 3), ["", "1", "12"], [1, 2, 3]),
+    ],
+)
+def test_a_request_fills_the_holes_of_its_session(
+    tmp_path: Path, window: int, kept: tuple[int, ...], turns: list[str], numbers: list[int]
+) -> None:
+    """Conversations had holes where a share of the traces was kept, though each request had its last turns."""
     requests = []
-    for turn in (1, 2, 3):
-        history = [{"role": role, "content": f"{role} {n}"} for n in range(1, turn) for role in ("user", "assistant")]
+    for turn in kept:
+        history = [
+            {"role": role, "content": f"{role} {n}"}
+            for n in range(max(1, turn - window), turn)
+            for role in ("user", "assistant")
+        ]
         asked = {"question": f"user {turn}", "chat_history": history}
         chain = {
             _LLM: "CHAIN", "session.id": "s-7", "input.value": json.dumps(asked), "output.value": f"assistant {turn}",
         }  # fmt: skip
-        if turn != 2:
-            requests.append(make_request([make_span(1, chain, trace=f"{turn:032x}", at_s=10.0 * turn)]))
+        requests.append(make_request([make_span(1, chain, trace=f"{turn:032x}", at_s=10.0 * turn)]))
     samples, _ = read_traces_of(write_lines(tmp_path / "t.jsonl", requests), "otel")
-    turns = [[turn.text for turn in sample.conversation or ()] for sample in samples]
-    assert turns == [[], ["user 1", "assistant 1", "user 2", "assistant 2"]]
-    assert [sample.metadata["turn"] for sample in samples] == [1, 3]
+    read = [[turn.text for turn in sample.conversation or ()] for sample in samples]
+    assert read == [[f"{role} {n}" for n in shown for role in ("user", "assistant")] for shown in turns]
+    assert [sample.metadata["turn"] for sample in samples] == numbers

@@ -183,6 +183,8 @@ _FORBIDDEN = re.compile(
     r"(enable|disable)_\w+|(force_)?checkpoint|truncate_duckdb_logs|write_log|\w+_external_resource(_type)?"
     r"|query|json_execute_serialized_sql"
     # What reaches past a lake's tables into its catalogue's database, and what removes or merges its files.
+    r"|merge_adjacent_files|rewrite_data_files|expire_snapshots|cleanup_old_files|delete_orphaned_files"
+    r"|flush_inlined_data|add_data_files|set_option|set_commit_message|commit"
     r"|(postgres|sqlite|pg)_(?!size|total|catalog|typeof)\w+|ducklake_(?!snapshots|table_info|list_files|options)\w+"
 )
 _SPILLED_PER_MEMORY = 4
