@@ -178,7 +178,7 @@ def _list_made(tree: Sequence[Placed], names: Sequence[str], question: str) -> d
 
 def _list_dropped(tree: Sequence[Placed], names: Sequence[str], found: Sequence[Document]) -> set[str]:
     """Return the found documents that a step did not choose, of the ones that it was given."""
-    by_id = {document.id: name for document, name in zip(found, names, strict=False) if document.id}
+    by_id = {document.id: _simplify(document.text or document.id) for document in found if document.id}
 
     def name_all(documents: Iterable[Document]) -> set[str]:
         # Of a printed node the id is known.

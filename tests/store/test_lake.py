@@ -202,7 +202,7 @@ def test_a_query_reads_the_lake_and_nothing_else_and_closes_off_only_its_connect
     warehouse: Warehouse, tmp_path: Path
 ) -> None:
     warehouse.append(make_batch("one", n=3000))  # more than stays in the catalogue: a file
-    warehouse.append(make_batch("two", n=3000))
+    warehouse.append(make_batch("three", n=3000))
     files = list((tmp_path / "files").rglob("*.parquet"))
     assert files
     secret = tmp_path / "secret.csv"
