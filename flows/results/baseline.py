@@ -22,8 +22,8 @@ from evalhouse.warehouse.store import Warehouse
 NAMES = (PASSED, MEAN_OF_PASSED, PREVIOUS_ANY)
 # Undecided drops that do not show how much worse a run is.
 _OTHER_YARDSTICKS = ("other_judge", "other_formula")
-# Undecided drops over other samples than the baseline has, which stays.
-_OF_OTHERS = ("scores_lost", "scores_gained", "few_common")
+# Undecided drops over other samples than the baseline has, which stays; a run with more scores takes its place.
+_OF_OTHERS = ("scores_lost", "few_common")
 _LOOKED_AT: Final = 30  # nights of which one may be judged as the run is
 _MAX_SAMPLES: Final = 5
 _MAX_LETTERS: Final = 160

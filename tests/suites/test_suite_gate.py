@@ -633,6 +633,15 @@ def test_sampled_nights_decide_by_as_many_scores_of_as_large_a_share(
     assert write_headline(lay_against(pair, "the base")).sentence.startswith(sentence)
 
 
+def test_a_sampled_night_with_more_scores_and_no_fall_is_the_next_baseline(store: Warehouse) -> None:
+    """A first night without a quarter of its scores would leave every later drop undecided."""
+    judge_part(store, "first", 0, GOOD, LOST)
+    document = judge_part(store, "night", 1, GOOD, "false")
+    assert {check["reason"] for check in document["checks"] if check["reason"]} == {"scores_gained"}
+    decided = store.read_rows("select is_baseline from gate_decisions where run_id = 'night'")
+    assert decided == [{"is_baseline": True}]
+
+
 def test_an_estimate_is_decided_by_the_interval_of_the_estimate() -> None:
     """Few samples are judged in both nights, and the samples of either make the estimate."""
     paired = Paired(
