@@ -273,10 +273,11 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """The part of either run that an estimated difference rests on."""
+    """The part of either run that an estimated difference rests on; `scale` is how far two scores may differ."""
 
     base: Scored
     candidate: Scored
+    scale: float = 1.0
 
     @property
     def n_least(self) -> int:
@@ -294,6 +295,14 @@ class Shares:
         error = math.sqrt(mean * (1 - mean) * (1 / before.size + 1 / now.size))
         return shift if 2 * NORMAL.cdf(-abs(shift) / error) <= ALPHA else 0.0
 
+    @property
+    def effect(self) -> float:
+        """The most that the shift can add to a difference: all scores that one run alone has are lowest, or highest."""
+        less, more = sorted((self.base.share, self.candidate.share))
+        if self.shift == 0:
+            return 0.0
+        return (more - less) / less * self.scale if less else math.inf
+
     def describe(self, base: str) -> str:
         """Return the shares in words; `base` names the base."""
         less = min(self.base, self.candidate, key=lambda side: side.share)
@@ -308,7 +317,7 @@ def decide(
     """Return the difference of two estimates with its interval and p by Student's t; undecided without a variance.
 
     Undecided and without a p also where one of the runs scored fewer than MIN_CLUSTERS samples, which agree by chance,
-    or another share than the other one: then the means are of other samples.
+    or another share than the other one, which can make the difference: the means are of other samples.
 
     The degrees of freedom belong to the variance, by Satterthwaite (1946, Biometrics Bulletin 2(6)). Where the same
     samples were picked and hardly any moved, the moves show little of the others: as many may have moved by the whole
@@ -334,7 +343,9 @@ def decide(
     verdict: Verdict = "undecided"
     if abs(difference) > half:
         verdict = "better" if (difference > 0) == (better == "high") else "worse"
-    is_open = shares is not None and (shares.n_least < MIN_CLUSTERS or shares.shift != 0)
+    is_open = shares is not None and (
+        shares.n_least < MIN_CLUSTERS or (shares.shift != 0 and abs(difference) - half <= shares.effect)
+    )
     return replace(
         paired,
         difference=difference,

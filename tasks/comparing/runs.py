@@ -280,7 +280,11 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
             (metric, of_candidate): Scored(n=n, share=share, size=size, reason=reason)
             for metric, of_candidate, n, share, size, reason in pair.fetch_sampled("sampled_shares").iter_rows()
         }
-        shares = {name: Shares(base=sides[name, False], candidate=sides[name, True]) for name in estimates}
+        scale_of = {column.metric: scale for column, scale in zip(columns, scales, strict=True)}
+        shares = {
+            name: Shares(base=sides[name, False], candidate=sides[name, True], scale=scale_of.get(name, 1.0))
+            for name in estimates
+        }
         if is_sampled(pair.candidate):
             of_run = pair.warehouse.fetch_rows("gate/scores", run_id=pair.candidate.run_id)
             unpicked = frozenset(row["metric"] for row in of_run if not row["n_applicable"])

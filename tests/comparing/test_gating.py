@@ -90,7 +90,7 @@ def test_an_estimate_from_few_picks_decides_no_limit(n: int, applies: int, outco
 
 
 WHOLE = Scored(n=80, share=1.0, size=70.0)
-LESS = Scored(n=63, share=0.79, size=70.0, reason="no_answer")
+LESS = Scored(n=48, share=0.6, size=70.0, reason="no_answer")
 
 
 @pytest.mark.parametrize(("base", "candidate", "outcome", "reason"), [
@@ -99,12 +99,15 @@ LESS = Scored(n=63, share=0.79, size=70.0, reason="no_answer")
     (replace(WHOLE, n=5), WHOLE, "undecided", "too_few_samples"),
     (WHOLE, LESS, "undecided", "scores_lost"),
     (LESS, WHOLE, "undecided", "scores_gained"),
-    (LESS, replace(LESS, share=0.76), "failed", "beyond_limit"),
+    (LESS, replace(LESS, share=0.57), "failed", "beyond_limit"),
+    (WHOLE, replace(LESS, share=0.79), "failed", "beyond_limit"),
+    (replace(LESS, share=0.79), WHOLE, "failed", "beyond_limit"),
 ])  # fmt: skip
 def test_an_estimate_decides_where_both_nights_scored_as_much(
     base: Scored, candidate: Scored, outcome: str, reason: str
 ) -> None:
-    """A bot that refused what it had answered wrongly was better, and one answer failed the trend of 1,000 samples."""
+    """A bot that refused what it had answered wrongly was better, and one answer failed the trend of 1,000 samples; but
+    a tenth of new refusals cannot make a fall of 0.4."""
     row = {"base": 0.9, "candidate": 0.5, "variance": 1e-4, "spread": 0.0, "is_paired": False, "unforeseen": 0.0}
     shares = Shares(base=base, candidate=candidate)
     great = make_comparison(-0.4, -0.42, -0.38, counts={"n_clusters": 3})
