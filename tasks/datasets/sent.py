@@ -47,8 +47,10 @@ def keep_sent(found: Sequence[Document], tree: Sequence[Placed], question: str, 
     places: dict[str, tuple[int, int]] = {}
     searched: list[str] = []
     for number, call in enumerate(calls):
-        # Earlier turns may quote a document: they count where nothing else has one.
-        for texts in ([call.beside, call.question or ""], [str(turn["text"]) for turn in call.turns]):
+        # An earlier answer may quote a document: it counts where nothing else has one.
+        given = [str(turn["text"]) for turn in call.turns if turn.get("role") != "assistant"]
+        replies = [str(turn["text"]) for turn in call.turns if turn.get("role") == "assistant"]
+        for texts in ([call.beside, *given, call.question or ""], replies):
             prompt = "\n".join(map(_simplify, texts))
             inside = {name: (number, start) for name in by_text if (start := search.find(name, prompt)) >= 0}
             places = inside | places
@@ -140,7 +142,12 @@ def _is_cut(calls: Sequence[Span], tree: Sequence[Placed], question: str, names:
     recorded = (text for item in tree for text in (*list_sent(item.span), item.span.answer or ""))
     longest = max(map(len, recorded), default=0)
     for text in (text for call in calls for text in list_sent(call)):
-        if len(text) < max(longest, _MIN_CUT) or (question and text.rstrip().endswith(question.strip())):
+        is_round = len(text) % 100 == 0 or (len(text) + 1) % 128 <= 1  # as limits are: 4,095, 8,192, 10,000
+        if (
+            not is_round
+            or len(text) < max(longest, _MIN_CUT)
+            or (question and text.rstrip().endswith(question.strip()))
+        ):
             continue
         end = _simplify(text)[-_PIECE:]
         for name in names:

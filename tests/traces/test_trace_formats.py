@@ -684,13 +684,14 @@ _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in 
         (_PAGES, [{"page_content": f"[1] {TEXTS[1]}"}], f"[1] {TEXTS[1]}", [f"[1] {TEXTS[1]}"]),
         (_PAGES, [{"page_content": TEXTS[0][:30]}], TEXTS[0][:30], [TEXTS[0][:30]]),
         (_PAGES, [{"page_content": "\n".join(TEXTS)}], "\n".join(TEXTS), TEXTS),
-        (_PAGES, _PAGES[:1], f"{'Be brief. ' * 100}{TEXTS[0]} {TEXTS[1][:9]}", TEXTS),
+        (_PAGES, _PAGES[:1], f"{'Be brief. ' * 105}{TEXTS[0]} {TEXTS[1][:9]}", TEXTS),
         (QUESTION, {"context": [{"role": "user", "content": _ON_THE_WEB}]}, f"{_ON_THE_WEB} {TEXTS[0]}", TEXTS[:1]),
         (QUESTION, [_SUB_QUESTION, QUESTION], f"{_SUB_QUESTION} {TEXTS[0]} {TEXTS[1]}", TEXTS),
         (QUESTION, "a prompt", f"{TEXTS[0]} <p>The <b>day</b> ferry leaves at <i>noon</i>.</p>", TEXTS),
         (QUESTION, "a prompt", f"{TEXTS[0]} The day&nbsp;ferry&nbsp;leaves &quot;at noon&quot;.", TEXTS),
         (_PAGES, _PAGES[:1], f"{'Be brief. ' * 100}{TEXTS[0]} Is there a day ferry, and when does the day", TEXTS[:1]),
         (_PAGES, [_PARENT], _PARENT["page_content"], [_PARENT["page_content"]]),
+        (_PAGES, _PAGES[:1], f"{'Be brief. ' * 104}{TEXTS[0]} See also: the day", TEXTS[:1]),
         ({"documents": [_PAGES[:1], _PAGES[1:]]}, {"documents": _PAGES[1:]}, TEXTS[1], TEXTS[1:]),
         ({"documents": [_PAGES, []]}, {"documents": _PAGES[1:]}, TEXTS[1], TEXTS[1:]),
         ({"nodes": _NODES}, _NODES[1:], TEXTS[1], TEXTS[1:]),
@@ -717,6 +718,7 @@ _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in 
         "entities",
         "ends with the question",
         "parents",
+        "ends as a document begins",
         "joined",
         "joined with nothing",
         "postprocessor",
@@ -729,7 +731,7 @@ def test_contexts_are_the_documents_in_the_prompt(
     tmp_path: Path, given: object, kept: object, sent: str, contexts: list[str]
 ) -> None:
     """All that a retriever found was judged, also what a grader or a cut had left out; or what was left for display."""
-    is_cut = sent.endswith(TEXTS[1][:9])
+    is_cut = sent.endswith((TEXTS[1][:9], "the day"))
     step = {_LLM: "CHAIN", "input.value": json.dumps(given), "output.value": json.dumps(kept)}
     spans = [
         make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
@@ -829,6 +831,20 @@ def test_a_document_that_an_earlier_turn_quotes_was_sent_only_where_nothing_else
     ]  # fmt: skip
     read = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts
     assert sorted(read or ()) == sorted(contexts)
+
+
+def test_documents_in_earlier_messages_of_a_person_were_sent(tmp_path: Path) -> None:
+    """A loop sends what it looked up as messages of the user, and the last lookup alone was read."""
+    call: dict[str, Any] = {_LLM: "LLM"}
+    for number, text in enumerate((f"Observation: {TEXTS[0]}", "SEARCH: day", f"Observation: {TEXTS[1]}")):
+        name = f"llm.input_messages.{number}.message"
+        call |= {f"{name}.role": "assistant" if number == 1 else "user", f"{name}.content": text}
+    call |= {"llm.output_messages.0.message.role": "assistant", "llm.output_messages.0.message.content": ANSWER}
+    spans = [
+        make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
+        make_span(4, call, parent=1, at_s=3.0),
+    ]  # fmt: skip
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == TEXTS
 
 
 def test_a_call_with_as_many_attributes_as_a_tracer_keeps_proves_nothing(tmp_path: Path) -> None:
