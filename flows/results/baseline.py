@@ -122,8 +122,8 @@ def make_decision(document: Mapping[str, Any], origin: Origin) -> Decision:
     """Make the decision to store from a gate's document.
 
     A run becomes a baseline if it passed and no undecided drop is a worsening beyond chance (its whole interval), lacks
-    scores, has many new ones in an estimate, or is over few samples of the baseline. A run with such a drop may be
-    within its limit and passes, but later runs are compared with the level before it.
+    scores, or is over few samples of the baseline. A run with such a drop may be within its limit and passes, but later
+    runs are compared with the level before it.
     """
     doubted = any(
         check["kind"] == "max_drop"

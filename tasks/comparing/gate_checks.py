@@ -294,8 +294,7 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
         finding = _judge_drop(comparison, limit, drop)
         # Of an undecided drop as well: what is missing keeps the baseline.
         shares, is_alike = comparison.shares, not comparison.n_other
-        excess = (drop.low or 0.0) - limit
-        if doubt := shares and _doubt_shares(shares, "the baseline", excess, is_alike=is_alike):
+        if doubt := shares and _doubt_shares(shares, "the baseline", drop, limit, is_alike=is_alike):
             finding = doubt
         elif finding.outcome != "failed" and comparison.is_partly_lost:
             n_scored = paired.n + comparison.n_lost
@@ -327,10 +326,10 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     return checks
 
 
-def _doubt_shares(shares: Shares, base: str, excess: float, *, is_alike: bool) -> _Finding | None:
+def _doubt_shares(shares: Shares, base: str, drop: Drop, limit: float, *, is_alike: bool) -> _Finding | None:
     """Return why two estimates are of different samples; None where they are not, or gained because of the judge, or
-    where that cannot explain a drop whose whole interval is by `excess` beyond the limit."""
-    if excess > shares.effect:
+    where that cannot explain how far the whole interval of the drop is beyond the limit."""
+    if (drop.low or 0.0) - limit > shares.effect:
         return None
     described = shares.describe(base)
     if shares.shift < 0:
@@ -776,8 +775,7 @@ def check_falls_since(
         p = compared.paired.p_adjusted if compared else None
         doubt: _Finding | None = None
         if compared and compared.shares and not compared.n_other:
-            excess = (drop.low or 0.0) - limit
-            doubt = _doubt_shares(compared.shares, "the first night", excess, is_alike=True)
+            doubt = _doubt_shares(compared.shares, "the first night", drop, limit, is_alike=True)
             if not doubt and compared.shares.n_least < MIN_CLUSTERS:
                 doubt = _find_few(compared.shares.n_least)
         if compared is None or since is None or drop.size is None or drop.low is None or p is None:

@@ -37,7 +37,7 @@ from evalhouse.tasks.datasets.otel import (
     read_span,
 )
 from evalhouse.tasks.datasets.rows import RawRow
-from evalhouse.tasks.datasets.sent import keep_sent
+from evalhouse.tasks.datasets.sent import keep_sent, list_sent
 from evalhouse.tasks.datasets.spans import Blame, Document, Kind, Placed, Span, Tree
 from evalhouse.tasks.datasets.values import Complain, ReadingStopped
 from evalhouse.tasks.datasets.vendors import read_langfuse, read_langsmith
@@ -512,7 +512,7 @@ def _is_made_up_for(silent: Placed, steps: Sequence[Placed], documents: Sequence
 
 def _holds(call: Span, text: str | None, *, only_turns: bool = False) -> bool:
     """Return True if a text is in the messages that a model was sent before its reply, or before the last question."""
-    sent = [str(turn["text"]) for turn in call.turns] + ([] if only_turns else [call.question or "", call.beside])
+    sent = [str(turn["text"]) for turn in call.turns] if only_turns else list_sent(call)
     return any((text or "") in one for one in sent)
 
 

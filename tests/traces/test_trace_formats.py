@@ -663,6 +663,7 @@ _BOTH = {
     **{f"retrieval.documents.{n}.document.{key}": value for n in (0, 1) for key, value in
        (("content", TEXTS[n]), ("id", f"d{n}"))},
 }  # fmt: skip
+_LOOKUP = [make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1)]
 _PAGES = [{"page_content": text} for text in TEXTS]
 _ON_THE_WEB = "On the web: the ferry line changed its timetable in May."
 _SUB_QUESTION = "What does the timetable of the ferry line say?"
@@ -734,7 +735,7 @@ def test_contexts_are_the_documents_in_the_prompt(
     is_cut = sent.endswith((TEXTS[1][:9], "the day"))
     step = {_LLM: "CHAIN", "input.value": json.dumps(given), "output.value": json.dumps(kept)}
     spans = [
-        make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
+        *_LOOKUP,
         make_span(3, step, parent=1, at_s=1.0),
         make_span(4, make_call(sent if is_cut else f"{sent} {QUESTION}", ANSWER), parent=1, at_s=3.0),
     ]  # fmt: skip
@@ -782,7 +783,7 @@ def test_calls_whose_texts_reach_the_answer_have_read_its_contexts(
     tmp_path: Path, read: list[tuple[str, str]], contexts: list[str]
 ) -> None:
     """A call that judged documents to be useless counted as a reader."""
-    spans = [make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1)]
+    spans = [*_LOOKUP]
     for number, (sent, text) in enumerate(read, start=3):
         spans.append(make_span(number, make_call(f"{sent} {QUESTION}", text), parent=1, at_s=float(number), took_s=0.5))
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == contexts
@@ -807,6 +808,15 @@ def test_a_grader_with_reasons_is_no_reader_where_code_changed_the_answer(tmp_pa
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == TEXTS[:1]
 
 
+def make_chat(*messages: tuple[str, str]) -> dict[str, Any]:
+    """The attributes of a call of a model that was sent messages, each a role and a text."""
+    call = make_call("", ANSWER)
+    for number, (role, text) in enumerate(messages):
+        name = f"llm.input_messages.{number}.message"
+        call |= {f"{name}.role": role, f"{name}.content": text}
+    return call
+
+
 @pytest.mark.parametrize(
     ("history", "rules", "contexts"),
     [(TEXTS[1], f"Use: {TEXTS[0]}", TEXTS[:1]), (f"{TEXTS[1]} {TEXTS[0]}", "Be brief.", TEXTS[::-1])],
@@ -815,18 +825,10 @@ def test_a_grader_with_reasons_is_no_reader_where_code_changed_the_answer(tmp_pa
 def test_a_document_that_an_earlier_turn_quotes_was_sent_only_where_nothing_else_has_one(
     tmp_path: Path, history: str, rules: str, contexts: list[str]
 ) -> None:
-    call: dict[str, Any] = {_LLM: "LLM"}
-    for number, (role, text) in enumerate(
-        (("system", rules), ("user", "What do you know?"), ("assistant", history), ("user", QUESTION))
-    ):
-        call |= {
-            f"llm.input_messages.{number}.message.role": role,
-            f"llm.input_messages.{number}.message.content": text,
-        }
-    call |= {"llm.output_messages.0.message.role": "assistant", "llm.output_messages.0.message.content": ANSWER}
+    call = make_chat(("system", rules), ("user", "What do you know?"), ("assistant", history), ("user", QUESTION))
     step = {_LLM: "CHAIN", "input.value": json.dumps(_PAGES), "output.value": json.dumps(_PAGES[:1])}
     spans = [
-        make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
+        *_LOOKUP,
         make_span(3, step, parent=1, at_s=1.0), make_span(4, call, parent=1, at_s=3.0),
     ]  # fmt: skip
     read = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts
@@ -835,13 +837,10 @@ def test_a_document_that_an_earlier_turn_quotes_was_sent_only_where_nothing_else
 
 def test_documents_in_earlier_messages_of_a_person_were_sent(tmp_path: Path) -> None:
     """A loop sends what it looked up as messages of the user, and the last lookup alone was read."""
-    call: dict[str, Any] = {_LLM: "LLM"}
-    for number, text in enumerate((f"Observation: {TEXTS[0]}", "SEARCH: day", f"Observation: {TEXTS[1]}")):
-        name = f"llm.input_messages.{number}.message"
-        call |= {f"{name}.role": "assistant" if number == 1 else "user", f"{name}.content": text}
-    call |= {"llm.output_messages.0.message.role": "assistant", "llm.output_messages.0.message.content": ANSWER}
+    found = [("user", f"Observation: {text}") for text in TEXTS]
+    call = make_chat(found[0], ("assistant", "SEARCH: day"), found[1])
     spans = [
-        make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
+        *_LOOKUP,
         make_span(4, call, parent=1, at_s=3.0),
     ]  # fmt: skip
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == TEXTS
@@ -853,7 +852,7 @@ def test_a_call_with_as_many_attributes_as_a_tracer_keeps_proves_nothing(tmp_pat
         call = make_call(f"{TEXTS[1]} {QUESTION}", ANSWER)
         call |= {f"own.{number}": "x" for number in range(n - len(call))}
         spans = [
-            make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
+            *_LOOKUP,
             make_span(4, call, parent=1, at_s=3.0),
         ]  # fmt: skip
         assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == contexts
@@ -879,7 +878,7 @@ def test_a_step_that_answers_and_returns_what_it_cites_leaves_nothing_out(tmp_pa
         "output.value": json.dumps({"answer": ANSWER, "documents": _PAGES[:1]}),
     }  # fmt: skip
     spans = [
-        make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1),
+        *_LOOKUP,
         make_span(3, step, parent=1, at_s=1.0),
         make_span(4, make_call(" ".join(TEXTS), ANSWER), parent=3, at_s=1.1, took_s=0.5),
         make_span(5, make_call(f"Is it so? {TEXTS[0]} {ANSWER}", "yes"), parent=1, at_s=3.0),
@@ -889,7 +888,7 @@ def test_a_step_that_answers_and_returns_what_it_cites_leaves_nothing_out(tmp_pa
 
 def test_graders_beside_each_other_leave_out_what_each_of_them_dropped(tmp_path: Path) -> None:
     """A branch that dropped its document counted for all, and the contexts were an empty list."""
-    spans = [make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1)]
+    spans = [*_LOOKUP]
     for place, kept in enumerate((_PAGES[:1], [])):
         branch = {
             _LLM: "CHAIN", "input.value": json.dumps({"documents": [_PAGES[place]]}),
@@ -902,7 +901,7 @@ def test_graders_beside_each_other_leave_out_what_each_of_them_dropped(tmp_path:
 
 
 def test_documents_that_are_asked_about_one_after_the_other_were_all_sent(tmp_path: Path) -> None:
-    spans = [make_span(1, _CHAIN, took_s=9.0), make_span(2, _BOTH, parent=1, at_s=0.1, took_s=0.1)]
+    spans = [*_LOOKUP]
     for place in (0, 1):  # each step takes the first of a queue, and asks about it
         queue = {"documents": _PAGES[place:]}
         left = {"documents": _PAGES[place + 1 :]}
