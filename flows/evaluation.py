@@ -136,7 +136,7 @@ async def evaluate_run(
         fresh: ask again although a reply is stored
         batch: send requests through the provider's batch API
         pool: Prefect work pool whose workers judge the samples
-        mapping: columns of the dataset by the name of the field they are for
+        mapping: columns of the dataset, or names of a trace's spans, by the name of the field they are for
         prompts: folder whose prompt files override ours
         metric_files: folder with metric SQL files of your own
         prices: file with prices of your own

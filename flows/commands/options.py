@@ -195,7 +195,13 @@ dataset_options = join_options(
         "--sample-budget", type=int, metavar="N", help="Judge N samples, picked by chance and doubt, for all."
     ),
     click.option("--sample-seed", type=int, metavar="N", help="Which samples are picked. Default: 0."),
-    click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS."),
+    click.option(
+        "--map",
+        "maps",
+        multiple=True,
+        metavar="OURS=THEIRS",
+        help="Read our OURS from column THEIRS, or spans so named.",
+    ),
     click.option(
         "--format", "format", metavar="TOOL", help="Traces: otel, openinference, langfuse, langsmith, phoenix."
     ),

@@ -99,21 +99,31 @@ def stage_of(settings: RunSettings, source: "str | pl.DataFrame | DatasetSource 
     is_stored = is_traces(settings.dataset) and source == TRACES
     if settings.format is None and not is_stored:
         return stage()
-    from evalhouse.tasks.datasets.traces import Tally, open_stored, read_traces  # noqa: PLC0415  # only for traces
+    # Only for traces:
+    from evalhouse.tasks.datasets.trace_rows import SpanNames  # noqa: PLC0415
+    from evalhouse.tasks.datasets.traces import Tally, open_stored, read_traces  # noqa: PLC0415
 
     tally = Tally()
+    given = {
+        name: [span.strip() for span in settings.mapping[name].split(",") if span.strip()]
+        for name in ("question", "answer", "contexts")
+        if name in settings.mapping
+    }
+    names = SpanNames(**given)
 
     def open_traces(source: Source, encoding: str | None) -> DatasetSource:
         if not is_stored:
             opened = open_source(source, encoding)
-            return opened if settings.format is None else read_traces(opened, settings.format, tally)
+            return opened if settings.format is None else read_traces(opened, settings.format, tally, names)
         if encoding is not None:
             came = f"{name_setting('encoding', encoding)} for traces"
             raise refuse_dataset(came, allowed="text files", to_do="leave it out")
-        return open_stored(Warehouse(settings.warehouse), settings.traces or TraceWindow(), tally)
+        return open_stored(Warehouse(settings.warehouse), settings.traces or TraceWindow(), tally, names)
 
-    staged = stage(open_as=open_traces)
-    return replace(staged, notes=(tally.describe(),)) if tally.n_traces else staged
+    columns = {ours: theirs for ours, theirs in settings.mapping.items() if ours not in given}
+    staged = stage(open_as=open_traces, mapping=columns)
+    notes = tuple(filter(None, (tally.describe(), tally.describe_contexts())))
+    return replace(staged, notes=notes) if tally.n_traces else staged
 
 
 MAX_LOOKED_AT: Final = 1_000

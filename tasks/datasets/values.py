@@ -29,7 +29,7 @@ from evalhouse.warehouse.messages import list_names, name_kind, name_setting, qu
 ProblemKind = Literal[
     "broken_json", "not_utf8", "not_an_object", "broken_table", "no_question", "not_text", "contexts",
     "conversation", "ids", "metadata", "duplicate_id", "no_span", "no_traces", "columns", "two_meanings", "no_rows",
-    "unreadable",
+    "span_names", "unreadable",
 ]  # fmt: skip
 Place = Literal["line", "element", "row", "samples"]
 Complain = Callable[[int, ProblemKind, str], None]
@@ -64,6 +64,8 @@ _ADVICE: dict[ProblemKind, str] = {
     "duplicate_id": "an id names one row; make the ids differ, or take the column away and ids are made from the texts",
     "no_span": "with $format every row is a span, or a trace, as that tool exports it; name another format, or "
     "none for a dataset",
+    "span_names": "$mapping names the spans with a question, an answer or contexts as the traces do, as in $spans; "
+    "several have commas between them",
     "no_traces": "send some to `evalhouse receive`, or look further back",
     "columns": "name the column with $mapping, as in $question",
     "two_meanings": "say which it is with $mapping",
@@ -80,6 +82,7 @@ def advise(kind: ProblemKind) -> str:
         format=name_setting("format"),
         question=name_setting("mapping", "question=COLUMN"),
         answer=name_setting("mapping", "answer=output.text"),
+        spans=name_setting("mapping", "contexts=SPAN,SPAN"),
         contexts=name_setting("mapping", "contexts=$.COLUMN"),
         ground_truths=name_setting("mapping", "ground_truths=references"),
     )

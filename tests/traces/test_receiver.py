@@ -70,7 +70,7 @@ def test_what_is_received_is_judged_as_what_is_read(tmp_path: Path) -> None:
     assert (trace["name"], trace["n_spans"], trace["duration_ms"], trace["status"]) == ("step 1", 3, 1000, "ok")
     (sample,), staged = read_stored(tmp_path / "w.duckdb")
     assert (sample.question, sample.answer, sample.context_ids) == (QUESTION, ANSWER, ["d1", "d2"])
-    assert staged.notes == ("traces: 1 of 3 spans, 1 became samples",)
+    assert staged.notes[0] == "traces: 1 of 3 spans, 1 became samples"
     assert read_stored(tmp_path / "w.duckdb")[1].content_hash == staged.content_hash
 
 
@@ -423,7 +423,7 @@ def test_reading_deleted_traces_reports_the_deletion(tmp_path: Path, prefect_hom
     traces = {"n_traces": 1, "first_began_at": "2026-03-14T12:01:00", "last_began_at": "2026-03-14T12:01:00"}
     assert (forgotten.document["traces"], forgotten.document["rows"]) == (traces, {"spans": 3})
     forget(house.warehouse, Rule(words="--older-than 9d", before=_minute(3)))
-    (note,) = read_stored(tmp_path / "w.duckdb")[1].notes
+    note = read_stored(tmp_path / "w.duckdb")[1].notes[0]
     assert "; forgotten by 20" in note
     gone = "2 that began from 2026-03-14 12:01 to 2026-03-14 12:02 UTC"
     assert note.endswith(f": {gone} (--older-than 9d, --sample {number_trace(1)})")

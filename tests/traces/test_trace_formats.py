@@ -202,7 +202,7 @@ def test_what_cannot_be_judged_is_counted_with_its_reason(tmp_path: Path) -> Non
     ]
     samples, staged = read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
     assert [sample.sample_id for sample in samples] == [number_trace(1)]
-    (note,) = staged.notes
+    note = staged.notes[0]
     assert note.startswith("traces: 5 of 8 spans, 1 became samples; left out: ")
     assert f"1 ended with an error and no answer ({number_trace(2)}: the index is down)" in note
     assert f"1 no span has a question that a person asked ({number_trace(3)})" in note
@@ -1063,7 +1063,7 @@ def test_a_trace_that_cannot_be_read_does_not_keep_the_others_from_being_judged(
         names = [sample.sample_id for sample in samples]
         assert names == [number_trace(1)] + ([number_trace(2)] if why is None else [])
         left_out = "" if why is None else f"; left out: 1 cannot be read ({number_trace(2)}: "
-        (note,) = staged.notes
+        note = staged.notes[0]
         assert note.startswith(f"traces: 2 of 5 spans, {len(names)} became samples{left_out}")
         assert why is None or why in note
 

@@ -1,0 +1,130 @@
+"""The spans of a question, an answer and contexts, where a user names them with --map."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_files import (
+    ANSWER,
+    QUESTION,
+    TEXTS,
+    make_bot_trace,
+    make_request,
+    make_span,
+    number_trace,
+    write_lines,
+)
+
+from evalhouse.tasks.datasets.read import StagedDataset, stage_of
+from evalhouse.tasks.datasets.values import DatasetError
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.rows.samples import StoredSample
+
+FOUND = [*TEXTS, "Quillon has two piers."]
+GREETING = "Hello, I am the bot of the harbour."
+
+
+def read_named(folder: Path, spans: list[dict[str, Any]], **names: str) -> tuple[list[StoredSample], StagedDataset]:
+    path = write_lines(folder / "t.jsonl", [make_request(spans)])
+    staged = stage_of(RunSettings(dataset=str(path), format="otel", mapping=names))
+    try:
+        return staged.staging.read_between(1, staged.n_samples), staged
+    finally:
+        staged.staging.discard()
+
+
+def make_web_trace() -> list[dict[str, Any]]:
+    """Below a web server's span: a search, a function that picks two of three documents, the answer, and a greeting
+    that another model writes for the page."""
+
+    def make(number: int, name: str, attributes: dict[str, Any], at_s: float) -> dict[str, Any]:
+        return {**make_span(number, attributes, parent=1, at_s=at_s, took_s=0.1), "name": name}
+
+    def make_call(prompt: str, reply: str) -> dict[str, Any]:
+        return {
+            "openinference.span.kind": "LLM",
+            "llm.input_messages.0.message.role": "user",
+            "llm.input_messages.0.message.content": prompt,
+            "llm.output_messages.0.message.role": "assistant",
+            "llm.output_messages.0.message.content": reply,
+        }
+
+    documents = {f"retrieval.documents.{place}.document.content": text for place, text in enumerate(FOUND)}
+    search = {"openinference.span.kind": "RETRIEVER", "input.value": QUESTION, **documents}
+    pick = {
+        "openinference.span.kind": "CHAIN",
+        "input.value": json.dumps(FOUND),
+        "output.value": json.dumps([{"page_content": text} for text in TEXTS]),
+    }
+    return [
+        {**make_span(1, {"http.route": "/chat"}), "name": "POST /chat"},
+        make(2, "search", search, 0.1),
+        make(3, "pick", pick, 0.3),
+        make(4, "answer", make_call(QUESTION, ANSWER), 0.5),
+        make(5, "greet", make_call("Write a greeting for the page.", GREETING), 0.7),
+    ]
+
+
+def test_the_named_span_has_the_answer_where_several_could(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"1 several questions or answers.*--map answer=SPAN names its span"):
+        read_named(tmp_path, make_web_trace())
+    (sample,), _ = read_named(tmp_path, make_web_trace(), answer="answer")
+    assert (sample.question, sample.answer) == (QUESTION, ANSWER)
+    (sample,), _ = read_named(tmp_path, make_web_trace(), answer="greet", question="greet")
+    assert (sample.question, sample.answer) == ("Write a greeting for the page.", GREETING)
+
+
+@pytest.mark.parametrize(
+    ("names", "contexts"), [("search", FOUND), ("pick", TEXTS), ("pick, search", FOUND), ("greet", [GREETING])]
+)
+def test_the_named_spans_have_the_contexts(tmp_path: Path, names: str, contexts: list[str]) -> None:
+    """They are in order of time, each text once; a text that a step returned is one. No prompt decides on them."""
+    (sample,), staged = read_named(tmp_path, make_web_trace(), answer="answer", contexts=names)
+    assert sample.contexts == contexts
+    of_spans = sample.metadata["contexts_from"]
+    assert of_spans == [names.rpartition(", ")[2]]
+    assert (
+        staged.notes[1] == f"contexts are from the spans {of_spans[0]!r} (1 sample); --map contexts=SPAN names others"
+    )
+
+
+def test_an_inner_span_of_the_same_name_is_a_part_and_the_last_one_beside_it_has_the_answer(tmp_path: Path) -> None:
+    """A traced function calls itself, or an agent asks a model again and again."""
+
+    def make(number: int, answer: str, parent: int, at_s: float) -> dict[str, Any]:
+        attributes = {"openinference.span.kind": "CHAIN", "input.value": QUESTION, "output.value": answer}
+        return {**make_span(number, attributes, parent=parent, at_s=at_s, took_s=0.3), "name": "reply"}
+
+    spans = [make_span(1, {"http.route": "/chat"}), make(2, "A draft.", 1, 0.1), make(3, ANSWER, 1, 0.5)]
+    (sample,), _ = read_named(tmp_path, [*spans, make(4, "A part.", 3, 0.6)], answer="reply")
+    assert sample.answer == ANSWER
+
+
+def test_a_trace_without_the_named_span_is_left_out_or_has_no_contexts(tmp_path: Path) -> None:
+    other = make_bot_trace(trace=number_trace(2))
+    (sample,), staged = read_named(tmp_path, [*make_web_trace(), *other], answer="answer")
+    assert sample.answer == ANSWER
+    assert f"left out: 1 no span of the name that was given has a text ({number_trace(2)})" in staged.notes[0]
+    samples, staged = read_named(tmp_path, [*make_web_trace(), *other], answer="answer, step 1", contexts="pick")
+    assert [sample.contexts for sample in samples] == [TEXTS, None]
+    assert staged.notes[1].startswith("contexts are from the spans 'pick' (1 sample), none (1 sample); ")
+
+
+@pytest.mark.parametrize("field", ["question", "answer", "contexts"])
+def test_a_name_that_no_span_has_is_refused_with_the_names_there_are(tmp_path: Path, field: str) -> None:
+    with pytest.raises(DatasetError) as refused:
+        read_named(tmp_path, make_web_trace(), **{"answer": "answer", field: "serch"})
+    text = str(refused.value)
+    assert f"no span for --map {field}=serch; names of spans: POST /chat, search, pick, answer, greet" in text
+    assert "names the spans" in text
+
+
+def test_a_stream_that_is_named_has_the_text_of_its_model(tmp_path: Path) -> None:
+    """A decorator records the object of a stream in place of its text."""
+    spans = make_web_trace()
+    stream = {"openinference.span.kind": "CHAIN", "output.value": "<generator object reply at 0x7f3a>"}
+    spans[3]["parentSpanId"] = f"{9:016x}"
+    spans.append({**make_span(9, stream, parent=1, at_s=0.45, took_s=0.2), "name": "reply"})
+    (sample,), _ = read_named(tmp_path, spans, answer="reply")
+    assert (sample.question, sample.answer) == (QUESTION, ANSWER)
