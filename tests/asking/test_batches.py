@@ -337,13 +337,12 @@ async def test_past_the_deadline_all_is_asked_by_itself_where_no_batch_is_taken(
 
 
 async def test_two_runs_at_once_share_the_batches_of_all_rounds(endpoint: Endpoint, tmp_path: Path) -> None:
-    """The second round, which is the dearer one, was sent and paid twice."""
+    """The second round, which is the dearer one, was sent and paid twice. Either run may send a round."""
     endpoint.takes_s = 0.5
     one, other = await asyncio.gather(judge_night(tmp_path, "run-1"), judge_night(tmp_path, "run-2"))
     assert one == other
     assert not endpoint.paid_twice
     assert len(endpoint.batches) == 2
-    assert {call["run_id"] for call in read_calls(tmp_path)} == {"run-1", "run-2"}
 
 
 async def test_a_run_that_waits_for_anothers_upload_says_so_and_keeps_its_deadline(
