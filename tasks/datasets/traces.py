@@ -238,15 +238,13 @@ class Tally:
         return "; ".join(filter(None, (counts, left_out, describe_unplaced(self.n_unplaced), self.forgotten)))
 
     def describe_contexts(self) -> str:
-        """Return from which spans the samples have their contexts, in a line; an empty one if no sample has any."""
-        if not any(self.contexts_from):
-            return ""
-        listed = [
-            f"{' + '.join(map(repr, names)) or 'none'} ({n:,} sample{'' if n == 1 else 's'})"
-            for names, n in self.contexts_from.most_common()
-        ]
+        """Return from which spans the samples have their contexts, in a line."""
         named = name_setting("mapping", "contexts=SPAN")
-        return f"contexts are from the spans {list_names(listed, _MAX_LISTED)}; {named} names others"
+        if self.contexts_from[()] == self.n_samples:
+            return f"no sample has contexts; {named} names the spans that have them"
+        by_most = sorted(self.contexts_from.items(), key=lambda item: (not item[0], -item[1]))
+        listed = [f"{' + '.join(map(repr, names)) or 'none'} {n:,}" for names, n in by_most]
+        return f"contexts by span, in samples: {list_names(listed, _MAX_LISTED)}; {named} names others"
 
 
 def read_traces(source: DatasetSource, form: TraceFormat, tally: Tally, names: SpanNames) -> DatasetSource:

@@ -84,9 +84,8 @@ def test_the_named_spans_have_the_contexts(tmp_path: Path, names: str, contexts:
     assert sample.contexts == contexts
     of_spans = sample.metadata["contexts_from"]
     assert of_spans == [names.rpartition(", ")[2]]
-    assert (
-        staged.notes[1] == f"contexts are from the spans {of_spans[0]!r} (1 sample); --map contexts=SPAN names others"
-    )
+    note = f"contexts by span, in samples: {of_spans[0]!r} 1; --map contexts=SPAN names others"
+    assert staged.notes[1] == note
 
 
 def test_an_inner_span_of_the_same_name_is_a_part_and_the_last_one_beside_it_has_the_answer(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_a_trace_without_the_named_span_is_left_out_or_has_no_contexts(tmp_path:
     assert f"left out: 1 no span of the name that was given has a text ({number_trace(2)})" in staged.notes[0]
     samples, staged = read_named(tmp_path, [*make_web_trace(), *other], answer="answer, step 1", contexts="pick")
     assert [sample.contexts for sample in samples] == [TEXTS, None]
-    assert staged.notes[1].startswith("contexts are from the spans 'pick' (1 sample), none (1 sample); ")
+    assert staged.notes[1].startswith("contexts by span, in samples: 'pick' 1, none 1; ")
 
 
 @pytest.mark.parametrize("field", ["question", "answer", "contexts"])
@@ -118,6 +117,12 @@ def test_a_name_that_no_span_has_is_refused_with_the_names_there_are(tmp_path: P
     text = str(refused.value)
     assert f"no span for --map {field}=serch; names of spans: POST /chat, search, pick, answer, greet" in text
     assert "names the spans" in text
+
+
+def test_the_way_to_contexts_is_named_where_no_sample_has_any(tmp_path: Path) -> None:
+    attributes = {"openinference.span.kind": "CHAIN", "input.value": QUESTION, "output.value": ANSWER}
+    _, staged = read_named(tmp_path, [make_span(1, attributes)])
+    assert staged.notes[1] == "no sample has contexts; --map contexts=SPAN names the spans that have them"
 
 
 def test_a_stream_that_is_named_has_the_text_of_its_model(tmp_path: Path) -> None:
