@@ -151,28 +151,10 @@ def make_row(spans: Sequence[Span], names: SpanNames = SpanNames()) -> dict[str,
     failed = next((top for top in tops if top.error), None)
     if failed is not None and not any(top.answer for top in tops):
         return LeftOut(trace_id=trace_id, reason="error", detail=failed.error or "")
-    in_time = sorted((item.span for item in tree), key=lambda span: span.started_at or 0.0)
-    asking = [item for item in tree if item.span.question is not None and item.span.kind in _ORDER]
-    asking.sort(key=lambda item: (item.depth, _ORDER.index(item.span.kind), item.span.started_at or 0.0))
-    asked = asking[0].span if asking else None
-    if names.question:
-        asked = next((span for span in reversed(in_time) if span.name in names.question and span.question), None)
-    if asked is None:
-        return LeftOut(trace_id=trace_id, reason="not_named" if names.question else "no_question")
-    question, answer = asked, None
-    if names.answer:
-        named = [item for item in tree if item.span.name in names.answer]
-        named = [item for item in named if not any(outer.name in names.answer for outer in item.around)]
-        texts = [_find_text(item.span, tree, tree) for item in named]
-        answers = [span for span in texts if span is not None and span.answer]
-        if not answers:
-            return LeftOut(trace_id=trace_id, reason="not_named")
-        answer = max(answers, key=lambda span: span.started_at or 0.0)
-    else:
-        pair = _find_pair(asked, tree)
-        if pair is None:
-            return LeftOut(trace_id=trace_id, reason="several")
-        question, answer = asked if names.question else pair[0], pair[1]
+    exchange = _find_exchange(tree, names)
+    if isinstance(exchange, str):
+        return LeftOut(trace_id=trace_id, reason=exchange)
+    question, answer = exchange
     if answer is not None and answer.answer is None and answer.error:
         return LeftOut(trace_id=trace_id, reason="error", detail=answer.error)
     # What else is known about it is for the sample's metadata.
@@ -223,6 +205,33 @@ def make_row(spans: Sequence[Span], names: SpanNames = SpanNames()) -> dict[str,
     elif all(document.id for document in documents):  # the tracer stored no texts
         row["context_ids"] = [document.id for document in documents]
     return row
+
+
+def _find_exchange(tree: Sequence[Placed], names: SpanNames) -> tuple[Span, Span | None] | Reason:
+    """Return the spans with the question and with the answer, or why it is not known which ones they are."""
+    asking = [item for item in tree if item.span.question is not None and item.span.kind in _ORDER]
+    asking.sort(key=lambda item: (item.depth, _ORDER.index(item.span.kind), item.span.started_at or 0.0))
+    asked = asking[0].span if asking else None
+    if names.question:
+        named = [item.span for item in tree if item.span.name in names.question and item.span.question]
+        asked = max(named, key=lambda span: span.started_at or 0.0, default=None)
+    if asked is None:
+        return "not_named" if names.question else "no_question"
+    if names.answer:
+        outermost = [
+            item.span
+            for item in tree
+            if item.span.name in names.answer and all(outer.name not in names.answer for outer in item.around)
+        ]
+        texts = [_find_text(span, tree, tree) for span in outermost]
+        answers = [span for span in texts if span is not None and span.answer]
+        if not answers:
+            return "not_named"
+        return asked, max(answers, key=lambda span: span.started_at or 0.0)
+    pair = _find_pair(asked, tree)
+    if pair is None:
+        return "several"
+    return (asked, pair[1]) if names.question else pair
 
 
 def _find_contexts(
