@@ -4,7 +4,9 @@ not; the questions that have to be asked again; and each sample against the eval
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,6 +22,7 @@ from warehouse_runs import make_run
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import UnaffectedResponses, find_unaffected, list_cited_documents
 from evalhouse.warehouse.mover import Mover, take_in_orphans
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_responses
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
 from evalhouse.warehouse.rows.samples import (
@@ -344,6 +347,29 @@ def test_staged_questions_have_the_ids_that_they_are_loaded_under(warehouse: War
     load(warehouse, staging)
     assert fetch_samples_between(warehouse, "r", 1, 5) == read
     assert read[1].metadata == {"topic": "tide"}
+
+
+def test_shards_that_are_read_at_the_same_time_write_the_ids_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard read the ids that another one was writing: a run of a bot ended by chance."""
+    queries: list[str] = []
+
+    def note_query(name: str) -> str:
+        queries.append(name)
+        return read_query(name)
+
+    monkeypatch.setattr("evalhouse.warehouse.rows.samples.read_query", note_query)
+    staging = stage(*({"sample_id": f"s{number}"} for number in range(20_000)), part=5_000)
+    begun = threading.Barrier(8)
+
+    def read(first: int) -> list[int]:
+        begun.wait()
+        return [sample.ordinal for sample in staging.read_between(first, first + 9)]
+
+    with ThreadPoolExecutor(8) as threads:
+        shards = list(threads.map(read, range(1, 81, 10)))
+    staging.discard()
+    assert [ordinal for shard in shards for ordinal in shard] == list(range(1, 81))
+    assert queries.count("samples/staged_ids") == 1
 
 
 def test_a_sample_is_renewed_in_its_place(warehouse: Warehouse) -> None:

@@ -9,6 +9,7 @@ again. The table `noise` follows the scores: whenever parent or noise run are sc
 """
 
 import math
+import threading
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -144,6 +145,7 @@ class Staging:
         remove_abandoned()
         self._scratch = Scratch()
         self._folder = self._scratch.folder
+        self._writing_ids = threading.Lock()
         self._sizes: list[int] = []  # of each part, the bytes of its texts
         self.n_rows = 0
 
@@ -186,11 +188,12 @@ class Staging:
             "threads": 1, "memory_limit": "192MB", "temp_directory": str(self._folder),
         }  # fmt: skip
         with duckdb.connect(config=config) as connection:
-            if not ids.exists():
-                connection.execute(read_query("samples/staged_ids"), {"parts": self.parts})
-                connection.execute(
-                    f"copy (select ordinal, sample_id from staged_ids order by ordinal) to '{ids}' (format parquet)"
-                )
+            with self._writing_ids:  # shards are read at the same time
+                if not ids.exists():
+                    connection.execute(read_query("samples/staged_ids"), {"parts": self.parts})
+                    connection.execute(
+                        f"copy (select ordinal, sample_id from staged_ids order by ordinal) to '{ids}' (format parquet)"
+                    )
             parameters = {"parts": parts, "ids": str(ids), "first": first, "last": last}
             rows = to_frame(connection.sql(read_query("samples/staged_between"), params=parameters))
         return [StoredSample(**row) for row in rows.iter_rows(named=True)]
