@@ -28,12 +28,16 @@ _MARKUP: Final = re.compile(r"</?[a-zA-Z][^<>]{0,500}>|(?<=\])\([^()\s]{1,500}\)
 _SIGNS: Final = re.compile(r"[\W_]+")
 
 
-def keep_sent(found: Sequence[Document], tree: Sequence[Placed], question: str, answer: str) -> list[Document]:
+def keep_sent(
+    found: Sequence[Document], tree: Sequence[Placed], question: str, answer: str, *, is_ranked: bool = True
+) -> list[Document]:
     """Return the documents that the model was sent: of the found ones, and of what later steps made of them or added.
 
     Functions may write a document in another form. So a found one that no prompt has is left out only if a step chose
     others, if what was sent was made of it, or if most words that it alone has are missing too and no other call had
-    it. All that were found are returned where no prompt has any document, or a tracer may have cut one.
+    it. All that were found are returned where no prompt has any document, unless a step dropped all, or where a tracer
+    may have cut one. Where nothing is left out the order is that of the retriever; if several found them
+    (not `is_ranked`), that of the prompts.
     """
     by_text = {_simplify(document.text or document.id or ""): document for document in found}
     names = list(by_text)
@@ -57,10 +61,14 @@ def keep_sent(found: Sequence[Document], tree: Sequence[Placed], question: str, 
             searched += texts
             if inside:
                 break
-    if not places or places.keys() == {*names}:
-        return list(found)
-    made = [name for name in places if name not in names]
     dropped = _list_dropped(tree, names, found)
+    if not places and not (any(searched) and dropped.issuperset(names)):
+        return list(found)
+    if places.keys() == {*names}:
+        if is_ranked:
+            return list(found)
+        return sorted(found, key=lambda document: places[_simplify(document.text or document.id or "")])
+    made = [name for name in places if name not in names]
     words = {name: _list_words(document.text or "") for name, document in by_text.items()}
     in_prompts = _list_words("\n".join(searched))
 

@@ -42,7 +42,8 @@ class Span:
     the texts of the system and of tools that a model was sent with it. `documents` is None for what retrieves
     nothing, and empty for a retriever that found nothing. `given` are the ones that a reranker or a chain was given,
     where they were recorded, and `kept` the ones that a chain made of them. `passed_on` are the ones that a chain
-    returned with its answer, `returned` the ones that a tool found. `is_printed`: an object is recorded as the
+    returned with its answer, `returned` the ones that a tool found; `result` is all that a tool returned, as text.
+    `is_printed`: an object is recorded as the
     answer, `is_flag`: a truth value. `is_root`: its tracer took it for the outermost one of a question. `is_cut`: some
     attributes may not have been kept. `project` is the id of LangSmith's.
     """
@@ -68,6 +69,7 @@ class Span:
     kept: tuple[Document, ...] | None = None
     passed_on: tuple[Document, ...] | None = None
     returned: tuple[Document, ...] | None = None
+    result: str = ""
     tool_calls: tuple[Tree, ...] = ()
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -216,7 +218,7 @@ _WRAPPERS: Final[Mapping[Field, tuple[str, ...]]] = {
 }  # fmt: skip
 _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("question", "user_input", "query", "prompt", "q", "message", "text", "content"),
-    "answer": ("answer", "response", "output_text", "text", "content", "final_output"),
+    "answer": ("answer", "response", "output_text", "text", "content", "final_output", "generation"),
 }
 # LangChain's callbacks record these with the value in one of them: an empty one is an empty value.
 _RECORDED: Final[Mapping[Field, str]] = {"question": "inputs", "answer": "outputs"}
@@ -271,11 +273,13 @@ def read_exchange(
         answer = None
     calls = [item for message in replied for item in message.tool_calls]
     returned: object = None if turn is None or turn.contexts is None else turn.contexts
+    result = ""
     if kind == "tool":
         calls = [{"name": name, "arguments": given}] if name else []
         results = read_known([{"role": "tool", "content": open_cell(made)}])
         tools = [message for message in replied if message.role == "tool"] or results
         returned = next((message.contexts for message in tools if message.contexts is not None), None)
+        result = "\n".join(message.text for message in tools)
     return {
         "question": question,
         "turns": find_history(given) or (_list_turns(turn) if turn is not None else ()),
@@ -288,6 +292,7 @@ def read_exchange(
         "kept": read_retrieved(made) if kind in ("chain", "other", "retriever") else None,
         "passed_on": find_documents(made) if kind == "chain" else None,
         "returned": None if returned is None else read_documents(returned),
+        "result": result,
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
 from evalhouse.tasks.datasets.sent import keep_sent, list_sent
-from evalhouse.tasks.datasets.spans import Document, Kind, Placed, Span
+from evalhouse.tasks.datasets.spans import Document, Kind, Placed, Span, read_documents
 
 _SPAN_ID: Final = re.compile("[0-9a-f]{16}")  # of OpenTelemetry
 
@@ -245,7 +245,8 @@ def _find_contexts(
     chosen: Sequence[tuple[Span, Sequence[Document]]]
     if names.contexts:
         named = [item.span for item in tree if item.span.name in names.contexts]
-        chosen = [(span, _list_documents(span)) for span in sorted(named, key=lambda span: span.started_at or 0.0)]
+        named.sort(key=lambda span: span.started_at or 0.0)
+        chosen = [(span, documents) for span in named if (documents := _list_documents(span)) is not None]
     else:
         before = _list_before_answer(tree, answer)
         with_documents = [item for item in before if item.is_first_with("documents")]
@@ -263,7 +264,8 @@ def _find_contexts(
         return None
     documents = list({(item.id, item.text): item for _, listed in chosen for item in listed}.values())
     if not names.contexts:
-        documents = keep_sent(documents, tree, question, "" if answer is None else answer.answer or "")
+        text = "" if answer is None else answer.answer or ""
+        documents = keep_sent(documents, tree, question, text, is_ranked=len(chosen) == 1)
     made = ((item.span, many) for item in tree for many in (item.span.kept, item.span.passed_on, item.span.returned))
     sources = [*chosen, *((span, many) for span, many in made if many)]
     having = [next((span for span, many in sources if document in many), None) for document in documents]
@@ -271,11 +273,13 @@ def _find_contexts(
     return documents, list(dict.fromkeys(of_names))
 
 
-def _list_documents(span: Span) -> Sequence[Document]:
-    """Return the documents of a span that a user named: a text that it returned is one."""
-    found = (span.documents, span.kept, span.returned, span.passed_on)
-    text = () if span.answer is None else (Document(text=span.answer, is_plain=True),)
-    return next((documents for documents in found if documents is not None), text)
+def _list_documents(span: Span) -> Sequence[Document] | None:
+    """Return the documents of a span that a user named; None if none were recorded. A text that it returned is one."""
+    for documents in (span.documents, span.kept, span.returned, span.passed_on):
+        if documents is not None:
+            return documents
+    text = span.result or span.answer
+    return (read_documents(text) or (Document(text=text, is_plain=True),)) if text else None
 
 
 def _list_before_answer(tree: Sequence[Placed], answer: Span | None) -> Sequence[Placed]:

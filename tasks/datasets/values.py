@@ -441,7 +441,7 @@ def list_texts(value: object, name: str, depth: int = 0) -> Iterator[str]:
             yield from list_texts(item, f"{name}[{place}]", depth + 1)
 
 
-_TEXTS: Final = ("text", "content", "page_content", "pageContent", "text_resource")
+_TEXTS: Final = ("text", "content", "page_content", "pageContent", "text_resource", "snippet", "body")
 _IDS: Final = ("id", "id_", "document_id", "doc_id", "chunk_id", "node_id")
 _INSIDE: Final = ("document", "node", "kwargs")  # members that hold the context, beside its score
 _PREFIX: Final = "document."  # of the names that OpenInference gives a context's members

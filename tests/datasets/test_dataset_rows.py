@@ -214,7 +214,7 @@ REFUSALS: dict[str, tuple[object, tuple[str, ...]]] = {
             (7, "contexts are not a list but a number: 7"),
             (["fine", None], "context 2 is null"),
             ([["nested"], ["more"]], "context 1 is a list, not text: ['nested']"),
-            ([{"id": "d1", "body": "x"}], "context 1 has no text; it has: id, body"),
+            ([{"id": "d1", "lines": "x"}], "context 1 has no text; it has: id, lines"),
             ([{"id": "d1", "text": None}], "context 1 has no text; it has: id, text"),
             ([{"id": ["d1"], "text": "x"}], "the id of context 1 is a list, not a text or a number"),
             ([True], "context 1 is true or false, not text"),

@@ -133,3 +133,31 @@ def test_a_stream_that_is_named_has_the_text_of_its_model(tmp_path: Path) -> Non
     spans.append({**make_span(9, stream, parent=1, at_s=0.45, took_s=0.2), "name": "reply"})
     (sample,), _ = read_named(tmp_path, spans, answer="reply")
     assert (sample.question, sample.answer) == (QUESTION, ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("result", "contexts"),
+    [
+        (TEXTS[0], TEXTS[:1]),
+        (json.dumps([{"snippet": text, "title": "Ferries", "link": "https://x.test"} for text in TEXTS]), TEXTS),
+        (json.dumps([{"body": text, "title": "Ferries", "href": "https://x.test"} for text in TEXTS]), TEXTS),
+        (json.dumps(TEXTS), TEXTS),
+        (json.dumps({"temperature": 21}), ['{"temperature": 21}']),
+    ],
+    ids=["text", "snippets", "bodies", "texts", "an object"],
+)
+def test_what_a_named_tool_returned_is_the_context(tmp_path: Path, result: str, contexts: list[str]) -> None:
+    """LangChain's tools return a message, which the tracer records as an object."""
+    message = {"output": {"type": "tool", "data": {"content": result, "tool_call_id": "c1", "name": "web"}}}
+    tool = {"openinference.span.kind": "TOOL", "tool.name": "web", "output.value": json.dumps(message["output"])}
+    spans = [*make_web_trace(), {**make_span(6, tool, parent=1, at_s=0.4, took_s=0.05), "name": "web"}]
+    (sample,), staged = read_named(tmp_path, spans, answer="answer", contexts="web")
+    assert sample.contexts == contexts
+    assert staged.notes[1].startswith("contexts by span, in samples: 'web' 1; ")
+
+
+def test_a_named_span_without_recorded_documents_is_not_named_as_theirs(tmp_path: Path) -> None:
+    spans = [*make_web_trace(), {**make_span(6, {"x": 1}, parent=1, at_s=0.4, took_s=0.05), "name": "web"}]
+    (sample,), staged = read_named(tmp_path, spans, answer="answer", contexts="web")
+    assert sample.contexts is None
+    assert staged.notes[1] == "no sample has contexts; --map contexts=SPAN names the spans that have them"

@@ -640,7 +640,7 @@ def test_events_that_name_no_span_are_counted_in_files(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "t.jsonl", [make_request([_make_call()]), make_logs_request(logs)])
     (sample,), staged = read_traces_of(path, "otel")
     _check(sample)
-    assert staged.notes == ("traces: 1 of 1 spans, 1 became samples; 3 events that name no span left out",)
+    assert staged.notes[0] == "traces: 1 of 1 spans, 1 became samples; 3 events that name no span left out"
     # As the console's exporter writes one that was logged outside of any span.
     unplaced = {"trace_id": f"0x{'0' * 32}", "span_id": f"0x{'0' * 16}", "event_name": "gen_ai.choice"}
     record = {**unplaced, "body": "Who?", "attributes": {}, "observed_timestamp": "2026-03-14T12:00:00Z"}

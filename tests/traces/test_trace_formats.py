@@ -680,7 +680,7 @@ _NODES = [f"<NodeWithScore(node=TextNode(id_=d{n}), score=0.{9 - n})>" for n in 
         (_PAGES, _PAGES[:1], f"{TEXTS[0][:30]} … {TEXTS[1][:30]} …", TEXTS),
         (_PAGES, _PAGES[:1], "a summary", TEXTS),
         (_PAGES, _PAGES[::-1], TEXTS[0], TEXTS[:1]),
-        (_PAGES, [], "", TEXTS),
+        (_PAGES, [], "", []),
         (_PAGES, [], _ON_THE_WEB, [_ON_THE_WEB]),
         (_PAGES, [{"page_content": f"[1] {TEXTS[1]}"}], f"[1] {TEXTS[1]}", [f"[1] {TEXTS[1]}"]),
         (_PAGES, [{"page_content": TEXTS[0][:30]}], TEXTS[0][:30], [TEXTS[0][:30]]),
@@ -743,6 +743,35 @@ def test_contexts_are_the_documents_in_the_prompt(
         added = {_LLM: "CHAIN", "input.value": QUESTION, "output.value": json.dumps([{"page_content": _ON_THE_WEB}])}
         spans.append(make_span(5, added, parent=1, at_s=2.0))
     assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == contexts
+
+
+def test_documents_of_several_retrievers_are_in_the_order_of_the_prompt(tmp_path: Path) -> None:
+    """A function fuses what two found; the order of one retriever stays, for a prompt may put the best ones last."""
+    texts = [*TEXTS, "Fares are nine euros for adults."]
+
+    def read(*found: list[str]) -> list[str] | None:
+        lookups = [
+            {_LLM: "RETRIEVER", **{f"retrieval.documents.{n}.document.content": text for n, text in enumerate(listed)}}
+            for listed in found
+        ]
+        spans = [
+            make_span(1, _CHAIN, took_s=9.0),
+            *(make_span(n, lookup, parent=1, at_s=n / 10, took_s=0.1) for n, lookup in enumerate(lookups, start=2)),
+            make_span(9, make_call(" ".join([texts[1], texts[2], texts[0]]), ANSWER), parent=1, at_s=3.0),
+        ]
+        return read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts
+
+    assert read(texts[:2], texts[1:]) == [texts[1], texts[2], texts[0]]
+    assert read(texts) == texts
+
+
+def test_the_answer_of_a_graph_may_be_named_generation(tmp_path: Path) -> None:
+    state = {"question": QUESTION, "documents": [], "generation": ANSWER}
+    graph = {_LLM: "CHAIN", "input.value": json.dumps({"question": QUESTION}), "output.value": json.dumps(state)}
+    grader = make_call("Is it relevant?", "yes")
+    spans = [make_span(1, graph, took_s=9.0), *(make_span(n, grader, parent=1, at_s=n) for n in (2, 3))]
+    sample = read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+    assert (sample.question, sample.answer) == (QUESTION, ANSWER)
 
 
 def test_chunks_that_overlap_are_known_by_what_only_one_of_them_has(tmp_path: Path) -> None:
