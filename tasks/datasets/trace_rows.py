@@ -274,11 +274,12 @@ def _find_contexts(
 
 
 def _list_documents(span: Span) -> Sequence[Document] | None:
-    """Return the documents of a span that a user named; None if none were recorded. A text that it returned is one."""
+    """Return the documents of a span that a user named; None if none were recorded. A text that it returned is one,
+    but not the reply of a model, which would support itself."""
     for documents in (span.documents, span.kept, span.returned, span.passed_on):
         if documents is not None:
             return documents
-    text = span.result or span.answer
+    text = span.result or (None if span.kind == "llm" else span.answer)
     return (read_documents(text) or (Document(text=text, is_plain=True),)) if text else None
 
 

@@ -62,6 +62,7 @@ def make_web_trace() -> list[dict[str, Any]]:
         make(2, "search", search, 0.1),
         make(3, "pick", pick, 0.3),
         make(4, "answer", make_call(QUESTION, ANSWER), 0.5),
+        make(6, "format", {"openinference.span.kind": "CHAIN", "output.value": "A note."}, 0.4),
         make(5, "greet", make_call("Write a greeting for the page.", GREETING), 0.7),
     ]
 
@@ -76,7 +77,7 @@ def test_the_named_span_has_the_answer_where_several_could(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("names", "contexts"), [("search", FOUND), ("pick", TEXTS), ("pick, search", FOUND), ("greet", [GREETING])]
+    ("names", "contexts"), [("search", FOUND), ("pick", TEXTS), ("pick, search", FOUND), ("format", ["A note."])]
 )
 def test_the_named_spans_have_the_contexts(tmp_path: Path, names: str, contexts: list[str]) -> None:
     """They are in order of time, each text once; a text that a step returned is one. No prompt decides on them."""
@@ -115,7 +116,7 @@ def test_a_name_that_no_span_has_is_refused_with_the_names_there_are(tmp_path: P
     with pytest.raises(DatasetError) as refused:
         read_named(tmp_path, make_web_trace(), **{"answer": "answer", field: "serch"})
     text = str(refused.value)
-    assert f"no span for --map {field}=serch; names of spans: POST /chat, search, pick, answer, greet" in text
+    assert f"no span for --map {field}=serch; names of spans: POST /chat, search, pick, answer, format, greet" in text
     assert "names the spans" in text
 
 
@@ -150,14 +151,15 @@ def test_what_a_named_tool_returned_is_the_context(tmp_path: Path, result: str, 
     """LangChain's tools return a message, which the tracer records as an object."""
     message = {"output": {"type": "tool", "data": {"content": result, "tool_call_id": "c1", "name": "web"}}}
     tool = {"openinference.span.kind": "TOOL", "tool.name": "web", "output.value": json.dumps(message["output"])}
-    spans = [*make_web_trace(), {**make_span(6, tool, parent=1, at_s=0.4, took_s=0.05), "name": "web"}]
+    spans = [*make_web_trace(), {**make_span(7, tool, parent=1, at_s=0.4, took_s=0.05), "name": "web"}]
     (sample,), staged = read_named(tmp_path, spans, answer="answer", contexts="web")
     assert sample.contexts == contexts
     assert staged.notes[1].startswith("contexts by span, in samples: 'web' 1; ")
 
 
 def test_a_named_span_without_recorded_documents_is_not_named_as_theirs(tmp_path: Path) -> None:
-    spans = [*make_web_trace(), {**make_span(6, {"x": 1}, parent=1, at_s=0.4, took_s=0.05), "name": "web"}]
-    (sample,), staged = read_named(tmp_path, spans, answer="answer", contexts="web")
+    """The reply of a model is no context either: it would support itself."""
+    spans = [*make_web_trace(), {**make_span(7, {"x": 1}, parent=1, at_s=0.4, took_s=0.05), "name": "web"}]
+    (sample,), staged = read_named(tmp_path, spans, answer="answer", contexts="web,answer")
     assert sample.contexts is None
     assert staged.notes[1] == "no sample has contexts; --map contexts=SPAN names the spans that have them"
