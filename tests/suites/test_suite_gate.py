@@ -562,7 +562,7 @@ def test_the_trend_of_sampled_nights_begins_with_the_first_night_that_scored_ali
                 [run_id],
             )
             if run_id == "two":
-                connection.execute("update scores set metric = 'other' where run_id = 'two'")
+                connection.execute("update scores set metric = 'other_' || metric where run_id = 'two'")
                 derive(connection, ["two"], ["scores"])
         document = decide(store, find_run(store, run_id))
     (trend,) = [check for check in document["checks"] if check["kind"] == "trend"]
