@@ -4,6 +4,7 @@ A baseline is named by one word of `tasks/settings/suite` or as any run is. Of t
 run that failed its gate.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -192,9 +193,9 @@ def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
         columns = (*YARDSTICKS, "kb_name", "kb_version", "suite_hash")
         sides = [{name: getattr(side, name) for name in columns} for side in (previous, run)]
         advice = load_advice("en")
-        before = {
-            row["cause"]: row["n_samples"] for row in warehouse.fetch_rows("diagnosis/causes", run_id=previous.run_id)
-        }
+        # Of the samples that both judged: a dataset that grew has more of each cause.
+        of_both = warehouse.fetch("run_pairs/causes", base=previous.run_id, candidate=run.run_id)
+        before, now = (Counter[Any](of_both[side].to_list()) for side in ("base", "candidate"))
         means = list_means(warehouse, run)
         pair = {"candidate": run.run_id, "base": previous.run_id, "most": _MAX_SAMPLES}
         fallen = warehouse.fetch_rows("history/worse", **pair)
@@ -207,9 +208,9 @@ def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
             changes=fetch_shared_with(warehouse, run.run_id, previous.run_id, [str(row["metric"]) for row in means]),
             differences=list(list_differences(*sides)),
             causes={
-                advice[row["cause"]].name: (before.get(row["cause"], 0), row["n_samples"])
-                for row in warehouse.fetch_rows("diagnosis/causes", run_id=run.run_id)
-                if row["cause"] not in _NO_FAULTS and row["n_samples"] != before.get(row["cause"], 0)
+                advice[cause].name: (before[cause], now[cause])
+                for cause in now | before
+                if cause not in _NO_FAULTS and now[cause] != before[cause]
             },
             samples=[{**row, **causes.get(row["sample_id"], {"cause": None, "evidence": None})} for row in fallen],
         )

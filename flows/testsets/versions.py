@@ -39,6 +39,7 @@ from evalhouse.tasks.testsets.questions import (
 )
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.metric_files import Plan
+from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunRow, insert_run, now_utc, update_run
 from evalhouse.warehouse.store import Warehouse
@@ -211,6 +212,7 @@ def find_kept(
     if kept.get("budget_usd") is not None:
         # A budget is for a run and all runs that resume it.
         budget_usd = float(kept["budget_usd"])
+        take_in_orphans(warehouse)  # the replies of a process that was killed
         spent_usd = sum_cost(warehouse, run.run_id)
         if spent_usd >= budget_usd:
             raise SettingsError(

@@ -155,8 +155,8 @@ def test_other_picks_have_the_sum_of_both_variances_and_a_whole_run_adds_none() 
 
 @pytest.mark.parametrize(("n_judged", "is_alike"), [(110, True), (110, False), (120, False)])
 def test_scores_that_waver_are_seldom_a_finding_however_many_are_judged(n_judged: int, is_alike: bool) -> None:
-    """Where nearly all was judged, what a bot's answers waver by was taken for a change in half of the pairs. A whole
-    run's interval has it, and it is found in the moves of the samples that both scored."""
+    """A bot's answers that waver were taken for a change in half of the pairs where nearly all was judged. Whole runs'
+    intervals have it, and it is found in the moves of the samples that both scored."""
     n, n_found = 120, 0
     rng = np.random.default_rng(7)
     with open_rows() as con:
@@ -183,7 +183,7 @@ def test_scores_that_waver_are_seldom_a_finding_however_many_are_judged(n_judged
 
 
 def test_moves_of_too_few_common_samples_give_way_to_the_scores() -> None:
-    """By chance they agree, and then nothing would waver."""
+    """Few moves agree by chance, and then nothing would waver."""
     town = Town(moved=0.0)
     with open_rows() as con:
         for run_id, places in (("base", range(20)), ("candidate", range(16, 36))):

@@ -67,9 +67,9 @@ def test_run_over_its_time_limit_is_ended_by_prefect_and_can_be_resumed(place: P
 
 
 def evaluate(place: Place, *answers: str) -> Finished:
-    """A run over two questions about one text, with these answers."""
+    """A run over as many questions about one text as there are answers."""
     contexts = ["The Quillon ferry leaves at six in the morning. It costs 14 crowns."]
-    truths = ("It leaves at six in the morning.", "It costs 14 crowns.")
+    truths = ("It leaves at six in the morning.", "It costs 14 crowns.", "It costs 14 crowns.")[: len(answers)]
     rows = [
         {"id": f"q{place}", "question": f"What of it, {place}?", "answer": answer, "ground_truth": truth,
          "contexts": contexts}
@@ -84,7 +84,8 @@ def evaluate(place: Place, *answers: str) -> Finished:
 def test_the_end_says_what_moved_and_why_and_links_to_report_and_ui(place: Place) -> None:
     own = place.with_variables(EVALHOUSE_UI_URL="http://house:4210/", EVALHOUSE_REPORTS="reports")
     first = evaluate(own, "It leaves at six in the morning.", "It costs 14 crowns.").document["run_id"]
-    second = evaluate(own, "It leaves at six in the morning.", "It is <b>free</b> for dogs.").document["run_id"]
+    free = "It is <b>free</b> for dogs."
+    second = evaluate(own, "It leaves at six in the morning.", free, free).document["run_id"]
     pages = {run_id: read_flow_run(place, run_id)["pages"] for run_id in (first, second)}
     assert "moved-ferry" not in pages[first]
     report = place.folder / "reports" / f"{second}.html"
@@ -96,7 +97,9 @@ def test_the_end_says_what_moved_and_why_and_links_to_report_and_ui(place: Place
     assert "| factual\\_f1 | 0.500 | -0.500 | 2 samples |" in moved
     assert "q2, " in moved
     assert "its answer or contexts changed" in moved
-    assert "Causes, then → now:" in moved
+    causes = moved.partition("Causes, then → now:")[2]
+    assert "0 → 1" in causes, "of the questions that both runs judged"
+    assert "0 → 2" not in causes
     assert "<b>" not in moved
 
 

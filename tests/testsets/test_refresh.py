@@ -202,6 +202,23 @@ def test_run_stopped_by_its_budget_resumes_and_pays_nothing_twice(folder: Path, 
     assert rows[0]["n"] == rows[0]["n_different"] > N
 
 
+@pytest.mark.slow
+def test_a_budget_holds_what_a_killed_process_had_paid(folder: Path) -> None:
+    """Its last replies are in a journal, and the run that resumed it spent the whole budget once more."""
+    with noting_endpoint(compose=PortAnswers().compose, seed=7, retry_after=0) as endpoint:
+        place = Place(folder=folder, variables={"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": endpoint.base_url})
+        process = place.start(*list_command(folder, "--budget", "1000"))
+        wait_for(lambda: len(endpoint.asked) >= 3, process)
+        process.send_signal(signal.SIGKILL)
+        finish(process)
+        endpoint.settle()
+        n_asked = len(endpoint.asked)
+        ((run_id,),) = Warehouse(str(folder / "evalhouse.duckdb")).read("select run_id from runs").rows()
+        resumed = place.call("resume", run_id, "--budget", "0.000001")
+    assert (resumed.status, "has spent" in resumed.stderr) == (2, True), resumed.stderr
+    assert len(endpoint.asked) == n_asked
+
+
 def test_a_check_names_its_command_and_one_of_earlier_says_that_it_has_none(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "set.jsonl").write_text('{"query": "When?", "ground_truth": "At six."}\n', encoding="utf-8")
     where = ("--warehouse", str(tmp_path / "own.duckdb"))

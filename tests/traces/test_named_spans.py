@@ -158,7 +158,7 @@ def test_what_a_named_tool_returned_is_the_context(tmp_path: Path, result: str, 
 
 
 def test_a_named_span_without_recorded_documents_is_not_named_as_theirs(tmp_path: Path) -> None:
-    """The reply of a model is no context either: it would support itself."""
+    """Nor does a model's reply count, which would support itself."""
     spans = [*make_web_trace(), {**make_span(7, {"x": 1}, parent=1, at_s=0.4, took_s=0.05), "name": "web"}]
     (sample,), staged = read_named(tmp_path, spans, answer="answer", contexts="web,answer")
     assert sample.contexts is None
