@@ -94,7 +94,7 @@ def test_the_end_says_what_moved_and_why_and_links_to_report_and_ui(place: Place
     assert f"(http://house:4210/runs/{second})" in pages[second]["ui-ferry"]["data"]
     moved = pages[second]["moved-ferry"]["data"]
     assert f"## Against run `{first}` of " in moved
-    assert "| factual\\_f1 | 0.500 | -0.500 | 2 samples |" in moved
+    assert "| factual\\_f1 | 0.333 | -0.500 | 2 samples |" in moved
     assert "q2, " in moved
     assert "its answer or contexts changed" in moved
     causes = moved.partition("Causes, then → now:")[2]
