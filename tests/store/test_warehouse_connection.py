@@ -352,8 +352,8 @@ def test_readers_and_writers_all_get_their_turn(tmp_path: Path) -> None:
         assert [reading.result() for reading in readings] == [None] * 5
     assert [end.code for end in ended] == [0, 0], ended
     writes = [float(line) for end in ended for line in end.output.split()]
-    assert max(writes) < 4, writes
-    assert max(waits) < 4
+    assert max(writes) < 15, writes
+    assert max(waits) < 15
     assert count_rows(warehouse, "batches") == 51
 
 
