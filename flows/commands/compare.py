@@ -22,6 +22,7 @@ from evalhouse.flows.commands.options import (
     find_warehouse,
     limit_options,
     temperature_option,
+    write_command,
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.flows.results.comparison import (
@@ -437,7 +438,7 @@ def _print(begun: "Replay", document: dict[str, Any], *, is_complete: bool) -> N
     if begun.problem is not None:
         print_notice(f"The replay stopped: {begun.problem}")
     if not is_complete:
-        print_line(f"next: evalhouse replay {base} {candidate}   (resumes with what is missing)")
+        print_line(f"next: {write_command()}   (resumes with what is missing)")
     else:
         print_line(f"next: evalhouse compare {base} {candidate} --sample {findings[0].move.sample_id}")
 

@@ -244,6 +244,19 @@ def test_samples_and_metrics_are_chosen_by_name(replayed: Replayed) -> None:
     assert harbour.list_asked() == [], "the answers are judged by every metric of the run"
 
 
+def test_a_replay_that_is_not_complete_names_the_command_that_resumes_it(replayed: Replayed) -> None:
+    """It left out the options, so that another replay would have been resumed."""
+    place = replayed.harbour.place
+    (place.folder / "down.toml").write_text(SUITE.replace("harbour_bot", "down_bot"))
+    (place.folder / "down_bot.py").write_text("def ask(question, contexts=None):\n    raise OSError('down')\n")
+    options = "--sample berth-1 --times 2 --suite down.toml"
+    stopped = place.call("replay", *options.split())
+    (following,) = [line for line in stopped.stdout.splitlines() if line.startswith("next: ")]
+    assert following.startswith("next: evalhouse replay ")
+    named = following.partition("   (")[0].split()
+    assert sorted(named[3:]) == sorted(options.split())
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--sample", "berth-x"), "--sample: 'berth-x' has no score in both runs; did you mean"),
     (("--sample", "berth-15"), "'berth-15' scores the same in both runs, in factual_f1, so there is nothing"),
