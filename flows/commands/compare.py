@@ -42,7 +42,7 @@ from evalhouse.flows.results.output import (
     write_dollars,
     write_interval,
 )
-from evalhouse.flows.results.run_facts import FIRST, find_two_runs
+from evalhouse.flows.results.run_facts import find_two_runs, list_first
 from evalhouse.flows.results.variants import describe_variants, pick_headline_metrics, print_variants
 from evalhouse.flows.run.outcome import show_run
 from evalhouse.flows.server.interrupts import wait_for_warehouse
@@ -165,7 +165,7 @@ def compare(
     fallen: list[str] = []
     if by is not None:
         scored = [compared.metric for compared in comparison.metrics]
-        slices = compare_slices(pair, settings, by, [name for name in FIRST if name in scored] or scored)
+        slices = compare_slices(pair, settings, by, list_first(scored, pair.candidate.config))
         fallen = list(describe_fallen(by, slices, comparison))
     headline = write_headline(replace(lay_against(pair, "the base", lambda _: comparison), slices=tuple(fallen)))
     metrics = [compared.metric for compared in comparison.metrics]

@@ -55,6 +55,7 @@ from evalhouse.flows.results.run_facts import (
     explain_joint_split,
     explain_sampling,
     group_metrics,
+    list_first,
     list_notes,
     load_advice,
     read_slices,
@@ -355,8 +356,7 @@ def describe_run(
         if by and against.comparison:
             # A column that cannot be compared is refused in the section by that column.
             with suppress(ComparisonError):
-                main = [name for name in FIRST if name in names] or names
-                slices = compare_slices(pair, ComparisonSettings(), by, main)
+                slices = compare_slices(pair, ComparisonSettings(), by, list_first(names, run.config))
                 against = replace(against, slices=tuple(describe_fallen(by, slices, against.comparison)))
     sampling = explain_sampling(warehouse, run)
     described = {

@@ -38,7 +38,7 @@ from evalhouse.flows.results.output import (
     write_number,
     write_value,
 )
-from evalhouse.flows.results.run_facts import FIRST
+from evalhouse.flows.results.run_facts import list_first
 from evalhouse.tasks.comparing.changes import Flip, find_flips
 from evalhouse.tasks.comparing.gate_checks import (
     OUTCOMES,
@@ -477,7 +477,7 @@ def find_changes(warehouse: Warehouse, base: RunRow, run: RunRow) -> Changes:
     by_name = {compared.metric: compared for compared in comparison.metrics if compared.is_compared}
     return Changes(
         sentence=headline.sentence,
-        metrics=[by_name[name] for name in FIRST if name in by_name],
+        metrics=[by_name[name] for name in list_first(list(by_name), run.config)],
         causes=[cause for cause in describe_causes(comparison) if cause["n_candidate"] > cause["n_base"]],  # type: ignore[operator]
         samples={sample_id: (questions.get(sample_id, ""), changed[sample_id]) for sample_id in moved},
     )

@@ -229,7 +229,7 @@ def explain_surface(
 
 
 def read_slices(warehouse: Warehouse, run: RunRow, column: str | None) -> list[dict[str, Any]]:
-    """Read the means of the main metrics for each value of a metadata column, as --json has them; none without one.
+    """Read the means of the metrics that are shown first by the values of a metadata column; none without one.
 
     Raises ComparisonError for a column that has too many values, or that no sample has.
     """
@@ -237,11 +237,8 @@ def read_slices(warehouse: Warehouse, run: RunRow, column: str | None) -> list[d
         return []
     from evalhouse.tasks.comparing.slices import measure_slices  # noqa: PLC0415  # imports the statistics
 
-    # A run that was given metrics without the main ones is shown by those.
-    metrics: list[str] = [name for name in FIRST if name in run.metrics]
-    metrics = metrics or list(run.metrics)
     names = ("by", "slice", "metric", "better", "n_samples", "n_scored", "mean", "ci_low", "ci_high")
-    means = measure_slices(warehouse, run, column, metrics)
+    means = measure_slices(warehouse, run, column, list_first(run.metrics, run.config))
     return [{name: getattr(mean, name) for name in names} for mean in means]
 
 

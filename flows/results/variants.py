@@ -19,7 +19,7 @@ from evalhouse.flows.results.output import (
     write_interval,
     write_value,
 )
-from evalhouse.flows.results.run_facts import FIRST, sort_first
+from evalhouse.flows.results.run_facts import list_first, sort_first
 from evalhouse.tasks.comparing.intervals import ALPHA
 from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings
 from evalhouse.tasks.comparing.variants import (
@@ -44,9 +44,8 @@ _DROPPED: Final = (("#samples",), ("#p",))
 
 
 def pick_headline_metrics(runs: Sequence[RunRow]) -> frozenset[str]:
-    """Return the main metrics that any of the runs has, or all of theirs without a main one."""
-    metrics = {metric for run in runs for metric in run.metrics}
-    return frozenset(metrics & set(FIRST) or metrics)
+    """Return the metrics that decide between runs: the ones which any of them shows first."""
+    return frozenset(metric for run in runs for metric in list_first(run.metrics, run.config))
 
 
 def write_variants_headline(comparison: VariantComparison) -> Headline:

@@ -72,6 +72,7 @@ _INPUTS: Final = (
 _OUTPUTS: Final = (
     "output.value", "traceloop.entity.output", "gen_ai.task.output", "langfuse.trace.output",
     "langfuse.observation.output", "gen_ai.tool.call.result", "mlflow.spanOutputs", "promptflow.function.output",
+    "tool_response",
 )  # fmt: skip
 _IN_JSON: Final = ("traceloop.entity.input", "mlflow.spanInputs", "promptflow.function.inputs")
 """Inputs that are always JSON, also where they are one text."""
@@ -329,7 +330,10 @@ def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...
         return found
     in_output = read_retrieved(made)
     if found is None:
-        return in_output if in_output is not None or made is None else ()
+        # Another object may be documents in a form that is not known, and not an empty result.
+        members = open_value(made)
+        is_empty = not members or (isinstance(members, Mapping) and not any(members.values()))
+        return () if in_output is None and made is not None and is_empty else in_output
     if in_output is None or len(in_output) != len(found):
         return found
     return tuple(

@@ -35,9 +35,9 @@ def keep_sent(
 
     Functions may write a document in another form. So a found one that no prompt has is left out only if a step chose
     others, if what was sent was made of it, or if most words that it alone has are missing too and no other call had
-    it. All that were found are returned where no prompt has any document, unless a step dropped all, or where a tracer
-    may have cut one. Where nothing is left out the order is that of the retriever; if several found them
-    (not `is_ranked`), that of the prompts.
+    it. All that were found are returned where no prompt has any document, unless a step dropped all and most of their
+    words are missing, or where a tracer may have cut one. Where nothing is left out the order is that of the retriever;
+    if several found them (not `is_ranked`), that of the prompts.
     """
     by_text = {_simplify(document.text or document.id or ""): document for document in found}
     names = list(by_text)
@@ -62,15 +62,18 @@ def keep_sent(
             if inside:
                 break
     dropped = _list_dropped(tree, names, found)
-    if not places and not (any(searched) and dropped.issuperset(names)):
-        return list(found)
+    words = {name: _list_words(document.text or "") for name, document in by_text.items()}
+    in_prompts = _list_words("\n".join(searched))
+    if not places:
+        asked = _list_words(question)
+        is_known = any(searched) and dropped.issuperset(names)
+        is_dropped = is_known and all(_share(words[name] - asked, in_prompts) < _LOST for name in names)
+        return [] if is_dropped else list(found)
     if places.keys() == {*names}:
         if is_ranked:
             return list(found)
         return sorted(found, key=lambda document: places[_simplify(document.text or document.id or "")])
     made = [name for name in places if name not in names]
-    words = {name: _list_words(document.text or "") for name, document in by_text.items()}
-    in_prompts = _list_words("\n".join(searched))
 
     # What a model wrote of a document may have reached the answer in a form that is not known, but no mere verdict.
     others = [item.span for item in tree if item.span.kind == "llm" and item.span not in calls]
@@ -169,11 +172,12 @@ def _list_made(tree: Sequence[Placed], names: Sequence[str], question: str) -> d
     """Return by text the documents that chains and tools returned, without the found ones.
 
     A text in a list may be anything, such as a question: it counts if it is a part of a found one, or has one in it.
-    What a model wrote counts as a part of a found one alone, and a text of several found ones only with an id or with
-    metadata.
+    What a model wrote counts as a part of a found one alone, unless it copied that from its own prompt, as an answer
+    may; and a text of several found ones only with an id or with metadata.
     """
     spans = [item.span for item in tree]
-    written = [text for span in spans if span.kind == "llm" and len(text := _simplify(span.answer or "")) >= _PIECE]
+    calls = [span for span in spans if span.kind == "llm" and len(_simplify(span.answer or "")) >= _PIECE]
+    written = [(_simplify(call.answer or ""), _simplify("\n".join(list_sent(call)))) for call in calls]
     listed = [many or () for span in spans for many in (span.kept, span.passed_on, span.returned)]
     documents = {document.text: document for many in reversed(listed) for document in reversed(many) if document.text}
     asked = _simplify(question)
@@ -184,7 +188,7 @@ def _list_made(tree: Sequence[Placed], names: Sequence[str], question: str) -> d
             continue
         is_part = any(text in name for name in names)
         n_within = sum(name in text for name in names)
-        is_own = any(own in text for own in written)
+        is_own = any(own in text and text not in prompt for own, prompt in written)
         is_document = not document.is_plain and (n_within < 2 or document.id or document.metadata)
         if is_part or (not is_own and (is_document or n_within == 1)):
             made[text] = document

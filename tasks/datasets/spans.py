@@ -42,8 +42,8 @@ class Span:
     the texts of the system and of tools that a model was sent with it. `documents` is None for what retrieves
     nothing, and empty for a retriever that found nothing. `given` are the ones that a reranker or a chain was given,
     where they were recorded, and `kept` the ones that a chain made of them. `passed_on` are the ones that a chain
-    returned with its answer, `returned` the ones that a tool found; `result` is all that a tool returned, as text.
-    `is_printed`: an object is recorded as the
+    returned with its answer, `returned` the ones that a tool found; `result` is all that any step but a
+    model returned. `is_printed`: an object is recorded as the
     answer, `is_flag`: a truth value. `is_root`: its tracer took it for the outermost one of a question. `is_cut`: some
     attributes may not have been kept. `project` is the id of LangSmith's.
     """
@@ -69,7 +69,7 @@ class Span:
     kept: tuple[Document, ...] | None = None
     passed_on: tuple[Document, ...] | None = None
     returned: tuple[Document, ...] | None = None
-    result: str = ""
+    result: object = None
     tool_calls: tuple[Tree, ...] = ()
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -273,13 +273,15 @@ def read_exchange(
         answer = None
     calls = [item for message in replied for item in message.tool_calls]
     returned: object = None if turn is None or turn.contexts is None else turn.contexts
-    result = ""
+    result = None if kind == "llm" else made
+    before, kept = _read_choice(given, made) if kind in ("chain", "other", "retriever") else ((), None)
     if kind == "tool":
         calls = [{"name": name, "arguments": given}] if name else []
         results = read_known([{"role": "tool", "content": open_cell(made)}])
         tools = [message for message in replied if message.role == "tool"] or results
         returned = next((message.contexts for message in tools if message.contexts is not None), None)
-        result = "\n".join(message.text for message in tools)
+        if any(message.role == "tool" for message in replied):  # LangChain's message around it
+            result = "\n".join(message.text for message in tools)
     return {
         "question": question,
         "turns": find_history(given) or (_list_turns(turn) if turn is not None else ()),
@@ -288,12 +290,24 @@ def read_exchange(
         "is_printed": answer is None and isinstance(made, str) and bool(_STREAM.search(made) or _is_printed(made)),
         "is_flag": kind != "llm" and answer in _FLAGS,
         "tool_calls": tuple(call for item in calls if (call := name_call(item)) is not None),
-        "given": (read_retrieved(given) or ()) if kind in ("chain", "other", "retriever") else (),
-        "kept": read_retrieved(made) if kind in ("chain", "other", "retriever") else None,
+        "given": before,
+        "kept": kept,
         "passed_on": find_documents(made) if kind == "chain" else None,
         "returned": None if returned is None else read_documents(returned),
         "result": result,
     }
+
+
+def _read_choice(given: object, made: object) -> tuple[tuple[Document, ...], tuple[Document, ...] | None]:
+    """Return the documents that a step was given, and the ones that it made of them: none where it emptied a list of
+    documents of any name; None where it made no documents."""
+    before, kept = read_retrieved(given) or (), read_retrieved(made)
+    if kept is None:
+        members = read_tree(given)
+        for name, value in read_tree(made).items():
+            if isinstance(value, list) and not value and (emptied := read_documents(members.get(name))):
+                return emptied, ()
+    return before, kept
 
 
 def leave_typed(messages: Iterable[Message], *, with_tools: bool = False) -> list[Message]:

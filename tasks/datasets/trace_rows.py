@@ -7,12 +7,16 @@ spans of each (`SpanNames`). A trace of which nothing can be judged gives a reas
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
+import orjson
+
+from evalhouse.tasks.datasets.chat import has_roles
 from evalhouse.tasks.datasets.sent import keep_sent, list_sent
 from evalhouse.tasks.datasets.spans import Document, Kind, Placed, Span, read_documents
+from evalhouse.tasks.datasets.values import open_value
 
 _SPAN_ID: Final = re.compile("[0-9a-f]{16}")  # of OpenTelemetry
 
@@ -42,6 +46,7 @@ _ANSWERING: Final[tuple[Kind, ...]] = ("chain", "other", "llm")
 _MAX_BESIDE: Final = 500  # steps beside each other of which one is picked: the time grows with the square
 MIN_SENT: Final = 20
 """Letters of a text that a prompt does not hold by chance, as it may hold "safe" or "no"."""
+_DEEPEST: Final = 3  # objects within each other in which a user's step may have its documents
 _MAX_DEPTH: Final = 200  # parents of a span that are looked at; a chain of all that were sent would take minutes
 
 
@@ -246,7 +251,7 @@ def _find_contexts(
     if names.contexts:
         named = [item.span for item in tree if item.span.name in names.contexts]
         named.sort(key=lambda span: span.started_at or 0.0)
-        chosen = [(span, documents) for span in named if (documents := _list_documents(span)) is not None]
+        chosen = [(span, documents) for span in named if (documents := _list_documents(span, question)) is not None]
     else:
         before = _list_before_answer(tree, answer)
         with_documents = [item for item in before if item.is_first_with("documents")]
@@ -273,14 +278,46 @@ def _find_contexts(
     return documents, list(dict.fromkeys(of_names))
 
 
-def _list_documents(span: Span) -> Sequence[Document] | None:
-    """Return the documents of a span that a user named; None if none were recorded. A text that it returned is one,
-    but not the reply of a model, which would support itself."""
-    for documents in (span.documents, span.kept, span.returned, span.passed_on):
-        if documents is not None:
-            return documents
-    text = span.result or (None if span.kind == "llm" else span.answer)
-    return (read_documents(text) or (Document(text=text, is_plain=True),)) if text else None
+def _list_documents(span: Span, question: str) -> Sequence[Document] | None:
+    """Return the documents of a span that a user named, else the texts that it returned; None if nothing was recorded.
+
+    The reply of a model is not one of them: it would support itself.
+    """
+    recorded = [many for many in (span.documents, span.kept, span.returned, span.passed_on) if many is not None]
+    with_texts = (many for many in recorded if many and all(document.text for document in many))
+    known: Sequence[Document] | None = next(with_texts, None)
+    if known is None and span.kind != "llm":
+        known = _read_returned(span.result, question)
+    return known or next(filter(None, recorded), () if recorded else known)
+
+
+def _read_returned(value: object, question: str, depth: int = 0) -> Sequence[Document] | None:
+    """Return the documents in any value that a step returned, or its texts; None for nothing.
+
+    A list is one of documents, of texts, or of other objects, each unchanged. Of an object the lists count, else
+    the texts; a state's question and its messages do not.
+    """
+    opened = open_value(value)
+    if opened is None or opened == question or (depth and isinstance(opened, bool | int | float)):
+        return None
+    documents = read_documents(opened)
+    if documents is not None and all(document.text for document in documents):
+        return documents
+    if isinstance(opened, list | tuple):
+        return None if has_roles(opened) else [_make_plain(item) for item in opened]
+    if isinstance(opened, Mapping):
+        members = [(item, _read_returned(item, question, depth + 1)) for item in opened.values() if depth < _DEEPEST]
+        lists = [found for item, found in members if found is not None and not isinstance(item, str)]
+        texts = [found for item, found in members if found is not None and isinstance(item, str)]
+        found = [document for listed in (lists if any(lists) or not texts else texts) for document in listed]
+        if found or lists:
+            return found
+    return [_make_plain(value)] if isinstance(value, str) or not depth else None
+
+
+def _make_plain(value: object) -> Document:
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    return Document(text=text, is_plain=True)
 
 
 def _list_before_answer(tree: Sequence[Placed], answer: Span | None) -> Sequence[Placed]:

@@ -147,6 +147,19 @@ def test_without_one_best_run_no_winner_is_named(
     assert read_sentence(ask, "alpha", "bravo", "carol").startswith(sentence)
 
 
+@pytest.mark.parametrize("config", [{"metrics": list(METRICS)}, {"gate": {"max": {"hallucination": 0.5}}}])
+def test_a_metric_that_a_suite_names_or_limits_decides_on_the_winner(
+    store: Warehouse, ask: Ask, config: Mapping[str, object]
+) -> None:
+    """The main metrics alone decided, and a variant won that was worse in the only metric with a limit."""
+    for name in ("alpha", "bravo", "carol"):
+        moves = {} if name != "bravo" else {"faithfulness": f"{SCORE} + 0.05", "hallucination": f"{SCORE} + 0.05"}
+        add_run(store, name, columns={"config": config}, **moves)
+    sentence = read_sentence(ask, "alpha", "bravo", "carol")
+    assert sentence.startswith("No clear winner; bravo is better than alpha in faithfulness")
+    assert "worse in hallucination" in sentence
+
+
 def test_json_has_each_run_of_each_metric_and_all_samples(store: Warehouse, ask: Ask) -> None:
     add_run(store, "alpha")
     add_run(store, "bravo", answer_correctness=f"if(n = 5, 1.0, {SCORE})", faithfulness="if(n = 7, null, 0.5)")

@@ -157,6 +157,34 @@ def test_what_a_named_tool_returned_is_the_context(tmp_path: Path, result: str, 
     assert staged.notes[1].startswith("contexts by span, in samples: 'web' 1; ")
 
 
+HITS = [{"id": place, "score": 0.5, "payload": {"text": text}} for place, text in enumerate(TEXTS)]
+
+
+@pytest.mark.parametrize("kind", ["CHAIN", "RETRIEVER"])
+@pytest.mark.parametrize(
+    ("output", "contexts"),
+    [
+        ({"web_results": [{"page_content": text} for text in TEXTS], "question": QUESTION}, TEXTS),
+        ({"search_results": TEXTS}, TEXTS),
+        ({"web_results": " ".join(TEXTS), "question": QUESTION}, [" ".join(TEXTS)]),
+        ({"web_results": [], "question": QUESTION}, []),
+        ({"matches": HITS, "namespace": ""}, [json.dumps(hit, separators=(",", ":")) for hit in HITS]),
+        (HITS, [json.dumps(hit, separators=(",", ":")) for hit in HITS]),
+        (" ".join(TEXTS), [" ".join(TEXTS)]),
+    ],
+    ids=["documents", "texts", "a text", "nothing", "an object of hits", "hits", "a lone text"],
+)
+def test_what_a_named_step_returned_is_its_contexts_in_any_form(
+    tmp_path: Path, kind: str, output: object, contexts: list[str]
+) -> None:
+    """A graph's state has any names, and beside its documents the question."""
+    text = output if isinstance(output, str) else json.dumps(output)
+    step = {"openinference.span.kind": kind, "input.value": json.dumps({"question": QUESTION}), "output.value": text}
+    spans = [*make_web_trace(), {**make_span(7, step, parent=1, at_s=0.4, took_s=0.05), "name": "web"}]
+    (sample,), _ = read_named(tmp_path, spans, answer="answer", contexts="web")
+    assert sample.contexts == contexts
+
+
 def test_a_named_span_without_recorded_documents_is_not_named_as_theirs(tmp_path: Path) -> None:
     """Nor does a model's reply count, which would support itself."""
     spans = [*make_web_trace(), {**make_span(7, {"x": 1}, parent=1, at_s=0.4, took_s=0.05), "name": "web"}]

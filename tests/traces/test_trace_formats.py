@@ -765,6 +765,61 @@ def test_documents_of_several_retrievers_are_in_the_order_of_the_prompt(tmp_path
     assert read(texts) == texts
 
 
+def make_step(given: object, made: object) -> dict[str, Any]:
+    return {_LLM: "CHAIN", "input.value": json.dumps(given), "output.value": json.dumps(made)}
+
+
+@pytest.mark.parametrize("answer", ["The late ferry of Friday leaves at midnight.", "It leaves at midnight."])
+def test_a_document_that_a_step_added_stays_where_the_answer_quotes_it(tmp_path: Path, answer: str) -> None:
+    """It was taken for a text that the model itself had written, and the most faithful answers scored 0."""
+    web = "The late ferry of Friday leaves at midnight. Tickets are sold on board until it leaves the quay."
+    spans = [
+        *_LOOKUP,
+        make_span(3, make_step({"question": QUESTION}, {"documents": [{"page_content": web}]}), parent=1, at_s=1.0),
+        make_span(4, make_call(f"{web} {QUESTION}", answer), parent=1, at_s=3.0),
+    ]
+    spans[0] = {**make_span(1, {**_CHAIN, "output.value": answer}, took_s=9.0)}
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == [web]
+
+
+@pytest.mark.parametrize("name", ["docs", "retrieved_docs", "sources"])
+def test_a_step_that_empties_its_documents_of_any_name_keeps_none(tmp_path: Path, name: str) -> None:
+    step = make_step({name: _PAGES}, {name: []})
+    spans = [
+        *_LOOKUP,
+        make_span(3, step, parent=1, at_s=1.0),
+        make_span(4, make_call(QUESTION, ANSWER), parent=1, at_s=3.0),
+    ]
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == []
+
+
+def test_a_step_that_adds_no_document_drops_none(tmp_path: Path) -> None:
+    """A graph joins what its steps return: an empty list adds nothing, and the prompt has the records in other form."""
+    records = ['{"ferry": "night", "leaves": "22:40", "pier": "nine"}', '{"ferry": "day", "leaves": "noon"}']
+    found = {f"retrieval.documents.{n}.document.content": text for n, text in enumerate(records)}
+    pages = [{"page_content": text} for text in records]
+    spans = [
+        make_span(1, _CHAIN, took_s=9.0), make_span(2, {_LLM: "RETRIEVER", **found}, parent=1, at_s=0.1, took_s=0.1),
+        make_span(3, make_step({"documents": pages}, {"documents": []}), parent=1, at_s=1.0),
+        make_span(4, make_call(f"Night ferry leaves: 22:40, pier nine. Day ferry leaves: noon. {QUESTION}", ANSWER),
+                  parent=1, at_s=3.0),
+    ]  # fmt: skip
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == records
+
+
+@pytest.mark.parametrize(
+    ("output", "contexts"),
+    [(" ".join(TEXTS), None), (json.dumps({"rows": [1]}), None), ("[]", []), (json.dumps({"documents": []}), [])],
+)
+def test_a_retriever_whose_output_is_not_known_did_not_find_nothing(
+    tmp_path: Path, output: str, contexts: list[str] | None
+) -> None:
+    """Its samples scored 0, where they have no contexts to judge by."""
+    retriever = {_LLM: "RETRIEVER", "input.value": QUESTION, "output.value": output}
+    spans = [make_span(1, _CHAIN, took_s=9.0), make_span(2, retriever, parent=1, at_s=0.1, took_s=0.1)]
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").contexts == contexts
+
+
 def test_the_answer_of_a_graph_may_be_named_generation(tmp_path: Path) -> None:
     state = {"question": QUESTION, "documents": [], "generation": ANSWER}
     graph = {_LLM: "CHAIN", "input.value": json.dumps({"question": QUESTION}), "output.value": json.dumps(state)}
