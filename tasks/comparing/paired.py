@@ -31,6 +31,7 @@ from math import exp, fsum, lgamma, log
 from typing import Any, Final, Literal
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
@@ -356,6 +357,43 @@ def decide(
         is_exact=False,
         verdict="undecided" if is_open else verdict,
     )
+
+
+def group_terms(terms: pl.DataFrame, clusters: Mapping[str, int]) -> pl.DataFrame:
+    """Return the parts of estimated differences (`run_pairs/sampled_terms.sql`) with the moves of a cluster as one.
+
+    The square of a cluster's weighted sum also has what not judging all leaves open, Σ(w² - w)d², which other parts
+    have already: it is left out. Samples that waver against each other count at least as if they were alone.
+    """
+    parts = []
+    for (metric, side), part in terms.group_by("metric", "side", maintain_order=True):
+        if part["weight"].null_count():  # what not judging all leaves open: each sample was picked by itself
+            parts.append(part.drop("weight"))
+            continue
+        numbers, places = np.unique([clusters[name] for name in part["sample_id"]], return_inverse=True)
+        squares, weights = part["term"].to_numpy() ** 2, part["weight"].to_numpy()
+        totals = np.bincount(places, weights=part["term"].to_numpy() * np.sqrt(weights))
+        of_clusters, n = float((totals**2).sum()), len(numbers)
+        variance = max(float(squares.sum()), of_clusters - float((squares * (weights - 1)).sum())) * n / max(n - 1, 1)
+        if of_clusters <= ROUNDING * float(squares.sum()):  # the moves of each cluster cancel each other
+            parts.append(part.drop("weight"))
+            continue
+        joined = totals * math.sqrt(variance / of_clusters)
+        names = [f"cluster {number}" for number in numbers.tolist()]
+        parts.append(pl.DataFrame({"metric": metric, "side": side, "sample_id": names, "term": joined}))
+    return pl.concat(parts) if parts else terms
+
+
+def measure_terms(terms: pl.DataFrame, metric: str) -> dict[str, float | None]:
+    """Return the variance of a metric's estimated difference, and the variance of that, from its parts."""
+    variance, spread = 0.0, 0.0
+    for _, side in terms.filter(metric=metric).group_by("side"):
+        if side["term"].null_count():
+            return {"variance": None, "spread": None}
+        squares = side["term"].to_numpy() ** 2
+        variance += float(squares.sum())
+        spread += float((squares**2).sum() - squares.sum() ** 2 / len(squares))
+    return {"variance": variance, "spread": spread}
 
 
 def adjust_estimates(

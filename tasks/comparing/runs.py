@@ -48,7 +48,9 @@ from evalhouse.tasks.comparing.paired import (
     adjust_estimates,
     compare_paired,
     decide,
+    group_terms,
     is_sampled,
+    measure_terms,
 )
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.messages import list_names, suggest
@@ -276,6 +278,10 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         asked = fetch_asked(pair.warehouse, [pair.base.run_id, pair.candidate.run_id])
         (sizes,) = pair.fetch("common").iter_rows()
         estimates = {str(row["metric"]): row for row in pair.fetch_sampled("sampled").to_dicts()}
+        terms = pair.fetch_sampled("sampled_terms")
+        if len(set(clusters.tolist())) < len(clusters):
+            terms = group_terms(terms, dict(zip(samples.ids, clusters.tolist(), strict=True)))
+            estimates = {name: {**row, **measure_terms(terms, name)} for name, row in estimates.items()}
         sides = {
             (metric, of_candidate): Scored(n=n, share=share, size=size, reason=reason)
             for metric, of_candidate, n, share, size, reason in pair.fetch_sampled("sampled_shares").iter_rows()
@@ -300,7 +306,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
             for column, paired, scale in zip(columns, results, scales, strict=True)
             if column.metric in estimates
         }
-        terms = pair.fetch_sampled("sampled_terms").pivot("metric", index=["side", "sample_id"], values="term")
+        terms = terms.pivot("metric", index=["side", "sample_id"], values="term")
         adjusted = adjust_estimates(
             list(estimated.values()),
             terms.select(pl.col(name) if name in terms.columns else pl.lit(0.0).alias(name) for name in estimated)

@@ -10,10 +10,17 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import polars as pl
 import pytest
 from rows import fill, open_rows, put_run, rate_doubts, read
 
-from evalhouse.tasks.comparing.paired import Paired, adjust_estimates, decide
+from evalhouse.tasks.comparing.paired import (
+    Paired,
+    adjust_estimates,
+    decide,
+    group_terms,
+    measure_terms,
+)
 from evalhouse.tasks.pipeline.sampling import draw, make_dice, spread
 from evalhouse.warehouse.metric_files import fill_in_sampled
 from evalhouse.warehouse.queries import read_query
@@ -180,6 +187,32 @@ def test_scores_that_waver_are_seldom_a_finding_however_many_are_judged(n_judged
             for table in TABLES:
                 con.execute(f"delete from {table}")
     assert n_found <= 6, "of 40, where two are expected; seven or more come in 0.3 %"
+
+
+@pytest.mark.parametrize(("n_turns", "ratio"), [(1, 1.0), (5, 5.0)])
+def test_moves_of_a_cluster_count_as_one(n_turns: int, ratio: float) -> None:
+    """The variance is that many times as large, also where about 2,000 of 4,000 turns were picked."""
+    rng = np.random.default_rng(5)
+    n, weight = 4_000, 2.0
+    moves = np.repeat(rng.normal(size=n // n_turns), n_turns)
+    picked = np.flatnonzero(rng.random(n) < 1 / weight)
+    terms = math.sqrt(weight) * (moves[picked] - moves[picked].mean()) / (weight * len(picked))
+    frame = pl.DataFrame(
+        {
+            "metric": "m",
+            "side": "moves",
+            "sample_id": [f"s{place}" for place in picked],
+            "term": terms,
+            "weight": weight,
+        }
+    )
+    open_ones = frame.with_columns(side=pl.lit("base"), weight=pl.lit(None, pl.Float64))
+    grouped = group_terms(pl.concat([frame, open_ones]), {f"s{place}": place // n_turns for place in range(n)})
+    measured = measure_terms(grouped, "m")["variance"]
+    assert measured is not None
+    plain = float((terms**2).sum())
+    assert (measured - plain) / plain == pytest.approx(ratio, rel=0.15)
+    assert grouped.filter(side="base")["term"].to_list() == terms.tolist(), "each was picked by itself"
 
 
 def test_moves_of_too_few_common_samples_give_way_to_the_scores() -> None:

@@ -24,13 +24,14 @@ from evalhouse.flows.serving.suite_checks import check_suite_gate, list_shortage
 from evalhouse.flows.serving.suite_runs import decide_suite_gate
 from evalhouse.tasks.comparing.gate_checks import check_drops, find_first_alike
 from evalhouse.tasks.comparing.paired import Paired, Scored, Shares
-from evalhouse.tasks.comparing.runs import describe_metric
+from evalhouse.tasks.comparing.runs import ComparisonSettings, compare_runs, describe_metric
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import SuiteGate
 from evalhouse.warehouse.rows import samples
 from evalhouse.warehouse.rows.gates import accept_run, find_user
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
+from evalhouse.warehouse.rows.samples import NO_CLUSTER
 from evalhouse.warehouse.store import Warehouse, derive
 
 # Acceptances are made now and the nights of a test long before: what comes after an acceptance is far in the future.
@@ -603,6 +604,29 @@ def judge_part(store: Warehouse, run_id: str, minute: int, value: str, unscored:
         )
         derive(connection, [run_id], ["scores"])
     return decide(store, find_run(store, run.run_id))
+
+
+def test_turns_of_a_conversation_waver_together_in_sampled_nights_too(store: Warehouse) -> None:
+    """Their intervals were half as wide as those of whole runs, which group the turns."""
+    for minute, name in enumerate(("first", "night")):
+        judge_part(store, name, minute, f"if((n // 5 + {minute}) % 2 = 0, 0.9, 0.5)", "false")
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute(
+            "update run_samples set metadata = json_object('conversation_id', 'c' || ((ordinal - 1) // 5))"
+        )
+    pair = RunPair(store, find_run(store, "first"), find_run(store, "night"))
+    widths = {}
+    for cluster in (None, NO_CLUSTER):
+        (compared,) = [
+            metric
+            for metric in compare_runs(pair, ComparisonSettings(cluster=cluster)).metrics
+            if metric.metric == "factual_f1"
+        ]
+        assert compared.is_estimate
+        assert compared.paired.ci_low is not None
+        assert compared.paired.ci_high is not None
+        widths[cluster] = compared.paired.ci_high - compared.paired.ci_low
+    assert widths[None] > 1.4 * widths[NO_CLUSTER]
 
 
 RARE = "metric = 'faithfulness' and sample_id <> 's1'"

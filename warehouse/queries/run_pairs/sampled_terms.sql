@@ -4,7 +4,8 @@
 -- First what not judging all leaves open: a part is a sample where both picked the same samples by the same probabilities,
 -- else a sample of one run. Then what a comparison of whole runs has as well: the samples stand for others, and bot and
 -- judge waver, so that scores move without a cause. A part is the move of a sample that both scored, weighted as it was
--- probable to be in both; of fewer than six, whose moves agree by chance, the score of a sample in each run.
+-- probable to be in both; of fewer than six, whose moves agree by chance, the score of a sample in each run. These have
+-- their `weight`, by which `group_terms` in Python joins the ones of samples that waver together.
 with open_runs as (
     select unnest([$base, $candidate]) as run_id
 ),
@@ -53,7 +54,8 @@ select
     if(picks.is_paired, '', run_id) as side,
     sample_id,
     -- NULL where a run judged too few
-    case when count(term) = count(*) then sum(if(run_id = $candidate, term, -term)) end as term
+    case when count(term) = count(*) then sum(if(run_id = $candidate, term, -term)) end as term,
+    null as weight
 from terms
 cross join picks
 group by all
@@ -63,7 +65,8 @@ select
     side,
     sample_id,
     sqrt(weight) * (value - sum(weight * value) over of_side / sum(weight) over of_side) / sum(weight) over of_side
-        * sqrt(count(*) over of_side / greatest(count(*) over of_side - 1, 1))
+        * sqrt(count(*) over of_side / greatest(count(*) over of_side - 1, 1)),
+    weight
 from drawn
 window of_side as (partition by metric, side)
 order by all
