@@ -607,7 +607,7 @@ def judge_part(store: Warehouse, run_id: str, minute: int, value: str, unscored:
 
 
 def test_turns_of_a_conversation_waver_together_in_sampled_nights_too(store: Warehouse) -> None:
-    """Their intervals were half as wide as those of whole runs, which group the turns."""
+    """Their intervals were half as wide as of whole runs, which group the turns."""
     for minute, name in enumerate(("first", "night")):
         judge_part(store, name, minute, f"if((n // 5 + {minute}) % 2 = 0, 0.9, 0.5)", "false")
     with store.writing(patience_s=1.0) as connection:
