@@ -262,12 +262,12 @@ def test_markdown_is_the_whole_output_or_a_file(nights: Nights, tmp_path: Path) 
         "### ❌ evalhouse gate failed: 2 failed, 0 undecided, 1 passed",
     ]
     assert "- run: `night` (`night`), 40 samples of `harbour.jsonl`, judge `lexical`" in printed.lines
-    rows = [line for line in printed.lines if line.startswith("| ")]
-    assert rows[1] == (
+    rows = [line for line in printed.lines if line.startswith("| ❌")]
+    assert rows[0] == (
         "| ❌ failed | `own` | mean at least | 0.900 | 0.500 | 0.348 to 0.652 | – | 40 | 0.400 | "
         "the whole interval is beyond the limit |"
     )
-    assert rows[2].startswith("| ❌ failed | `factual_f1` | mean at least | 0.100 | – | – | – | 0 | – | no sample is")
+    assert rows[1].startswith("| ❌ failed | `factual_f1` | mean at least | 0.100 | – | – | – | 0 | – | no sample is")
 
 
 def test_limits_are_shown_with_all_their_digits(nights: Nights) -> None:
