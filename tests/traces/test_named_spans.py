@@ -171,8 +171,20 @@ HITS = [{"id": place, "score": 0.5, "payload": {"text": text}} for place, text i
         ({"matches": HITS, "namespace": ""}, [json.dumps(hit, separators=(",", ":")) for hit in HITS]),
         (HITS, [json.dumps(hit, separators=(",", ":")) for hit in HITS]),
         (" ".join(TEXTS), [" ".join(TEXTS)]),
+        ({"city": "Quillon", "sky": "clear"}, ['{"city": "Quillon", "sky": "clear"}']),
+        ({"context": " ".join(TEXTS), "route": "web"}, [" ".join(TEXTS)]),
     ],
-    ids=["documents", "texts", "a text", "nothing", "an object of hits", "hits", "a lone text"],
+    ids=[
+        "documents",
+        "texts",
+        "a text",
+        "nothing",
+        "an object of hits",
+        "hits",
+        "a lone text",
+        "an object",
+        "a text beside a flag",
+    ],
 )
 def test_what_a_named_step_returned_is_its_contexts_in_any_form(
     tmp_path: Path, kind: str, output: object, contexts: list[str]
