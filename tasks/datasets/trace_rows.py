@@ -295,7 +295,7 @@ def _read_returned(value: object, question: str, depth: int = 0) -> Sequence[Doc
     """Return the documents in any value that a step returned, or its texts; None for nothing.
 
     A list is one of documents, of texts, or of other objects, each unchanged. Of an object the lists count, else
-    the long texts, else all of it; a state's question and its messages do not.
+    the texts, else all of it. A state's question, its messages and short texts, such as the names of steps, do not.
     """
     opened = open_value(value)
     if opened is None or opened == question or (depth and isinstance(opened, bool | int | float)):
@@ -308,10 +308,14 @@ def _read_returned(value: object, question: str, depth: int = 0) -> Sequence[Doc
     if isinstance(opened, Mapping):
         members = [(item, _read_returned(item, question, depth + 1)) for item in opened.values() if depth < _DEEPEST]
         lists = [found for item, found in members if found is not None and not isinstance(item, str)]
-        texts = [found for item, found in members if found and isinstance(item, str) and len(item) >= MIN_SENT]
-        found = [document for listed in (lists if any(lists) or not texts else texts) for document in listed]
-        if found or lists:
-            return found
+        listed = [one for found in lists for one in found if not one.is_plain or len(one.text or "") >= MIN_SENT]
+        texts = [
+            one for item, found in members if isinstance(item, str) and len(item) >= MIN_SENT for one in found or ()
+        ]
+        if listed or texts:
+            return listed or texts
+        if lists and not any(lists):
+            return ()
     return [_make_plain(value)] if isinstance(value, str) or not depth else None
 
 

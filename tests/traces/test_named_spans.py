@@ -172,7 +172,8 @@ HITS = [{"id": place, "score": 0.5, "payload": {"text": text}} for place, text i
         (HITS, [json.dumps(hit, separators=(",", ":")) for hit in HITS]),
         (" ".join(TEXTS), [" ".join(TEXTS)]),
         ({"city": "Quillon", "sky": "clear"}, ['{"city": "Quillon", "sky": "clear"}']),
-        ({"context": " ".join(TEXTS), "route": "web"}, [" ".join(TEXTS)]),
+        ({"context": " ".join(TEXTS), "route": "web", "steps": ["retrieve"]}, [" ".join(TEXTS)]),
+        ({"web_results": [{"page_content": text} for text in TEXTS], "steps": ["retrieve"]}, TEXTS),
     ],
     ids=[
         "documents",
@@ -183,7 +184,8 @@ HITS = [{"id": place, "score": 0.5, "payload": {"text": text}} for place, text i
         "hits",
         "a lone text",
         "an object",
-        "a text beside a flag",
+        "a text beside names",
+        "documents beside names",
     ],
 )
 def test_what_a_named_step_returned_is_its_contexts_in_any_form(
