@@ -385,9 +385,13 @@ def group_terms(terms: pl.DataFrame, clusters: Mapping[str, int]) -> pl.DataFram
 
 
 def measure_terms(terms: pl.DataFrame, metric: str) -> dict[str, float | None]:
-    """Return the variance of a metric's estimated difference, and the variance of that, from its parts."""
+    """Return the variance of a metric's estimated difference, and the variance of that (`spread`), from its parts; None
+    where a run judged too few.
+
+    The degrees of freedom follow from the spread: few samples that moved far make the variance a guess.
+    """
     variance, spread = 0.0, 0.0
-    for _, side in terms.filter(metric=metric).group_by("side"):
+    for _, side in terms.filter(metric=metric).group_by("side", maintain_order=True):
         if side["term"].null_count():
             return {"variance": None, "spread": None}
         squares = side["term"].to_numpy() ** 2

@@ -281,7 +281,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         terms = pair.fetch_sampled("sampled_terms")
         if len(set(clusters.tolist())) < len(clusters):
             terms = group_terms(terms, dict(zip(samples.ids, clusters.tolist(), strict=True)))
-            estimates = {name: {**row, **measure_terms(terms, name)} for name, row in estimates.items()}
+        estimates = {name: {**row, **measure_terms(terms, name)} for name, row in estimates.items()}
         sides = {
             (metric, of_candidate): Scored(n=n, share=share, size=size, reason=reason)
             for metric, of_candidate, n, share, size, reason in pair.fetch_sampled("sampled_shares").iter_rows()

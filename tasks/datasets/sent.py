@@ -61,6 +61,10 @@ def keep_sent(
             searched += texts
             if inside:
                 break
+    if places.keys() == {*names}:
+        if is_ranked:
+            return list(found)
+        return sorted(found, key=lambda document: places[_simplify(document.text or document.id or "")])
     dropped = _list_dropped(tree, names, found)
     words = {name: _list_words(document.text or "") for name, document in by_text.items()}
     in_prompts = _list_words("\n".join(searched))
@@ -69,10 +73,6 @@ def keep_sent(
         is_known = any(searched) and dropped.issuperset(names)
         is_dropped = is_known and all(_share(words[name] - asked, in_prompts) < _LOST for name in names)
         return [] if is_dropped else list(found)
-    if places.keys() == {*names}:
-        if is_ranked:
-            return list(found)
-        return sorted(found, key=lambda document: places[_simplify(document.text or document.id or "")])
     made = [name for name in places if name not in names]
 
     # What a model wrote of a document may have reached the answer in a form that is not known, but no mere verdict.

@@ -46,8 +46,9 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def read_pair(con: duckdb.DuckDBPyConnection) -> dict[str, Any]:
-    (row,) = con.sql(QUERY, params={"base": "base", "candidate": "candidate"}).pl().to_dicts()
-    return row
+    runs = {"base": "base", "candidate": "candidate"}
+    (row,) = con.sql(QUERY, params=runs).pl().to_dicts()
+    return {**row, **measure_terms(con.sql(TERMS, params=runs).pl(), str(row["metric"]))}
 
 
 class Town:

@@ -1,5 +1,5 @@
--- One row per metric of two runs, one of which judged a part of its dataset: both means, and the variance of their
--- difference, whose parts are in `sampled_terms.sql`.
+-- One row per metric of two runs, one of which judged a part of its dataset: both means. The variance of their difference
+-- is that of its parts, which are in `sampled_terms.sql`.
 --
 -- A sample that both runs judged was as probable to be in both as in one where they picked the same samples by the same
 -- probabilities (`is_paired`). Then the difference rests on what moved in these: what is open of it is the difference of
@@ -7,9 +7,8 @@
 -- sample was in both as probable as the product says, and the variances add up. (Earlier versions drew by the seed alone:
 -- two such runs share more samples than that, and as a sample mostly scores alike in both, the sum is on the safe side.)
 --
--- `spread` is the variance of that variance, from which its degrees of freedom follow: few samples that moved far make it
--- a guess. `unseen` is the share of the samples with the metric that may have moved with a chance of 2.5 % that both
--- runs scored none of them.
+-- `unseen` is the share of the samples with the metric that may have moved with a chance of 2.5 % that both runs scored
+-- none of them.
 with open_runs as (
     select unnest([$base, $candidate]) as run_id
 ),
@@ -35,23 +34,6 @@ unseen_shares as (
     select side, metric, $unseen_share as unseen
     from (from moves union all select run_id, metric, weight from terms)
     group by side, metric
-),
-
-variances as (
-    select
-        metric,
-        case when bool_and(is_known) then sum(variance) end as variance,
-        sum(spread) as spread
-    from (
-        select
-            metric,
-            count(term) = count(*) as is_known,
-            sum(term * term) as variance,
-            sum(pow(term, 4)) - pow(sum(term * term), 2) / count(*) as spread
-        from ($pair_terms)
-        group by metric, side
-    )
-    group by metric
 ),
 
 estimates as (
@@ -87,14 +69,11 @@ select
     metric,
     base.mean as base,
     candidate.mean as candidate,
-    variances.variance,
-    variances.spread,
     picks.is_paired,
     in_both.unseen,
     coalesce(base.unforeseen, 0) + coalesce(candidate.unforeseen, 0) as unforeseen
 from (from means where run_id = $base) as base
 inner join (from means where run_id = $candidate) as candidate using (metric)
 left join (from unseen_shares where side = 'both') as in_both using (metric)
-left join variances using (metric)
 cross join picks
 where base.mean is not null and candidate.mean is not null and (base.is_estimate or candidate.is_estimate)
