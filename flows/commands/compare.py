@@ -85,7 +85,8 @@ _RUN_COLUMNS = (
     "--cluster",
     metavar="COLUMN",
     help="Metadata column whose values group samples that are not independent, such as samples of one conversation; "
-    f"`{NO_CLUSTER}` for none. Default: the first of {', '.join(CLUSTER_COLUMNS)} of which some samples share a value.",
+    f"`{NO_CLUSTER}` for none. Default: the suite's [gate] cluster, else the first of {', '.join(CLUSTER_COLUMNS)} "
+    "of which some samples share a value.",
 )
 @click.option("--sample", metavar="ID", help="Show this sample alone, with its texts.")
 @click.option("--all", "shows_all", is_flag=True, help="Show all metrics, why each mean moved, noise, and samples.")

@@ -143,7 +143,7 @@ def describe_night(warehouse: Warehouse, own: RunRow) -> list[str]:
         found = warehouse.fetch_rows("slices/columns", run_id=first.run_id, most=first.n_samples or 0)
         few = [row for row in found if 1 < row["n_values"] <= _MOST_VALUES]
         columns = [str(row["name"]) for row in sorted(few, key=lambda row: (row["n_values"], row["name"]))]
-    settings = ComparisonSettings(cluster=gate.get("cluster"), metrics=pick_headline_metrics(scored))
+    settings = ComparisonSettings(metrics=pick_headline_metrics(scored))
     try:
         comparison = compare_variants(warehouse, scored[:MAX_RUNS], settings, by=columns[0] if columns else None)
     except ComparisonError as error:  # the runs are paid for, and all else is shown

@@ -76,7 +76,8 @@ class NothingCommon(ComparisonError):
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonSettings:
-    """Settings of a comparison. `cluster` is a metadata column, NO_CLUSTER, or None to look for one of CLUSTER_COLUMNS.
+    """Settings of a comparison. `cluster` is a metadata column, NO_CLUSTER, or None for that of the candidate's
+    suite, else the first of CLUSTER_COLUMNS of which samples share a value.
 
     p is adjusted over `metrics`, or over all if that is None; the others have no adjusted one.
     """
@@ -513,15 +514,21 @@ def describe_column(
 
 
 def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> Clusters:
-    """Return the clusters by a column: the wanted one, or one that is found; raises as `choose_cluster`."""
+    """Return the clusters by a column: the wanted one, else that of the candidate's suite, else one that is found.
+
+    Raises as `choose_cluster`.
+    """
     alone = Clusters(column=None, places=np.arange(len(samples.ids), dtype=np.int64))
-    if wanted == NO_CLUSTER:
+    of_suite = (pair.candidate.config.get("gate") or {}).get("cluster")
+    if (wanted or of_suite) == NO_CLUSTER:
         return alone
     metadata: dict[str, dict[str, Any]] = {
         sample_id: orjson.loads(text) if text else {}
         for sample_id, text in pair.fetch("metadata").select("sample_id", "metadata").iter_rows()
     }
     common = [sample_id for sample_id, is_common in zip(samples.ids, samples.common, strict=True) if is_common]
+    if wanted is None and of_suite and any(metadata[sample_id].get(of_suite) is not None for sample_id in common):
+        wanted = of_suite
     column = choose_cluster([metadata[sample_id] for sample_id in common], wanted)
     if column is None:
         return alone

@@ -334,6 +334,22 @@ def test_clusters_by_a_named_column_leave_few_observations(make: Make) -> None:
     assert alone.difference == clustered.difference
 
 
+@pytest.mark.parametrize(
+    ("of_suite", "asked", "n_clusters"),
+    [("talk", None, 4), ("none", None, 13), ("talk", "none", 13), ("n", "talk", 4), ("not_in_this_one", None, 13)],
+)
+def test_clusters_are_those_of_the_suite_unless_asked_otherwise(
+    make: Make, of_suite: str, asked: str | None, n_clusters: int
+) -> None:
+    """The gate of a night left undecided what its headline and its page called better."""
+    nights = make_talks(make)
+    nights.add_run("night", minute=60, config={"gate": {"cluster": of_suite}})
+    nights.add_samples("night", dict.fromkeys(name_ids(13), "1"))
+    nights.add_scores("night", "m", {name: [0.5, 0.25, 1.0][place % 3] for place, name in enumerate(name_ids(13))})
+    comparison = nights.compare_pair(candidate="night", cluster=asked)
+    assert get(comparison, "m").paired.n_clusters == n_clusters
+
+
 def test_a_column_that_is_not_there_is_refused(make: Make) -> None:
     with pytest.raises(ComparisonError, match="metadata column 'talks'; did you mean talk"):
         make_talks(make).compare_pair(cluster="talks")
