@@ -210,15 +210,17 @@ def _open_parts(value: object) -> object:
 
 
 _TEMPLATE: Final = "llm.prompt_template.template"
+_HIDDEN: Final = "__REDACTED__"  # what OpenInference's OPENINFERENCE_HIDE_OUTPUTS and its like leave of a text
 
 
 def read_span(recorded: Recorded) -> Span:
     """Return a recorded span, read by the conventions of its attributes."""
     # MLflow, promptflow and OpenLLMetry write values in JSON, texts too.
     in_json = ("mlflow.", "traceloop.entity.output")
+    known = {name: value for name, value in recorded.attributes.items() if value != _HIDDEN}
     attributes = {
         name: open_text(value) if name.startswith(in_json) else value
-        for name, value in recorded.attributes.items()
+        for name, value in known.items()
         if not (value == "null" and name.startswith(in_json))
     }
     events = [(str(event.get("name")), read_tree(event.get("attributes"))) for event in recorded.events]
@@ -244,7 +246,7 @@ def read_span(recorded: Recorded) -> Span:
     if made is None and isinstance(result := open_value(attributes.get("final_result")), Mapping):
         made = result  # of an agent of Pydantic AI that answers by a call of a tool
     if kind != "tool" and isinstance(given, str):
-        given = _open_given({**attributes, **recorded.attributes})
+        given = _open_given({**attributes, **known})
     # The messages that a model was sent and its replies, from attributes or events of the span.
     asked = next((found for name in _ASKED if (found := list_messages(_look_up(tree, name), "user"))), [])
     if isinstance(_look_up(tree, _ASKED[-1]), str):

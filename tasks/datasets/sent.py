@@ -98,6 +98,14 @@ def keep_sent(
     return [by_text[name] for name in [*left, *made]]
 
 
+def find_sent(texts: Collection[str], tree: Sequence[Placed], question: str, answer: str) -> set[str]:
+    """Return the texts that a model was sent for the answer."""
+    by_text = {_simplify(text): text for text in texts}
+    prompt = _simplify("\n".join(text for call in _list_reading(tree, answer) for text in list_sent(call)))
+    search = _Search(by_text, question)
+    return {text for name, text in by_text.items() if search.find(name, prompt) >= 0}
+
+
 def list_sent(call: Span) -> list[str]:
     """Return the texts that a model was sent."""
     return [call.beside, *(str(turn["text"]) for turn in call.turns), call.question or ""]

@@ -42,8 +42,8 @@ class Span:
     the texts of the system and of tools that a model was sent with it. `documents` is None for what retrieves
     nothing, and empty for a retriever that found nothing. `given` are the ones that a reranker or a chain was given,
     where they were recorded, and `kept` the ones that a chain made of them. `passed_on` are the ones that a chain
-    returned with its answer, `returned` the ones that a tool found; `result` is all that any step but a
-    model returned. `is_printed`: an object is recorded as the
+    returned with its answer, `returned` the ones that a tool found; `arguments` is all that it was given, and
+    `result` all that any step but a model returned. `is_printed`: an object is recorded as the
     answer, `is_flag`: a truth value. `is_root`: its tracer took it for the outermost one of a question. `is_cut`: some
     attributes may not have been kept. `project` is the id of LangSmith's.
     """
@@ -69,6 +69,7 @@ class Span:
     kept: tuple[Document, ...] | None = None
     passed_on: tuple[Document, ...] | None = None
     returned: tuple[Document, ...] | None = None
+    arguments: object = None
     result: object = None
     tool_calls: tuple[Tree, ...] = ()
     prompt_tokens: int | None = None
@@ -220,6 +221,11 @@ _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("question", "user_input", "query", "prompt", "q", "message", "text", "content"),
     "answer": ("answer", "response", "output_text", "text", "content", "final_output", "generation"),
 }
+# The ends of other names: `user_query`, `final_answer`. They count where one name alone ends so.
+_ENDS: Final[Mapping[Field, tuple[str, ...]]] = {
+    "question": ("question", "query", "utterance", "user_message", "msg", "user_prompt", "human_input"),
+    "answer": ("final_answer", "answer", "response", "reply", "assistant_message", "bot_message", "completion"),
+}
 # LangChain's callbacks record these with the value in one of them: an empty one is an empty value.
 _RECORDED: Final[Mapping[Field, str]] = {"question": "inputs", "answer": "outputs"}
 # Beside the value in what callbacks and decorators record: never the value.
@@ -294,6 +300,7 @@ def read_exchange(
         "kept": kept,
         "passed_on": find_documents(made) if kind == "chain" else None,
         "returned": None if returned is None else read_documents(returned),
+        "arguments": given,
         "result": result,
     }
 
@@ -345,11 +352,17 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         return None if turn is None else (turn.question if field == "question" else turn.answer) or None
     if isinstance(value, Mapping):
         members = {key: item for key, item in value.items() if key not in _BESIDE and item not in (None, "", [], {})}
+        if field == "question" and {"resume", "goto"} <= value.keys():  # a person's approval, in LangGraph
+            return None
         if _RECORDED[field] in value and "kwargs" in value:
             return find_message(value[_RECORDED[field]], field, depth + 1)
         for key in (*_KEYS[field], *_WRAPPERS[field]):
             if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
                 return text
+        for end in _ENDS[field]:
+            named = [member for key, member in members.items() if str(key).lower().endswith(end)]
+            if len(named) == 1 and isinstance(named[0], str) and named[0].strip():
+                return find_message(named[0], field, depth + 1)
         # Of several members one text is taken if all have it.
         texts = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
         return texts.pop() if len(texts) == 1 and len(members) <= _MAX_ALIKE else None

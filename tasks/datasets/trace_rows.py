@@ -7,18 +7,30 @@ spans of each (`SpanNames`). A trace of which nothing can be judged gives a reas
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import permutations
 from typing import Any, Final, Literal
 
 import orjson
 
 from evalhouse.tasks.datasets.chat import has_roles
-from evalhouse.tasks.datasets.sent import keep_sent, list_sent
-from evalhouse.tasks.datasets.spans import Document, Kind, Placed, Span, read_documents
+from evalhouse.tasks.datasets.sent import find_sent, keep_sent, list_sent
+from evalhouse.tasks.datasets.spans import (
+    Document,
+    Field,
+    Kind,
+    Placed,
+    Span,
+    find_message,
+    find_messages,
+    read_documents,
+    read_list,
+)
 from evalhouse.tasks.datasets.values import open_value
 
 _SPAN_ID: Final = re.compile("[0-9a-f]{16}")  # of OpenTelemetry
+_THOUGHT: Final = re.compile(r"\A\s*Thought:[\s\S]*?\n\s*Answer:\s*")  # as LlamaIndex's agent asks for it
 
 Reason = Literal["no_question", "running", "error", "unreadable", "several", "twice", "not_named"]
 REASONS: Final[dict[Reason, str]] = {
@@ -47,12 +59,18 @@ _MAX_BESIDE: Final = 500  # steps beside each other of which one is picked: the 
 MIN_SENT: Final = 20
 """Letters of a text that a prompt does not hold by chance, as it may hold "safe" or "no"."""
 _DEEPEST: Final = 3  # objects within each other in which a user's step may have its documents
+_WRAPPERS: Final = ("inputs", "input", "outputs", "output", "kwargs")
+_MAX_KEYS: Final = 3  # members of what a span returned that are named with it
 _MAX_DEPTH: Final = 200  # parents of a span that are looked at; a chain of all that were sent would take minutes
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanNames:
-    """The names of the spans that have each field, where a user gave them; a field without names is looked for."""
+    """The names of the spans that have each field, where a user gave them; a field without names is looked for.
+
+    `NAME#KEY` names a member of what the span was given, for a question, or of what it returned. A member of a member
+    is `NAME#KEY.KEY`.
+    """
 
     question: Collection[str] = ()
     answer: Collection[str] = ()
@@ -63,13 +81,50 @@ class SpanNames:
         return [(field.name, given) for field in fields(self) if (given := getattr(self, field.name))]
 
 
-def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
+def list_values(span: Span, field: str, given: Collection[str]) -> list[tuple[str, object]] | None:
+    """Return what a span has of a field, by the names that were given: all that it was given or returned under "", or
+    members by their keys. None if it has no such name; [] if it has no such member."""
+    value = span.arguments if field == "question" else span.result
+    if span.name in given:
+        return [("", value)]
+    keys = [name.removeprefix(f"{span.name}#") for name in given if name.startswith(f"{span.name}#")]
+    members = list_members(value) if keys else {}
+    return [(key, members[key]) for key in keys if key in members] if keys else None
+
+
+def list_members(value: object, path: str = "", depth: int = 0) -> dict[str, object]:
+    """Return the members of an object, and theirs, by their keys joined by dots.
+
+    What a tracer or a framework put around a value has no key: `outputs`, the arguments of a function.
+    """
+    tree = open_value(value)
+    found: dict[str, object] = {}
+    for key, member in tree.items() if isinstance(tree, Mapping) and depth < _DEEPEST else ():
+        name = f"{path}.{key}".lstrip(".")
+        found.setdefault(name, member)
+        for inner, one in list_members(member, "" if key in _WRAPPERS else name, depth + 1).items():
+            found.setdefault(inner, one)
+    return found
+
+
+def list_span_names(span: Span, names: SpanNames) -> list[str]:
+    """Return the names that a user can give for a span: its own, and of its members if a user named one."""
+    found = [span.name]
+    for field, given in names.list_given():
+        if any(name.startswith(f"{span.name}#") for name in given):
+            members = list_members(span.arguments if field == "question" else span.result)
+            found += [f"{span.name}#{key}" for key in members]
+    return list(dict.fromkeys(found))
+
+
+def split_by_question(spans: Sequence[Span], names: SpanNames = SpanNames()) -> list[Sequence[Span]] | LeftOut:
     """Return the spans of a trace, apart for each question where several chains without a question around them answered
     one: a session, or all that came with one trace id, may be one trace.
 
     Below a span without question and answer, such as a web server's, chains may be steps for one question. There they
     are apart only where each has a retriever and none was asked with another's answer. A trace with anything else
-    beside such chains is left out: it is not known to which question that belongs.
+    beside such chains is left out: it is not known to which question that belongs, unless a user named the spans with
+    the answers.
     """
     by_id = {span.span_id: span for span in spans}
     # Some tracers put the next step below the one before, which has ended, or the next question's chain below one that
@@ -128,10 +183,13 @@ def split_by_question(spans: Sequence[Span]) -> list[Sequence[Span]] | LeftOut:
     if len(questions) < 2 and not (roots and len(asking) > 1):
         return [spans]
     answers = [top.answer for top in asking if top.answer]
+    listed = list(parts.values())
     if others or has_answer or any(answer in (top.question or "") for top in asking for answer in answers):
-        return LeftOut(trace_id=spans[0].trace_id, reason="several")
+        listed = [part for part in listed if any(list_values(span, "answer", names.answer) for span in part)]
+        if not listed:
+            return LeftOut(trace_id=spans[0].trace_id, reason="several")
     session = next((span.session for span in around.values() if span.session), None)
-    return [[replace(span, session=span.session or session) for span in part] for part in parts.values()]
+    return [[replace(span, session=span.session or session) for span in part] for part in listed]
 
 
 def make_row(spans: Sequence[Span], names: SpanNames = SpanNames()) -> dict[str, Any] | LeftOut:
@@ -218,25 +276,59 @@ def _find_exchange(tree: Sequence[Placed], names: SpanNames) -> tuple[Span, Span
     asking.sort(key=lambda item: (item.depth, _ORDER.index(item.span.kind), item.span.started_at or 0.0))
     asked = asking[0].span if asking else None
     if names.question:
-        named = [item.span for item in tree if item.span.name in names.question and item.span.question]
+        named = _list_texts(tree, "question", names.question)
         asked = max(named, key=lambda span: span.started_at or 0.0, default=None)
     if asked is None:
         return "not_named" if names.question else "no_question"
     if names.answer:
-        outermost = [
-            item.span
-            for item in tree
-            if item.span.name in names.answer and all(outer.name not in names.answer for outer in item.around)
-        ]
-        texts = [_find_text(span, tree, tree) for span in outermost]
-        answers = [span for span in texts if span is not None and span.answer]
+        answers = _list_texts(tree, "answer", names.answer)
         if not answers:
             return "not_named"
         return asked, max(answers, key=lambda span: span.started_at or 0.0)
     pair = _find_pair(asked, tree)
     if pair is None:
         return "several"
-    return (asked, pair[1]) if names.question else pair
+    if names.question:
+        return asked, pair[1]
+    # An outer step was given, or returned, other texts of unknown names: a query that a model wrote in place of the
+    # question, a draft in place of what a guard let pass.
+    if _has_other_texts(pair[0], "question", tree) or (
+        pair[1] is not None and _has_other_texts(pair[1], "answer", tree)
+    ):
+        return "several"
+    return pair
+
+
+def _list_texts(tree: Sequence[Placed], field: Field, given: Collection[str]) -> list[Span]:
+    """Return the spans with the texts of a field, by the names that were given: of spans within each other the
+    outermost."""
+    found = []
+    for item in tree:
+        values = list_values(item.span, field, given)
+        if values is None or any(list_values(outer, field, given) is not None for outer in item.around):
+            continue
+        if [key for key, _ in values] == [""]:
+            span = item.span if field == "question" else _find_text(item.span, tree, tree)
+        else:
+            text = next(filter(None, (find_message(value, field) for _, value in values)), None)
+            span = replace(item.span, question=text) if field == "question" else replace(item.span, answer=text)
+        if span is not None and getattr(span, field):
+            found.append(span)
+    return found
+
+
+def _has_other_texts(span: Span, field: Field, tree: Sequence[Placed]) -> bool:
+    """Return True if a step around a span, without a text of that field, has other ones than it."""
+    around = next((item.around for item in tree if item.span.span_id == span.span_id), ())
+    outer = next((one for one in reversed(around) if one.kind == "chain" and getattr(one, field) is None), None)
+    if outer is None:
+        return False
+    members = list_members(outer.arguments if field == "question" else outer.result)
+    texts = [
+        text for text in members.values() if isinstance(text, str) and len(text) >= MIN_SENT and " " in text.strip()
+    ]
+    own = getattr(span, field) or ""
+    return bool(texts) and not any(text in own or own in text for text in texts)
 
 
 def _find_contexts(
@@ -247,76 +339,154 @@ def _find_contexts(
     They are the ones of retrievers, or what rerankers chose of them, each document once; without either, what the
     outermost chain returned with its answer; else what tools returned. Prompts decide which of them count.
     """
-    chosen: Sequence[tuple[Span, Sequence[Document]]]
+    chosen: Sequence[tuple[str, Sequence[Document]]]
+    text = "" if answer is None else answer.answer or ""
     if names.contexts:
-        named = [item.span for item in tree if item.span.name in names.contexts]
-        named.sort(key=lambda span: span.started_at or 0.0)
-        chosen = [(span, documents) for span in named if (documents := _list_documents(span, question)) is not None]
+        chosen = _list_named(tree, (question, text), names.contexts)
     else:
         before = _list_before_answer(tree, answer)
         with_documents = [item for item in before if item.is_first_with("documents")]
         with_documents.sort(key=lambda item: item.span.started_at or 0.0)
-        chosen = [(span, span.documents or ()) for span in _leave_out_reranked(with_documents)]
+        chosen = [(span.name, span.documents or ()) for span in _leave_out_reranked(with_documents)]
         if not chosen:
             spans = [item.span for item in tree]
-            chosen = [(span, span.passed_on) for span in spans if span.passed_on is not None][:1]
+            chosen = [(span.name, span.passed_on) for span in spans if span.passed_on is not None][:1]
         if not chosen:
             spans = sorted(
                 (item.span for item in before), key=lambda span: (span.kind != "tool", span.started_at or 0.0)
             )
-            chosen = [(span, span.returned) for span in spans if span.returned is not None]
+            chosen = [(span.name, span.returned) for span in spans if span.returned is not None]
     if not chosen:
         return None
     documents = list({(item.id, item.text): item for _, listed in chosen for item in listed}.values())
     if not names.contexts:
-        text = "" if answer is None else answer.answer or ""
         documents = keep_sent(documents, tree, question, text, is_ranked=len(chosen) == 1)
-    made = ((item.span, many) for item in tree for many in (item.span.kept, item.span.passed_on, item.span.returned))
-    sources = [*chosen, *((span, many) for span, many in made if many)]
-    having = [next((span for span, many in sources if document in many), None) for document in documents]
-    of_names = [span.name for span in having if span is not None] or [span.name for span, _ in chosen]
+    spans = [item.span for item in tree]
+    made = ((span.name, many) for span in spans for many in (span.kept, span.passed_on, span.returned) if many)
+    sources = [*chosen, *made]
+    having = [next((name for name, many in sources if document in many), None) for document in documents]
+    of_names = [name for name in having if name is not None] or [name for name, _ in chosen]
     return documents, list(dict.fromkeys(of_names))
 
 
-def _list_documents(span: Span, question: str) -> Sequence[Document] | None:
-    """Return the documents of a span that a user named, else the texts that it returned; None if nothing was recorded.
+@dataclass(frozen=True, kw_only=True)
+class _Member:
+    """A member of what a named step returned: its key, and its documents or texts; `is_object` for objects without a
+    text, such as the title and address of a source."""
 
-    The reply of a model is not one of them: it would support itself.
+    key: str
+    documents: Sequence[Document]
+    is_object: bool = False
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of its documents."""
+        return [document.text or "" for document in self.documents]
+
+
+def _list_named(
+    tree: Sequence[Placed], exchange: tuple[str, str], given: Collection[str]
+) -> list[tuple[str, Sequence[Document]]]:
+    """Return what the spans that a user named returned, in order of time, with the names of spans and members.
+
+    A model's reply is no context: it would support itself. What recorded nothing is left out.
     """
-    recorded = [many for many in (span.documents, span.kept, span.returned, span.passed_on) if many is not None]
-    with_texts = (many for many in recorded if many and all(document.text for document in many))
-    known: Sequence[Document] | None = next(with_texts, None)
-    if known is None and span.kind != "llm":
-        known = _read_returned(span.result, question)
-    return known or next(filter(None, recorded), () if recorded else known)
+    found: list[tuple[str, Sequence[Document]]] = []
+    for span in sorted((item.span for item in tree), key=lambda span: span.started_at or 0.0):
+        recorded = [many for many in (span.documents, span.returned, span.kept, span.passed_on) if many is not None]
+        for key, value in list_values(span, "contexts", given) or ():
+            direct = span.documents or span.returned or ()
+            if not key and direct and all(document.text for document in direct):
+                found.append((span.name, direct))
+            elif value is None:
+                found += [(span.name, many) for many in recorded[:1]]
+            elif (members := _pick_members(value, key, span, tree, exchange)) is None:
+                found.append((span.name, recorded[0] if recorded else [_make_plain(value)]))
+            elif len(members) > _MAX_KEYS:
+                found.append((span.name, [document for member in members for document in member.documents]))
+            else:
+                found += [(f"{span.name}#{member.key}".rstrip("#"), member.documents) for member in members]
+    return found
 
 
-def _read_returned(value: object, question: str, depth: int = 0) -> Sequence[Document] | None:
-    """Return the documents in any value that a step returned, or its texts; None for nothing.
-
-    A list is one of documents, of texts, or of other objects, each unchanged. Of an object the lists count, else
-    the texts, else all of it. A state's question, its messages and short texts, such as the names of steps, do not.
-    """
+def _list_members(value: object, question: str, key: str = "", depth: int = 0) -> Iterator[_Member]:
+    """Yield the lists and texts of a value, also of the objects within it, without the question and numbers. Of
+    messages the results of tools count."""
     opened = open_value(value)
-    if opened is None or opened == question or (depth and isinstance(opened, bool | int | float)):
-        return None
-    documents = read_documents(opened)
-    if documents is not None and all(document.text for document in documents):
-        return documents
-    if isinstance(opened, list | tuple):
-        return None if has_roles(opened) else [_make_plain(item) for item in opened]
-    if isinstance(opened, Mapping):
-        members = [(item, _read_returned(item, question, depth + 1)) for item in opened.values() if depth < _DEEPEST]
-        lists = [found for item, found in members if found is not None and not isinstance(item, str)]
-        listed = [one for found in lists for one in found if not one.is_plain or len(one.text or "") >= MIN_SENT]
-        texts = [
-            one for item, found in members if isinstance(item, str) and len(item) >= MIN_SENT for one in found or ()
+    if opened == question or (depth and isinstance(opened, bool | int | float)):
+        return
+    if isinstance(opened, Mapping) and opened and read_list(opened) is None:
+        for name, item in opened.items() if depth < _DEEPEST else ():
+            yield from _list_members(item, question, f"{key}.{name}".lstrip("."), depth + 1)
+        return
+    if opened in (None, "", "None", "null") or opened == {}:
+        yield _Member(key=key, documents=())
+        return
+    documents, is_object = read_documents(opened), False
+    if isinstance(opened, list | tuple) and opened and has_roles(opened):
+        results = [message for message in find_messages(opened) if message.role == "tool"]
+        listed = [
+            read_documents(one.contexts) or [_make_plain(one.text)] for one in results if one.text or one.contexts
         ]
-        if listed or texts:
-            return listed or texts
-        if lists and not any(lists):
-            return ()
-    return [_make_plain(value)] if isinstance(value, str) or not depth else None
+        documents = tuple(document for many in listed for document in many)
+        if not documents:
+            return
+    elif documents is None or any(document.text is None for document in documents):
+        is_object = isinstance(opened, list | tuple)
+        if (
+            documents is not None and isinstance(opened, list | tuple) and isinstance(opened[0], str)
+        ):  # printed: their ids are read elsewhere
+            return
+        documents = tuple(map(_make_plain, opened if isinstance(opened, list | tuple) else [value]))
+    if all(document.text for document in documents):
+        yield _Member(key=key, documents=documents, is_object=is_object)
+
+
+def _pick_members(
+    value: object, key: str, span: Span, tree: Sequence[Placed], exchange: tuple[str, str]
+) -> list[_Member] | None:
+    """Return the members of what a step returned that are its contexts; None if it has none but short texts, such as
+    the names of steps and numbers.
+
+    A graph's node may return its whole state, a function a text beside its sources. So the members count that the model
+    was sent; if none was, documents before texts, and these before other objects. Of several the step made some and
+    was given the others; a model wrote queries and plans; and a text of the same documents is there twice.
+    """
+    question, answer = exchange
+    members = list(_list_members(value, question, key))
+    if [member.key for member in members] == [key]:
+        return members
+    long = [member for member in members if any(map(_is_long, member.documents))]
+    empty = [member for member in members if not member.documents][:1]
+    if not long:
+        return empty or None
+    sent = find_sent({text for member in long for text in member.texts}, tree, question, answer)
+    given = [member.texts for member in _list_members(span.arguments, question)]
+    calls = [item.span for item in tree if item.span.kind == "llm"]
+    replies = [call.answer for call in calls if call.answer and (call.ended_at or 0.0) <= (span.ended_at or 0.0)]
+    written = [member for member in long if all(any(text in reply for reply in replies) for text in member.texts)]
+    if empty and len(written) == len(long):
+        return empty
+
+    def prefer(is_fit: Callable[[_Member], bool]) -> list[_Member]:
+        return list(filter(is_fit, chosen)) or chosen
+
+    chosen = long
+    chosen = prefer(lambda member: not sent.isdisjoint(member.texts))
+    chosen = prefer(lambda member: not member.is_object)
+    if not sent:
+        chosen = prefer(lambda member: any(not document.is_plain for document in member.documents))
+    chosen = prefer(lambda member: member.texts not in given)
+    chosen = prefer(lambda member: member not in written)
+    for member, other in permutations(chosen, 2):
+        if len(member.texts) == 1 and all(text in member.texts[0] for text in other.texts):
+            is_joined = 2 * sum(map(len, other.texts)) >= len(member.texts[0])  # else these are its sources
+            chosen = [one for one in chosen if one is not (member if is_joined else other)]
+    return chosen
+
+
+def _is_long(document: Document) -> bool:
+    return not document.is_plain or len(document.text or "") >= MIN_SENT
 
 
 def _make_plain(value: object) -> Document:
@@ -441,7 +611,9 @@ def _find_text(step: Span, answering: Sequence[Placed], tree: Sequence[Placed]) 
     lookups = [item.span for item in tree if item.span.kind in ("retriever", "reranker")]
     if missing and any((span.started_at or 0.0) >= last_at for span in lookups):
         texts = missing
-    return texts[-1] if texts else None
+    if not texts:
+        return None
+    return replace(texts[-1], answer=_THOUGHT.sub("", texts[-1].answer or "") or None)
 
 
 def _is_within(item: Placed, outer: Span) -> bool:

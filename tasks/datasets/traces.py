@@ -38,6 +38,7 @@ from evalhouse.tasks.datasets.trace_rows import (
     LeftOut,
     Reason,
     SpanNames,
+    list_span_names,
     make_row,
     split_by_question,
 )
@@ -129,7 +130,7 @@ def _make_rows(items: Sequence[Item], names: SpanNames) -> list[dict[str, Any] |
         return [unreadable]
     try:
         spans = join_logged(item for item in items if not isinstance(item, LeftOut))
-        parts = split_by_question(spans)
+        parts = split_by_question(spans, names)
         if isinstance(parts, LeftOut):
             if not names.answer:
                 return [parts]
@@ -347,7 +348,8 @@ def make_samples(
         of_sessions = []
         for items, is_earlier in traces:
             if names.list_given():
-                seen_names.update(list(dict.fromkeys(item.name for item in items if isinstance(item, Span))))
+                spans = [item for item in items if isinstance(item, Span)]
+                seen_names.update(list(dict.fromkeys(name for span in spans for name in list_span_names(span, names))))
             known = LeftOut(trace_id=items[0].trace_id, reason="twice")
             rows = [known] if is_known(items) else _make_rows(items, names)
             if not is_earlier:

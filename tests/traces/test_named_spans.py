@@ -34,21 +34,22 @@ def read_named(folder: Path, spans: list[dict[str, Any]], **names: str) -> tuple
         staged.staging.discard()
 
 
+def make_call(prompt: str, reply: str) -> dict[str, Any]:
+    return {
+        "openinference.span.kind": "LLM",
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": prompt,
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": reply,
+    }
+
+
 def make_web_trace() -> list[dict[str, Any]]:
     """Below a web server's span: a search, a function that picks two of three documents, the answer, and a greeting
     that another model writes for the page."""
 
     def make(number: int, name: str, attributes: dict[str, Any], at_s: float) -> dict[str, Any]:
         return {**make_span(number, attributes, parent=1, at_s=at_s, took_s=0.1), "name": name}
-
-    def make_call(prompt: str, reply: str) -> dict[str, Any]:
-        return {
-            "openinference.span.kind": "LLM",
-            "llm.input_messages.0.message.role": "user",
-            "llm.input_messages.0.message.content": prompt,
-            "llm.output_messages.0.message.role": "assistant",
-            "llm.output_messages.0.message.content": reply,
-        }
 
     documents = {f"retrieval.documents.{place}.document.content": text for place, text in enumerate(FOUND)}
     search = {"openinference.span.kind": "RETRIEVER", "input.value": QUESTION, **documents}
@@ -205,3 +206,221 @@ def test_a_named_span_without_recorded_documents_is_not_named_as_theirs(tmp_path
     (sample,), staged = read_named(tmp_path, spans, answer="answer", contexts="web,answer")
     assert sample.contexts is None
     assert staged.notes[1] == "no sample has contexts; --map contexts=SPAN names the spans that have them"
+
+
+def make_step(output: object, given: object = None, prompt: str = "") -> list[dict[str, Any]]:
+    """A trace of a graph: a node `web` with an input and output, then the call of a model that writes the answer."""
+    spans = make_web_trace()
+    step = {
+        "openinference.span.kind": "CHAIN",
+        "input.value": json.dumps({"question": QUESTION} if given is None else given),
+        "output.value": output if isinstance(output, str) else json.dumps(output),
+    }
+    spans[3] = {
+        **make_span(4, make_call(f"{prompt}\n{QUESTION}", ANSWER), parent=1, at_s=0.5, took_s=0.1),
+        "name": "answer",
+    }
+    return [*spans, {**make_span(7, step, parent=1, at_s=0.4, took_s=0.05), "name": "web"}]
+
+
+JOINED = "\n\n".join(TEXTS)
+HARBOUR = "The harbour office opens at seven in the morning."
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        ["https://quillon.test/ferries/night", "https://quillon.test/ferries/day"],
+        [{"title": "Ferries", "url": "https://quillon.test"}],
+        [{"id": "doc-1", "source": "ferries.pdf", "page": 2}],
+        ["When does the night ferry leave Quillon?", "When does the day ferry leave Quillon?"],
+        "Look at the timetable of ferries first.",
+    ],
+    ids=["addresses", "sources", "citations", "queries", "a plan"],
+)
+@pytest.mark.parametrize("found", [JOINED, TEXTS], ids=["joined", "texts"])
+def test_of_several_members_the_one_that_the_model_was_sent_counts(
+    tmp_path: Path, found: object, beside: object
+) -> None:
+    spans = make_step({"further": beside, "found": found}, prompt=f"Use this: {JOINED}")
+    (sample,), staged = read_named(tmp_path, spans, answer="answer", contexts="web")
+    assert sample.contexts == (TEXTS if found is TEXTS else [JOINED])
+    assert staged.notes[1].startswith("contexts by span, in samples: 'web#found' 1; ")
+
+
+def test_a_joined_text_beside_its_documents_is_not_counted_twice(tmp_path: Path) -> None:
+    spans = make_step({"context": JOINED, "documents": TEXTS}, prompt=JOINED)
+    (sample,), _ = read_named(tmp_path, spans, answer="answer", contexts="web")
+    assert sample.contexts == TEXTS
+
+
+@pytest.mark.parametrize("key", ["documents", "web_results"])
+def test_a_state_that_a_node_returns_has_what_it_was_given_too(tmp_path: Path, key: str) -> None:
+    """LangGraph's nodes may return the whole state."""
+    state = {"question": QUESTION, "documents": [HARBOUR]}
+    spans = make_step({**state, key: TEXTS}, given=state, prompt="\n".join([HARBOUR, *TEXTS]))
+    (sample,), _ = read_named(tmp_path, spans, answer="answer", contexts="web")
+    assert sample.contexts == TEXTS
+    (sample,), _ = read_named(tmp_path, make_step(state, given=state), answer="answer", contexts="web")
+    assert sample.contexts == [HARBOUR], "a filter that keeps all returns what it was given"
+
+
+@pytest.mark.parametrize(
+    "output",
+    ["null", {"found": None, "steps": ["web"]}, {"found": [], "steps": ["web"]}, {"found": "", "question": QUESTION}],
+    ids=["nothing", "null", "an empty list", "an empty text"],
+)
+def test_a_named_step_that_found_nothing_has_no_contexts(tmp_path: Path, output: object) -> None:
+    (sample,), _ = read_named(tmp_path, make_step(output), answer="answer", contexts="web")
+    assert sample.contexts == []
+
+
+def test_a_query_that_a_model_wrote_is_no_context(tmp_path: Path) -> None:
+    query = "departure of the night ferry from Quillon"
+    spans = make_step({"found": [], "query": query}, prompt=query)
+    call = make_span(8, make_call(QUESTION, query), parent=1, at_s=0.2, took_s=0.05)
+    (sample,), _ = read_named(tmp_path, [*spans, {**call, "name": "rewrite"}], answer="answer", contexts="web")
+    assert sample.contexts == []
+    spans = make_step({"context": JOINED, "query": query}, prompt=f"{JOINED}\n{query}")
+    (sample,), _ = read_named(tmp_path, [*spans, {**call, "name": "rewrite"}], answer="answer", contexts="web")
+    assert sample.contexts == [JOINED]
+
+
+def test_results_of_tools_in_messages_are_contexts(tmp_path: Path) -> None:
+    """LangGraph's ToolNode returns messages."""
+    messages = [{"type": "tool", "data": {"content": text, "tool_call_id": "c", "name": "web"}} for text in TEXTS]
+    (sample,), _ = read_named(tmp_path, make_step({"messages": messages}), answer="answer", contexts="web")
+    assert sample.contexts == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("key", "contexts"),
+    [("note", ["A note of the keeper."]), ("state.found", TEXTS), ("state", TEXTS), ("tag", ["short"])],
+)
+def test_a_member_of_what_a_span_returned_can_be_named(tmp_path: Path, key: str, contexts: list[str]) -> None:
+    output = {"note": "A note of the keeper.", "tag": "short", "state": {"found": TEXTS, "n": 2}}
+    (sample,), _ = read_named(tmp_path, make_step(output), answer="answer", contexts=f"web#{key}")
+    assert sample.contexts == contexts
+
+
+def test_members_with_the_question_and_the_answer_can_be_named(tmp_path: Path) -> None:
+    asked = {"state": {"a": "When does the ferry leave?", "b": "Be short and friendly."}}
+    replied = {"draft": "It leaves at nine.", "sent": "I cannot say."}
+    spans = make_step(replied, given=asked)
+    (sample,), _ = read_named(tmp_path, spans, question="web#state.a", answer="web#sent")
+    assert (sample.question, sample.answer) == ("When does the ferry leave?", "I cannot say.")
+
+
+def test_a_member_that_is_not_there_is_refused_with_the_ones_there_are(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"no span for --map contexts=web#serch; names of spans: .*web#found, web#n"):
+        read_named(tmp_path, make_step({"found": TEXTS, "n": 2}), answer="answer", contexts="web#serch")
+
+
+def test_the_turns_of_a_session_in_one_trace_are_samples_where_their_span_is_named(tmp_path: Path) -> None:
+    """One turn looked nothing up, so that it is not known whether the chains are steps for one question."""
+    spans = [{**make_span(1, {"http.route": "/chat"}, took_s=9.0), "name": "websocket"}]
+    for turn in range(3):
+        exchange = {
+            "openinference.span.kind": "CHAIN",
+            "input.value": f"Question {turn}?",
+            "output.value": f"Reply {turn}.",
+        }
+        spans.append({**make_span(10 * turn + 2, exchange, parent=1, at_s=turn + 0.1, took_s=0.8), "name": "turn"})
+        documents = {"retrieval.documents.0.document.content": f"Text {turn} of the harbour."}
+        search = {"openinference.span.kind": "RETRIEVER", "input.value": f"Question {turn}?", **documents}
+        if turn:
+            spans.append(
+                {
+                    **make_span(10 * turn + 3, search, parent=10 * turn + 2, at_s=turn + 0.2, took_s=0.1),
+                    "name": "search",
+                }
+            )
+    with pytest.raises(DatasetError, match="several questions or answers"):
+        read_named(tmp_path, spans)
+    samples, _ = read_named(tmp_path, spans, answer="turn")
+    assert [(sample.question, sample.answer) for sample in samples] == [
+        (f"Question {turn}?", f"Reply {turn}.") for turn in range(3)
+    ]
+    assert [sample.contexts for sample in samples] == [None, ["Text 1 of the harbour."], ["Text 2 of the harbour."]]
+
+
+def make_outer(given: object, made: object) -> list[dict[str, Any]]:
+    """A chain around a search with another query, and the call that writes a draft."""
+    as_text = [value if isinstance(value, str) else json.dumps(value) for value in (given, made)]
+    outer = {"openinference.span.kind": "CHAIN", "input.value": as_text[0], "output.value": as_text[1]}
+    documents = {f"retrieval.documents.{place}.document.content": text for place, text in enumerate(TEXTS)}
+    search = {"openinference.span.kind": "RETRIEVER", "input.value": "ferry night departure", **documents}
+    return [
+        {**make_span(1, outer), "name": "reply"},
+        {**make_span(2, search, parent=1, at_s=0.1, took_s=0.1), "name": "search"},
+        {**make_span(3, make_call(f"{JOINED}\n{QUESTION}", ANSWER), parent=1, at_s=0.3, took_s=0.1), "name": "write"},
+    ]
+
+
+@pytest.mark.parametrize("name", ["user_query", "userQuestion", "user_message", "msg"])
+@pytest.mark.parametrize("answer", ["final_answer", "reply", "bot_response", "finalResponse"])
+def test_questions_and_answers_have_many_names(tmp_path: Path, name: str, answer: str) -> None:
+    refusal = "I am sorry, but I cannot help with that."
+    spans = make_outer({name: QUESTION, "tenant": "acme", "top_k": 5}, {answer: refusal, "status": "blocked"})
+    (sample,), _ = read_named(tmp_path, spans)
+    assert (sample.question, sample.answer) == (QUESTION, refusal)
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ({"a": QUESTION, "b": "Answer in a friendly tone."}, ANSWER),
+        (QUESTION, {"shown": "I am sorry, but I cannot help.", "why": "The draft has a time."}),
+    ],
+    ids=["question", "answer"],
+)
+def test_an_inner_text_does_not_stand_for_one_of_an_unknown_name(tmp_path: Path, given: object, made: object) -> None:
+    """A query is not the question, nor a draft what a guard let pass."""
+    with pytest.raises(DatasetError, match="1 several questions or answers"):
+        read_named(tmp_path, make_outer(given, made))
+    names = {"question": "reply#a"} if isinstance(given, dict) else {"answer": "reply#shown"}
+    (sample,), _ = read_named(tmp_path, make_outer(given, made), **names)
+    assert sample.question == QUESTION
+    assert sample.answer == (ANSWER if isinstance(given, dict) else "I am sorry, but I cannot help.")
+
+
+def test_the_thoughts_of_an_agent_are_not_its_answer(tmp_path: Path) -> None:
+    """LlamaIndex's ReActAgent returns an object; its model writes a thought before each answer."""
+    spans = make_outer(QUESTION, "")
+    spans[0] = {
+        **make_span(
+            1,
+            {
+                "openinference.span.kind": "CHAIN",
+                "input.value": QUESTION,
+                "output.value": "StopEvent(result=AgentOutput())",
+            },
+        ),
+        "name": "run",
+    }
+    spans[2] = {
+        **make_span(
+            3, make_call(QUESTION, f"Thought: I can answer now.\nAnswer: {ANSWER}"), parent=1, at_s=0.3, took_s=0.1
+        ),
+        "name": "llm",
+    }
+    (sample,), _ = read_named(tmp_path, spans)
+    assert sample.answer == ANSWER
+
+
+def test_what_a_tracer_hid_was_not_recorded(tmp_path: Path) -> None:
+    """OPENINFERENCE_HIDE_OUTPUTS."""
+    spans = make_outer(QUESTION, "")
+    for span in spans:
+        for attribute in span["attributes"]:
+            if attribute["key"] == "output.value" or attribute["key"].endswith("content"):
+                attribute["value"] = {"stringValue": "__REDACTED__"}
+    (sample,), _ = read_named(tmp_path, spans)
+    assert (sample.question, sample.answer) == (QUESTION, None)
+
+
+def test_an_approval_is_not_the_question(tmp_path: Path) -> None:
+    """A graph that a person let go on has as its input what they decided."""
+    spans = make_outer({"graph": None, "update": None, "resume": {"type": "approve"}, "goto": []}, {"answer": ANSWER})
+    (sample,), _ = read_named(tmp_path, spans)
+    assert sample.question != "approve"
