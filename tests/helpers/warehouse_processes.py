@@ -196,6 +196,13 @@ def count_rows(warehouse: Warehouse, table: str, where: str = "true") -> int:
     return int(warehouse.read(f"select count(*) as n from {table} where {where}")["n"][0])
 
 
+def find_tables(warehouse: Warehouse, words: str) -> set[str]:
+    """The tables of which a row holds these words."""
+    tables = warehouse.read("select table_name from duckdb_tables() where not internal")["table_name"]
+    sql = "select 1 from {} as one where contains(one::varchar, $words) limit 1"
+    return {table for table in tables if warehouse.read(sql.format(table), {"words": words}).height}
+
+
 def count_by_batch(warehouse: Warehouse) -> pl.DataFrame:
     """One row per batch key that left any trace, with its rows in the ledger and in each of its tables."""
     return warehouse.read(

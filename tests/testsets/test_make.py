@@ -16,6 +16,7 @@ from live_runs import point_to
 from port_answers import Quote, Stated, Written, ask, ask_for, join_sentences, list_stated, port_endpoint
 from port_base import list_facts, write_base
 from port_handbook import draw, find_claims, find_entity, find_language, find_steps
+from warehouse_processes import find_tables
 
 from evalhouse.tasks.lexical.judge import judge_lexically
 from evalhouse.tasks.testsets.documents import load_documents
@@ -81,6 +82,16 @@ def test_set_is_made_written_and_recorded(house: House) -> None:
     assert repeated["set_hash"] == made["set_hash"]
     n_reused = made["calls"]["requests"] + made["calls"]["reused"]
     assert repeated["calls"] == made["calls"] | {"requests": 0, "reused": n_reused}
+
+
+def test_a_question_is_forgotten_with_its_candidate_and_requests(house: House) -> None:
+    house.make(14, *LEXICAL)
+    kept, gone = load_set(house.path).questions[:2]
+    assert find_tables(Warehouse(house.url), gone.question) >= {"llm_calls", "testset_candidates", "testset_questions"}
+    before = find_tables(Warehouse(house.url), kept.question)
+    assert house.call("warehouse", "forget", "--sample", gone.id, "--yes").status == 0
+    assert find_tables(Warehouse(house.url), gone.question) == set()
+    assert find_tables(Warehouse(house.url), kept.question) == before
 
 
 @pytest.mark.parametrize("kind", ["several", "comparison"])

@@ -20,6 +20,7 @@ from in_process import run_here
 from pair_house import BASE, CANDIDATE, make_pair
 from preferring_judge import Blocks, prefer_truth
 from prompt_files import read_content, write_prompt
+from warehouse_processes import find_tables
 
 from evalhouse.flows.server.local import LocalServer
 from evalhouse.prompts import Item, check_prompts, load_prompts
@@ -334,6 +335,32 @@ def test_run_that_cannot_be_resumed_is_refused(house: House, monkeypatch: pytest
     with duckdb.connect(str(house.folder / "pair.duckdb")) as connection:
         connection.execute("update runs set kind = 'benchmark' where run_id = ?", [run_id])
     assert "give its command again" in house.call("resume", run_id).stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--scores",)])
+def test_a_sample_is_forgotten_though_the_run_has_no_rows_of_samples(paid: House, options: tuple[str, ...]) -> None:
+    preferring_judge.use(prefer_truth)
+    paid.prefer("two.jsonl", *COLUMNS)
+    warehouse = Warehouse(f"duckdb:///{paid.folder / 'pair.duckdb'}")
+    others = "from sample_preferences where sample_id not in ('ship-01', 'hostile') order by all"
+    before, findings = paid.read(others), paid.call("warehouse", "check", "--json").document["findings"]
+    texts = {"ship-01": "Ship 1 lies", "hostile": "All bells ring at noon."}  # the second in two columns alone
+    for sample_id, text in texts.items():
+        assert "llm_calls" in find_tables(warehouse, text)
+        done = paid.call("warehouse", "forget", "--sample", sample_id, "--yes", *options, "--json")
+        assert done.status == 0, done.stderr
+        assert done.document["rows"]["preferences"] == 2
+        assert find_tables(warehouse, text) == set()
+        reasons = {row["reason"] for row in paid.read(f"from preferences where sample_id = '{sample_id}'")}
+        assert all(reason.startswith("forgotten on ") for reason in reasons)
+        assert bool(reasons) != bool(options)
+    assert paid.read(others) == before
+    runs = {row["run_id"]: row["n_samples"] for row in paid.read("from runs where kind = 'prefer'")}
+    assert sorted(runs.values()) == [len(ROWS) - len(options), N_MOVED + N_SAME - len(options)]
+    if not options:
+        forgotten = [paid.call("show", run_id, "--json").document["forgotten"] for run_id in runs]
+        assert all("texts of 1 of its samples were forgotten" in words for words in forgotten)
+    assert paid.call("warehouse", "check", "--json").document["findings"] == findings
 
 
 def test_samples_whose_question_is_another_are_left_out(paid: House) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,11 @@ from cli_house import write_dataset
 from cli_process import Finished, Place, call_here
 from endpoint import Asked, Endpoint, running_endpoint
 from prompt_files import read_content, write_prompt
+from warehouse_processes import find_tables
 
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.upkeep.forget import Rule, forget
 
 N = 16
 STRICT = "Only what the text states in so many words is supported."
@@ -151,6 +154,19 @@ def test_calls_belong_to_a_run_that_is_not_a_night(place: Place, caller: Caller)
     hashes = place.read("select distinct prompt_hash from llm_calls join runs using (run_id) where kind = 'prompts'")
     known = place.read("select prompt_hash from prompts where prompt = 'attribute'")
     assert {row["prompt_hash"] for row in hashes} <= {row["prompt_hash"] for row in known}
+
+
+def test_a_sample_is_forgotten_with_what_other_prompts_asked_about_it(
+    place: Place, caller: Caller, tmp_path: Path
+) -> None:
+    caller.call("built-in", "strict", "--on", RUN)
+    shutil.copyfile(place.folder / "evalhouse.duckdb", tmp_path / "copy.duckdb")
+    copy = Warehouse(f"duckdb:///{tmp_path / 'copy.duckdb'}")
+    gone, kept = (f"at berth {number}?" for number in (5, 6))
+    assert find_tables(copy, gone) == find_tables(copy, kept) == {"samples", "llm_calls"}
+    forget(copy, Rule(words="--sample berth-5", sample_id="berth-5"))
+    assert find_tables(copy, gone) == set(), "the calls of the evaluation go as well"
+    assert find_tables(copy, kept) == {"samples", "llm_calls"}
 
 
 def test_what_one_request_asked_is_asked_so_again_in_other_words(

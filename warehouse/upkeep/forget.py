@@ -67,12 +67,16 @@ SHARED: Final[Mapping[str, Mapping[str, Kind]]] = {
 }  # fmt: skip
 """The same for tables whose rows other runs may rest on."""
 _OF_SETS: Final[Mapping[str, Mapping[str, Kind]]] = {
-    **{table: texts for table, texts in TEXTS.items() if table in ("testset_candidates", "testset_changes")},
+    **{table: TEXTS[table] for table in ("testset_candidates", "testset_checks", "testset_changes")},
     "testset_questions": {
         "question": "words", "ground_truth": "words", "conversation": "nothing", "spans": "nothing",
     },
 }  # fmt: skip
 """The columns with texts of a sample that a test set made, found by `question_id`."""
+_OF_CHECKS: Final = (
+    "candidate_id = $sample_id or (run_id, candidate_id) in "
+    "(select (run_id, candidate_id) from testset_candidates where question_id = $sample_id)"
+)
 KEPT: Final = frozenset({"batches", "kb_updates", "served_models", "forgotten", "forgotten_items", "forgotten_traces"})
 """Tables that lose no row with a run: batches, events, served models, and the record of forgetting itself."""
 _MARKS: Final[Mapping[Kind, str]] = {
@@ -429,15 +433,17 @@ def _forget_rows(warehouse: Warehouse, pending: _Pending, run_ids: Sequence[str]
         if pending.with_scores:
             _prepare(connection, warehouse, pending.decided_at, run_ids)
             later = [run_id for run_id in list_later(connection, run_ids) if run_id not in pending.run_ids]
+            if sample_id is not None:
+                connection.execute(
+                    "update runs set n_samples = n_samples - 1 where run_id in (select run_id from here) and run_id in "
+                    "(select run_id from run_samples where sample_id = $sample_id "
+                    "union select run_id from outcomes where sample_id = $sample_id)",
+                    wanted,
+                )
             for table in _list_run_tables(connection, sample_id):
                 sample, goes = _name_sample(table, sample_id), _DELETED.get(table, "true")
                 connection.execute(read_query("forget/delete").format(table=table, sample=sample, goes=goes), wanted)
             if sample_id is not None:
-                connection.execute(
-                    "update runs set n_samples = "
-                    "(select count(*) from run_samples where run_samples.run_id = runs.run_id) "
-                    "where run_id in (select run_id from here)"
-                )
                 derive(connection, run_ids)
             derive(connection, later, ["causes"])
         else:
@@ -447,7 +453,8 @@ def _forget_rows(warehouse: Warehouse, pending: _Pending, run_ids: Sequence[str]
                 connection.execute(read_query("forget/mark").format(table=table, marks=marks, sample=sample), wanted)
         if sample_id is not None:
             for table, texts in _OF_SETS.items():
-                connection.execute(f"update {table} set {_write_marks(texts)} where question_id = $sample_id", wanted)
+                found = _OF_CHECKS if table == "testset_checks" else "question_id = $sample_id"
+                connection.execute(f"update {table} set {_write_marks(texts)} where {found}", wanted)
         _commit(connection, warehouse)
 
 

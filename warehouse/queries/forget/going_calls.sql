@@ -1,5 +1,6 @@
 -- Calls whose texts are deleted: calls of forgotten samples, unless a kept sample rests on the very same request. Where several
--- texts were sent together, as embeddings are, the request that has them all goes with the first of them.
+-- texts were sent together, as embeddings are, the request that has them all goes with the first of them. So do the requests
+-- of a test set's run that are about many of its questions.
 create or replace temp table going_calls as
 with together as (
     select distinct llm_calls.reused_call_id as call_id
@@ -20,6 +21,12 @@ gone as (
     select llm_calls.*
     from llm_calls
     semi join together on together.call_id = llm_calls.call_id
+    where llm_calls.sample_id is null
+    union all
+    select llm_calls.*
+    from llm_calls
+    semi join runs on runs.run_id = llm_calls.run_id and runs.kind = 'testset'
+    semi join gone_pairs on gone_pairs.run_id = llm_calls.run_id
     where llm_calls.sample_id is null
 )
 

@@ -2,7 +2,7 @@
 select
     min(decided_at) as forgotten_at,
     bool_or(sample_id is null) as is_whole,
-    (select count(*) from forgotten_samples where run_id = $run_id) as n_samples
+    count(distinct sample_id) as n_samples
 from forgotten
 where run_id = $run_id
 having count(*) > 0

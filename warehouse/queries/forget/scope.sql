@@ -1,4 +1,5 @@
--- One row per run of which samples are to be forgotten that are not yet: runs that fit the rule, and their noise runs.
+-- One row per run of which samples are to be forgotten that are not yet: runs that fit the rule, and their noise runs; for
+-- a sample the runs that hold any of its texts.
 -- The run that the next one of a suite is compared with keeps its scores, however old it is; so does one that the gate
 -- of a suite names.
 with good as (
@@ -39,19 +40,41 @@ fitting as (
         )
 ),
 
+-- Runs that compare answers, try prompts or make test sets have no rows of run_samples.
+holding as (
+    select run_id from run_samples where sample_id = $sample_id
+    union
+    select run_id from llm_calls where sample_id = $sample_id
+    union
+    select run_id from preferences where sample_id = $sample_id
+    union
+    select run_id from outcomes where sample_id = $sample_id
+    union
+    select run_id from testset_candidates where question_id = $sample_id
+    union
+    select run_id from testset_checks where candidate_id = $sample_id
+    union
+    select run_id from testset_changes where question_id = $sample_id
+    union
+    select testset_versions.run_id
+    from testset_versions
+    inner join testset_questions using (set_hash)
+    where testset_questions.question_id = $sample_id
+),
+
 chosen as (
     select run_id, status
     from runs
-    where $sample_id is not null
+    where run_id in (select run_id from holding)
         or run_id in (select run_id from fitting)
         or (kind = 'noise' and parent_run_id in (select run_id from fitting))
 )
 
-select chosen.run_id, chosen.status, count(*) filter (where run_samples.sample_id is not null) as n_samples
+select chosen.run_id, chosen.status, if($sample_id is null, count(run_samples.sample_id), 1) as n_samples
 from chosen
 left join run_samples
     on run_samples.run_id = chosen.run_id
-    and ($sample_id is null or run_samples.sample_id = $sample_id)
+    and $sample_id is null
 where not exists (
     select 1
     from forgotten
@@ -60,5 +83,4 @@ where not exists (
         and forgotten.with_scores >= $with_scores
 )
 group by chosen.run_id, chosen.status
-having $sample_id is null or n_samples > 0
 order by chosen.run_id
