@@ -30,7 +30,6 @@ from evalhouse.tasks.datasets.spans import (
 from evalhouse.tasks.datasets.values import open_value
 
 _SPAN_ID: Final = re.compile("[0-9a-f]{16}")  # of OpenTelemetry
-_THOUGHT: Final = re.compile(r"\A\s*Thought:[\s\S]*?\n\s*Answer:\s*")  # as LlamaIndex's agent asks for it
 
 Reason = Literal["no_question", "running", "error", "unreadable", "several", "twice", "not_named"]
 REASONS: Final[dict[Reason, str]] = {
@@ -351,6 +350,11 @@ def _find_contexts(
         if not chosen:
             spans = [item.span for item in tree]
             chosen = [(span.name, span.passed_on) for span in spans if span.passed_on is not None][:1]
+            # Names of files, or addresses, beside an answer are not what the model was sent.
+            texts = [document.text or "" for _, many in chosen for document in many if document.is_plain]
+            has_prompts = any(any(list_sent(span)) for span in spans if span.kind == "llm")
+            if texts and has_prompts and not find_sent(texts, tree, question, text):
+                chosen = []
         if not chosen:
             spans = sorted(
                 (item.span for item in before), key=lambda span: (span.kind != "tool", span.started_at or 0.0)
@@ -389,7 +393,7 @@ def _list_named(
 ) -> list[tuple[str, Sequence[Document]]]:
     """Return what the spans that a user named returned, in order of time, with the names of spans and members.
 
-    A model's reply is no context: it would support itself. What recorded nothing is left out.
+    A model's reply does not count: it would support itself. What recorded nothing is left out.
     """
     found: list[tuple[str, Sequence[Document]]] = []
     for span in sorted((item.span for item in tree), key=lambda span: span.started_at or 0.0):
@@ -613,7 +617,9 @@ def _find_text(step: Span, answering: Sequence[Placed], tree: Sequence[Placed]) 
         texts = missing
     if not texts:
         return None
-    return replace(texts[-1], answer=_THOUGHT.sub("", texts[-1].answer or "") or None)
+    thought, _, text = (texts[-1].answer or "").partition("\nAnswer:")
+    is_thought = text and thought.lstrip().startswith("Thought:")  # as LlamaIndex's agent asks for it
+    return replace(texts[-1], answer=text.strip()) if is_thought else texts[-1]
 
 
 def _is_within(item: Placed, outer: Span) -> bool:

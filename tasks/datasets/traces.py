@@ -232,7 +232,10 @@ class Tally:
         reasons = []
         for reason, listed in self.left_out.items():
             names = [f"{item.trace_id}: {item.detail}" if item.detail else item.trace_id for item in listed]
-            to_do = f"; {name_setting('mapping', 'answer=SPAN')} names its span" if reason == "several" else ""
+            named = (
+                f"; {name_setting('mapping', 'answer=SPAN')} names its span, SPAN#KEY a member; question=SPAN likewise"
+            )
+            to_do = named if reason == "several" else ""
             reasons.append(f"{self._n[reason]:,} {REASONS[reason]} ({', '.join(names)}){to_do}")
         counts = f"traces: {self.n_traces:,} of {self.n_spans:,} spans, {self.n_samples:,} became samples"
         left_out = f"left out: {'; '.join(reasons)}" if reasons else ""

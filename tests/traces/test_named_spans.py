@@ -384,6 +384,18 @@ def test_an_inner_text_does_not_stand_for_one_of_an_unknown_name(tmp_path: Path,
     assert sample.answer == (ANSWER if isinstance(given, dict) else "I am sorry, but I cannot help.")
 
 
+@pytest.mark.parametrize(
+    ("sources", "contexts"),
+    [(["kb/ferries/night.md", "kb/ferries/day.md"], None), (["https://quillon.test/ferries"], None), (TEXTS, TEXTS)],
+)
+def test_sources_beside_an_answer_are_contexts_if_the_model_was_sent_them(
+    tmp_path: Path, sources: list[str], contexts: list[str] | None
+) -> None:
+    outer, _, call = make_outer(QUESTION, {"answer": ANSWER, "source_documents": sources})
+    (sample,), _ = read_named(tmp_path, [outer, call])
+    assert (sample.answer, sample.contexts) == (ANSWER, contexts)
+
+
 def test_the_thoughts_of_an_agent_are_not_its_answer(tmp_path: Path) -> None:
     """LlamaIndex's ReActAgent returns an object; its model writes a thought before each answer."""
     spans = make_outer(QUESTION, "")
@@ -420,7 +432,7 @@ def test_what_a_tracer_hid_was_not_recorded(tmp_path: Path) -> None:
 
 
 def test_an_approval_is_not_the_question(tmp_path: Path) -> None:
-    """A graph that a person let go on has as its input what they decided."""
+    """The input of a graph that a person has approved is their decision."""
     spans = make_outer({"graph": None, "update": None, "resume": {"type": "approve"}, "goto": []}, {"answer": ANSWER})
     (sample,), _ = read_named(tmp_path, spans)
     assert sample.question != "approve"
