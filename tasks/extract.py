@@ -200,8 +200,12 @@ async def extract_answer(live_run: LiveRun, work: SampleWork, both: BothTexts = 
 
 
 async def extract_ground_truth(live_run: LiveRun, work: SampleWork, both: BothTexts = _NOT_ASKED) -> None:
-    """Split one sample's ground truth and hand the statements on."""
-    await _extract(live_run, work, "ground_truth", work.sample.accepted_answers, both)
+    """Split one sample's ground truth and hand the statements on.
+
+    The one of a question that a test set marks as unanswerable states nothing.
+    """
+    texts = [""] if work.sample.is_unanswerable else work.sample.accepted_answers
+    await _extract(live_run, work, "ground_truth", texts, both)
 
 
 async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: Sequence[str], both: BothTexts) -> None:

@@ -504,6 +504,18 @@ async def test_an_empty_answer_is_a_refusal_without_a_request(endpoint: Endpoint
     assert [row["value"] for row in work.rows["similarities"]] == [0]
 
 
+async def test_the_ground_truth_of_a_question_without_an_answer_states_nothing(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    """evalhouse's own test sets have such questions; an invented answer to one counted in no metric."""
+    marked = make_sample(ground_truth=None, metadata_json='{"kind": "unanswerable"}')
+    work = await judge_one(tmp_path, marked)
+    assert set(read_labels(work).values()) == {"FP"}
+    assert read_outcomes(work)["classify"] is None
+    other = await judge_one(tmp_path, make_sample(ground_truth=None, metadata_json='{"kind": "fact"}'))
+    assert read_outcomes(other)["classify"] == "no_ground_truth"
+
+
 @pytest.mark.parametrize(("changes", "labels", "reasons"), [
     ({"answer": "..."}, {"G1": "FN", "G2": "FN"}, {"attribute_answer": "no_statements"}),
     ({"ground_truth": "..."}, {"A1": "FP", "A2": "FP"},

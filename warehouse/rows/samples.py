@@ -124,6 +124,11 @@ class StoredSample:
         several = self.metadata.get("ground_truths")
         return several if isinstance(several, list) and self.ground_truth in several else [self.ground_truth]
 
+    @property
+    def is_unanswerable(self) -> bool:
+        """True for a question without a ground truth that a test set of evalhouse marks as one without an answer."""
+        return self.ground_truth is None and self.metadata.get("kind") == "unanswerable"
+
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierScore:
