@@ -317,7 +317,8 @@ def _list_texts(tree: Sequence[Placed], field: Field, given: Collection[str]) ->
 
 
 def _has_other_texts(span: Span, field: Field, tree: Sequence[Placed]) -> bool:
-    """Return True if a step around a span, without a text of that field, has other ones than it."""
+    """Return True if the outermost chain around a span has no text of that field that is known, but others than the
+    span's. What a model was sent is no answer."""
     around = next((item.around for item in tree if item.span.span_id == span.span_id), ())
     outer = next((one for one in reversed(around) if one.kind == "chain" and getattr(one, field) is None), None)
     if outer is None:
@@ -326,6 +327,9 @@ def _has_other_texts(span: Span, field: Field, tree: Sequence[Placed]) -> bool:
     texts = [
         text for text in members.values() if isinstance(text, str) and len(text) >= MIN_SENT and " " in text.strip()
     ]
+    if field == "answer":
+        sent = [one for item in tree if item.span.kind == "llm" for one in list_sent(item.span)]
+        texts = [text for text in texts if not any(text in one for one in sent)]
     own = getattr(span, field) or ""
     return bool(texts) and not any(text in own or own in text for text in texts)
 

@@ -384,6 +384,12 @@ def test_an_inner_text_does_not_stand_for_one_of_an_unknown_name(tmp_path: Path,
     assert sample.answer == (ANSWER if isinstance(given, dict) else "I am sorry, but I cannot help.")
 
 
+def test_a_state_without_the_answer_leaves_it_to_the_model(tmp_path: Path) -> None:
+    """A graph may return what its prompt was made of, and stream the answer."""
+    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, {"asked": QUESTION, "material": JOINED}))
+    assert sample.answer == ANSWER
+
+
 @pytest.mark.parametrize(
     ("sources", "contexts"),
     [(["kb/ferries/night.md", "kb/ferries/day.md"], None), (["https://quillon.test/ferries"], None), (TEXTS, TEXTS)],
