@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import httpx
 import orjson
 import pytest
@@ -48,7 +49,7 @@ from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse import mover
 from evalhouse.warehouse.engine.connection import open_reader
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseUnwritable
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable
 from evalhouse.warehouse.mover import FLUSH_POLICIES, JournalledTable, Segment, find_journal, take_in_orphans
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.store import Warehouse
@@ -378,6 +379,31 @@ def test_a_killed_receiver_loses_nothing_that_it_acknowledged(tmp_path: Path, pr
 
 def _minute(number: int) -> datetime:
     return datetime(2026, 3, 14, 12, number)  # UTC, as the warehouse has it
+
+
+def test_a_trace_of_several_questions_is_forgotten_by_its_samples(tmp_path: Path) -> None:
+    """By the trace alone the samples stayed, by a sample alone the spans with its texts."""
+    path = tmp_path / "w.duckdb"
+    with receiving(path) as house:
+        house.post(make_request([*make_bot_trace(), *make_bot_trace(trace=number_trace(2))]))
+    with duckdb.connect(str(path)) as con:
+        con.execute(
+            "insert into runs by name select 'r' as run_id, 'evaluation' as kind, 'completed' as status, "
+            "now()::timestamp as started_at, 'lexical' as judge, 'en' as language, 'cli' as trigger, '{}' as config"
+        )
+        for place in (1, 2):
+            row = {"sample_id": f"{TRACE}/{place}", "ordinal": place}
+            con.execute(
+                "insert into run_samples by name select 'r' as run_id, $sample_id as sample_id, 'h' as input_hash, "
+                "$ordinal as ordinal",
+                row,
+            )
+    warehouse = Warehouse(str(path))
+    with pytest.raises(WarehouseError, match=f"became several samples; forget each of {TRACE}/1, {TRACE}/2"):
+        forget(warehouse, Rule(words="--sample", sample_id=TRACE))
+    forget(warehouse, Rule(words="--sample", sample_id=f"{TRACE}/1"))
+    assert {row["trace_id"] for row in warehouse.read_rows("from spans")} == {number_trace(2)}
+    assert warehouse.read_rows("select sample_id from forgotten") == [{"sample_id": f"{TRACE}/1"}]
 
 
 def test_traces_are_forgotten_by_age_and_by_sample_and_that_is_on_record(tmp_path: Path) -> None:

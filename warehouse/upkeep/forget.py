@@ -22,7 +22,7 @@ from evalhouse.warehouse.engine.connection import explain_failure, lending, open
 from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.locks import list_held
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.messages import suggest
+from evalhouse.warehouse.messages import list_names, suggest
 from evalhouse.warehouse.mover import delete_refused, take_in_orphans
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import find_user
@@ -176,6 +176,11 @@ def forget(warehouse: Warehouse, rule: Rule, *, dry_run: bool = False) -> Forgot
         if rule.sample_id not in known:
             advice = suggest(rule.sample_id, known, otherwise="such as")
             raise WarehouseError(f"no run has a sample {rule.sample_id!r}; {advice}")
+        parts = [name for name in known if _name_trace(name) == rule.sample_id != name]
+        samples = "select 1 from run_samples where sample_id = $sample_id limit 1"
+        if parts and not warehouse.read(samples, {"sample_id": rule.sample_id}).height:
+            named = list_names(sorted(parts))
+            raise WarehouseError(f"trace {rule.sample_id} became several samples; forget each of {named}")
     if not dry_run:
         _carry_out(warehouse)
     forgetting_id = make_run_id(now_utc())
@@ -229,15 +234,16 @@ def forget_traces(
 
     The deletion is recorded with it; a dry run changes nothing.
     """
+    trace_id = None if rule.sample_id is None else _name_trace(rule.sample_id)
     with _writing(warehouse) as connection:
-        connection.execute(read_query("forget/going_traces"), {"before": rule.before, "trace_id": rule.sample_id})
+        connection.execute(read_query("forget/going_traces"), {"before": rule.before, "trace_id": trace_id})
         (counted,) = connection.execute(read_query("forget/count_traces")).fetchall()
         gone = GoneTraces(*counted)
         if gone.n_traces and not dry_run:
             now = now_utc()
             record = {
                 **asdict(gone), "forgetting_id": forgetting_id or make_run_id(now), "rule": rule.words,
-                "trace_id": rule.sample_id, "forgotten_by": find_user(), "forgotten_at": now,
+                "trace_id": trace_id, "forgotten_by": find_user(), "forgotten_at": now,
             }  # fmt: skip
             connection.begin()
             insert_frame(connection, "forgotten_traces", build_frame("forgotten_traces", [record]))
@@ -251,10 +257,16 @@ def forget_traces(
             return False
         at = row.get("started_at" if table == "spans" else "logged_at")
         is_old = started is not None and isinstance(at, int | float) and at < started
-        return is_old or (rule.sample_id is not None and row.get("trace_id") == rule.sample_id)
+        return is_old or (trace_id is not None and row.get("trace_id") == trace_id)
 
     list(delete_refused(warehouse.location, is_forgotten, dry_run=dry_run))
     return gone
+
+
+def _name_trace(sample_id: str) -> str:
+    """Return the id of a sample's trace, of which it may be one of several questions: TRACE/2."""
+    trace_id, _, number = sample_id.rpartition("/")
+    return trace_id if number.isdecimal() and trace_id else sample_id
 
 
 def _decide(warehouse: Warehouse, rule: Rule, forgetting_id: str, *, dry_run: bool) -> Forgotten:
