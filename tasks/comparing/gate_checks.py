@@ -268,7 +268,8 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     the sign-flip test's p, adjusted over the drops of this gate (`compare_runs` gets their names), is at most 0.05:
     where nothing changed, at most one gate in twenty then gives a false alarm, however many drops it checks. Also
     failed when the baseline has scores and the run has none. Where nothing changed that the metric rests on, and no
-    score, the drop is 0 and passes, however few samples there are. All others are undecided, among them samples too few
+    score, the drop is 0 and passes, however few samples there are. It passes as well where all scores of both runs are
+    one number beyond 0 to 1, which has no interval. All others are undecided, among them samples too few
     to exclude a drop beyond the limit though all scores are equal, fewer than MIN_CLUSTERS independent samples, a run
     that has no score of more than MAX_LOST of what the baseline scored, two runs that share less than half of what
     either scored, and a metric whose judge, prompt, settings or formula are not the baseline's. Undecided is also an
@@ -367,8 +368,10 @@ def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Find
     if comparison.is_unchanged:
         return _Finding("passed", None, f"nothing that it rests on changed in the {paired.n} common samples")
     low, high = drop.low, drop.high
-    if low is None or high is None or p is None or n_clusters < MIN_CLUSTERS:
+    if p is None or n_clusters < MIN_CLUSTERS:
         return _find_few(n_clusters)
+    if low is None or high is None:
+        return _Finding("passed", None, f"all {paired.n} samples have the same score in both runs, beyond 0 to 1")
     if high <= limit + ROUNDING:
         return _Finding("passed", None, "the whole interval keeps the limit")
     if not comparison.is_estimate and not paired.n_higher and not paired.n_lower:
@@ -797,12 +800,12 @@ def _judge_fall(limit: float, fall: _Fall | None) -> tuple[bool, str]:
     if fall is None:
         return False, "a trend takes an earlier night that passed and was judged as this one, both over all samples"
     size, low, p = fall.drop.size, fall.drop.low, fall.paired.p_adjusted
-    if size is None or low is None or p is None:
+    if size is None or p is None or fall.paired.n_clusters < 2:
         return False, "fewer than two independent samples are scored in the first and in the last nights"
     n, begin = fall.window.n_side, fall.nights.runs[fall.window.start].started_at
     nights = "night" if n == 1 else f"{n} nights"
     sides = f"the last {nights} against the {nights} from {begin:%Y-%m-%d} on"
-    if size <= 0 or p > TREND_ALPHA:
+    if size <= 0 or low is None or p > TREND_ALPHA:
         return False, f"no fall beyond chance: {sides}, {write_p(p)}"
     if low <= limit + ROUNDING:
         return False, f"a fall that may keep the limit: {sides}, {write_p(p)}"

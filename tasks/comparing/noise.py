@@ -366,7 +366,10 @@ def is_judged_alike(
 
 
 def find_scale(values: Floats) -> float:
-    """Return how far two scores can be apart: 1 where they are shares, else as far as these are; NaN is unscored."""
+    """Return how far two scores can be apart: 1 where they are shares, else as far as these are; NaN is unscored.
+
+    Scores that are all one number beyond 0 to 1 do not show their scale: 0.
+    """
     known = values[~np.isnan(values)]
     low, high = float(known.min(initial=0.0)), float(known.max(initial=1.0))
     return 1.0 if low >= 0 and high <= 1 else float(np.ptp(known))

@@ -71,9 +71,9 @@ _MAX_SIGNS = 500_000  # of a block of signs: 4 MB, which stays in the processor'
 class Paired:
     """One metric over the samples that both runs scored; `difference` is candidate minus base.
 
-    `ci_low` and `ci_high` are None with fewer than two clusters. `p` is None without a common sample, `p_adjusted` also
-    for a metric that was not tested along with the others. `n_higher` and `n_lower` count samples; the others of `n`
-    are equal.
+    `ci_low` and `ci_high` are None with fewer than two clusters, and where all scores of both runs are one number
+    beyond 0 to 1. `p` is None without a common sample, `p_adjusted` also for a metric that was not tested along with
+    the others. `n_higher` and `n_lower` count samples; the others of `n` are equal.
     """
 
     n: int
@@ -99,7 +99,7 @@ class Paired:
 class Drop:
     """The size of a worsening with its 95 % interval; negative where the candidate is better.
 
-    All are None without a common sample, `low` and `high` also with fewer than two clusters.
+    All are None without a common sample, `low` and `high` also where a difference has no interval.
     """
 
     size: float | None
@@ -128,9 +128,10 @@ def compare_paired(
 
     `differences` is samples × metrics, candidate minus base, NaN where a run has no score; `clusters` numbers the
     cluster of each sample; `low_is_good` marks the metrics of which a high value is bad. `scales` are the widest
-    differences that two scores can have (1 unless given), `family` marks the metrics over which p is adjusted (all
-    unless given; the others have none). Each interval holds in 95 of 100 comparisons, or with `is_simultaneous` all of
-    the family at once. Equal arguments give equal results.
+    differences that two scores can have (1 unless given; 0 where that is not known and all scores are equal, which
+    have no interval). `family` marks the metrics over which p is adjusted (all unless given; the others have none).
+    Each interval holds in 95 of 100 comparisons, or with `is_simultaneous` all of the family at once. Equal arguments
+    give equal results.
 
     A difference is better or worse when the adjusted test shows it and the interval does not hold 0.
     """
@@ -146,13 +147,15 @@ def compare_paired(
     units = np.where(n_moved < FEW_MOVED, np.maximum(np.asarray(scales or [1.0] * n_metrics), widest), widest)
     in_family = np.asarray(family or [True] * n_metrics, dtype=bool)
     tests, alpha = _flip_signs(sums, in_family, seed=seed, resamples=resamples)
-    interval = find_difference(gains / units, losses / units, places, alpha=alpha if is_simultaneous else ALPHA)
+    has_unit = units > 0
+    gains, losses = (np.divide(moved, units, out=moved, where=has_unit) for moved in (gains, losses))
+    interval = find_difference(gains, losses, places, alpha=alpha if is_simultaneous else ALPHA)
     results = []
     for column, (p, p_adjusted, is_exact) in enumerate(tests):
         scored = differences[:, column][~np.isnan(differences[:, column])]
         low: float | None = float(interval.low[column] * units[column])
         high: float | None = float(interval.high[column] * units[column])
-        if n_clusters[column] < 2:
+        if n_clusters[column] < 2 or not has_unit[column]:
             low = high = None
         difference = float(scored.mean()) if len(scored) else None
         n_higher, n_lower = int((scored > 0).sum()), int((scored < 0).sum())

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from evalhouse.tasks.comparing.intervals import ALPHA
+from evalhouse.tasks.comparing.noise import find_scale
 from evalhouse.tasks.comparing.paired import Paired, compare_paired
 
 Floats = NDArray[np.float64]
@@ -75,6 +76,14 @@ def test_equal_scores_are_the_same_and_their_interval_is_what_so_few_cannot_excl
     # The upper limits of no gain and of no loss among n.
     most = float(stats.binomtest(0, n).proportion_ci(method="exact").high)
     assert (found.ci_low, found.ci_high) == pytest.approx((-most, most))
+
+
+def test_equal_scores_of_an_unknown_scale_have_no_interval() -> None:
+    """They had one from NaN to NaN, and a warning of numpy."""
+    scale = find_scale(np.full(60, 5.0))
+    (found,) = compare_paired(np.zeros((30, 1)), np.arange(30), low_is_good=[False], scales=[scale])
+    assert (found.verdict, found.difference, found.p) == ("same", 0.0, 1.0)
+    assert found.ci_low is found.ci_high is None
 
 
 def test_of_flips_the_interval_is_that_of_wilsons_limits() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from evalhouse.tasks.comparing.gate_checks import (
     Cost,
     Latency,
     Limits,
+    Nights,
     Score,
     check_all,
     check_cost,
@@ -26,6 +27,7 @@ from evalhouse.tasks.comparing.gate_checks import (
     check_falls_since,
     check_latency,
     check_mean,
+    check_trends,
     count_outcomes,
     is_passed,
 )
@@ -41,6 +43,13 @@ def make_score(mean: float | None, low: float | None, high: float | None, *, n: 
 def check_drop(comparison: MetricComparison, limit: float) -> Check:
     (check,) = check_drops({comparison.metric: limit}, {comparison.metric: comparison})
     return check
+
+
+def lay_nights(metric: str, values: np.ndarray[Any, Any]) -> Nights:
+    """Nights × samples, none of which differs in anything else."""
+    runs = tuple(make_run(str(night), minute=night * 1440) for night in range(len(values)))
+    clusters = np.arange(values.shape[1])
+    return Nights(metric=metric, runs=runs, values=values, clusters=clusters, unlike=(None,) * len(runs))
 
 
 @pytest.mark.parametrize(
@@ -210,6 +219,16 @@ def test_a_drop_that_may_be_chance_or_has_no_interval_is_undecided() -> None:
     assert (check.outcome, check.reason) == ("undecided", "not_beyond_chance")
     check = check_drop(make_comparison(-0.1, None, None, counts={"n_clusters": 1}), 0.02)
     assert (check.outcome, check.reason, check.ci_low) == ("undecided", "too_few_samples", None)
+
+
+def test_a_count_that_is_one_number_in_both_runs_has_not_dropped() -> None:
+    """Its drop could never pass: the interval was from NaN to NaN."""
+    check = check_drop(make_comparison(0.0, None, None, p=1.0, counts={"n_higher": 0, "n_lower": 0}), 0.5)
+    assert (check.outcome, check.value, check.ci_low) == ("passed", 0.0, None)
+    assert check.detail == "all 50 samples have the same score in both runs, beyond 0 to 1"
+    (trend,) = check_trends({"words": 0.5}, {"words": lay_nights("words", np.full((2, 12), 5.0))})
+    assert (trend.outcome, trend.value, trend.ci_low) == ("passed", 0.0, None)
+    assert trend.detail.startswith("no fall beyond chance: ")
 
 
 @pytest.mark.parametrize(("further", "outcome", "reason"), [
