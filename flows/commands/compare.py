@@ -63,7 +63,7 @@ from evalhouse.tasks.reviews.export import pair_corrected
 from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run
-from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
+from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, MIN_GROUPS, NO_CLUSTER
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ _RUN_COLUMNS = (
     metavar="COLUMN",
     help="Metadata column whose values group samples that are not independent, such as samples of one conversation; "
     f"`{NO_CLUSTER}` for none. Default: the suite's [gate] cluster, else the first of {', '.join(CLUSTER_COLUMNS)} "
-    "of which some samples share a value.",
+    f"that groups samples by {MIN_GROUPS} values or more.",
 )
 @click.option("--sample", metavar="ID", help="Show this sample alone, with its texts.")
 @click.option("--all", "shows_all", is_flag=True, help="Show all metrics, why each mean moved, noise, and samples.")
@@ -257,7 +257,7 @@ def compare(
 def _flatten(compared: MetricComparison) -> dict[str, Any]:
     metric = asdict(compared)
     paired, parts = metric.pop("paired"), metric.pop("parts")
-    for name in ("better", "plain_parts", "sizes", "shares", "is_unpicked"):
+    for name in ("better", "plain_parts", "sizes", "shares", "is_unpicked", "cluster"):
         metric.pop(name)
     noise = None
     if compared.noise is not None:
@@ -473,7 +473,7 @@ _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "
     "--cluster",
     metavar="COLUMN",
     help=f"Metadata column whose values group samples that are not independent; `{NO_CLUSTER}` for none. Default: the "
-    f"first of {', '.join(CLUSTER_COLUMNS)} of which some samples share a value.",
+    f"first of {', '.join(CLUSTER_COLUMNS)} that groups samples by {MIN_GROUPS} values or more.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N samples.")
 @click.option(

@@ -203,7 +203,9 @@ def decide(
     elif limits.trends:
         earlier = pick_nights([night.run for night in nights if not is_sampled(night.run)])
         laid = lay_side_by_side(warehouse, run, earlier, metrics=list(limits.trends), cluster=settings.cluster)
-        checks += check_trends(limits.trends, laid.nights, seed=settings.seed, resamples=settings.resamples)
+        checks += check_trends(
+            limits.trends, laid.nights, cluster=laid.cluster, seed=settings.seed, resamples=settings.resamples
+        )
     described = [{name: getattr(side, name) for name in _RUN_COLUMNS} for side in (run, *baseline.runs[-1:])]
     components = [row for row in fetch_components(warehouse, run.run_id) if row["metric"] in limits.drops]
     return {

@@ -58,7 +58,7 @@ from evalhouse.tasks.comparing.runs import (
 from evalhouse.warehouse.metric_files import SIGNS, Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.samples import fetch_asked, fetch_derived
+from evalhouse.warehouse.rows.samples import MIN_GROUPS, fetch_asked, fetch_derived
 from evalhouse.warehouse.store import Warehouse
 
 Kind = Literal["min", "max", "max_drop", "trend", "min_coverage", "max_cost", "max_latency_p95_ms"]
@@ -340,8 +340,14 @@ def _doubt_shares(shares: Shares, base: str, drop: Drop, limit: float, *, is_ali
     return None
 
 
-def _find_few(n: int) -> _Finding:
-    few = f"{n} independent samples; a drop takes at least {MIN_CLUSTERS} to be significant"
+def _find_few(
+    n: int, cluster: str | None = None, *, kind: Literal["drop", "trend"] = "drop", least: int = MIN_CLUSTERS
+) -> _Finding:
+    """Return that n samples, or groups of samples by the column `cluster`, are too few."""
+    counted = f"{n} groups by {cluster}" if cluster else f"{n} independent samples"
+    few = f"{counted}; a {kind} takes at least {least} to be significant"
+    if cluster:
+        few += '; `cluster = "none"` in [gate], or `--cluster none`, counts each sample for itself'
     return _Finding("undecided", "too_few_samples", few)
 
 
@@ -351,9 +357,9 @@ def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Find
         return _Finding("undecided", "few_common", _UNPICKED)
     if comparison.n_base and not comparison.n_candidate:
         return _Finding("failed", "nothing_scored", f"no sample is scored; the baseline has {comparison.n_base}")
-    n_clusters = paired.n_clusters
+    n_clusters, cluster = paired.n_clusters, comparison.cluster if paired.n > paired.n_clusters else None
     if comparison.shares:
-        n_clusters = comparison.shares.n_least
+        n_clusters, cluster = comparison.shares.n_least, None
     elif not paired.n:
         return _Finding("undecided", "nothing_common", "no sample is scored in both runs")
     other = {
@@ -369,7 +375,7 @@ def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Find
         return _Finding("passed", None, f"nothing that it rests on changed in the {paired.n} common samples")
     low, high = drop.low, drop.high
     if p is None or n_clusters < MIN_CLUSTERS:
-        return _find_few(n_clusters)
+        return _find_few(n_clusters, cluster)
     if low is None or high is None:
         return _Finding("passed", None, f"all {paired.n} samples have the same score in both runs, beyond 0 to 1")
     if high <= limit + ROUNDING:
@@ -502,11 +508,12 @@ class Nights:
 @dataclass(frozen=True, kw_only=True)
 class SideBySide:
     """Runs side by side, by metric, with the samples of their values; `cluster` is the metadata column that the
-    clusters rest on, None without one."""
+    clusters rest on, None without one; `warnings` are of the clusters."""
 
     nights: Mapping[str, Nights]
     sample_ids: Sequence[str] = ()
     cluster: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def lay_side_by_side(
@@ -548,7 +555,8 @@ def lay_side_by_side(
             better=next((way for way in SIGNS if way in rows["better"]), "high"),
             n_before=rows.filter(pl.col("run_id") != run.run_id).drop_nulls("value")["sample_id"].n_unique(),
         )
-    return SideBySide(nights=nights, sample_ids=samples.ids, cluster=clusters.column)
+    warnings = tuple(clusters.warn())
+    return SideBySide(nights=nights, sample_ids=samples.ids, cluster=clusters.column, warnings=warnings)
 
 
 def average_runs(values: Floats) -> Floats:
@@ -608,8 +616,9 @@ def compare_with_mean(laid: SideBySide, settings: ComparisonSettings, unchanged:
         )
         n_lost = int((~np.isnan(base) & np.isnan(candidate)).sum())
         lost = {"unscored": n_lost} if n_lost else {}
-        metrics.append(replace(described, lost=lost, n_base=max(described.n_base, of_metric.n_before)))
-    warnings = []
+        n_base = max(described.n_base, of_metric.n_before)
+        metrics.append(replace(described, lost=lost, n_base=n_base, cluster=laid.cluster))
+    warnings = list(laid.warnings)
     runs = every[0].runs
     for place, run in enumerate(runs[:-1]):
         if unlike := [of_metric.metric for of_metric in every if of_metric.unlike[place]]:
@@ -703,12 +712,18 @@ class _Fall:
 
 
 def check_trends(
-    limits: Mapping[str, float], nights: Mapping[str, Nights], *, seed: int = 0, resamples: int = RESAMPLES
+    limits: Mapping[str, float],
+    nights: Mapping[str, Nights],
+    *,
+    cluster: str | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
 ) -> list[Check]:
     """Check how far each metric has fallen (one that is better when low: risen) over the nights.
 
     Failed when the fall is significant, its whole 95 % interval is beyond the limit, and tonight is still down by half
-    of it at least. All else passes: this is an alarm, and shows nothing when it is silent. `nights` has every metric
+    of it at least. Undecided where the samples are in fewer than MIN_GROUPS groups by the column `cluster`, which can
+    never show a fall. All else passes: this is an alarm, and shows nothing when it is silent. `nights` has every metric
     that is limited, with its nights since the last acceptance and tonight's last.
     """
     alike = [nights[metric].pick_alike() for metric in limits]
@@ -740,13 +755,12 @@ def check_trends(
     for metric, limit in limits.items():
         fall = falls.get(metric)
         drop = fall.drop if fall else Drop(size=None, low=None, high=None)
-        is_found, detail = _judge_fall(limit, fall)
-        n = fall.paired.n if fall else 0
-        checks.append(_make_trend(metric, limit, drop, n=n, is_found=is_found, detail=detail))
+        finding = _judge_fall(limit, fall, cluster)
+        checks.append(_make_trend(metric, limit, drop, n=fall.paired.n if fall else 0, finding=finding))
     return checks
 
 
-def _make_trend(metric: str, limit: float, drop: Drop, *, n: int, is_found: bool, detail: str) -> Check:
+def _make_trend(metric: str, limit: float, drop: Drop, *, n: int, finding: _Finding) -> Check:
     return Check(
         kind="trend",
         metric=metric,
@@ -756,9 +770,7 @@ def _make_trend(metric: str, limit: float, drop: Drop, *, n: int, is_found: bool
         ci_high=drop.high,
         n=n,
         beyond=None if drop.size is None else drop.size - limit,
-        outcome="failed" if is_found else "passed",
-        reason="beyond_limit" if is_found else None,
-        detail=detail,
+        **vars(finding),
     )
 
 
@@ -782,37 +794,42 @@ def check_falls_since(
             if not doubt and compared.shares.n_least < MIN_CLUSTERS:
                 doubt = _find_few(compared.shares.n_least)
         if compared is None or since is None or drop.size is None or drop.low is None or p is None:
-            is_found, detail = False, "no earlier night that passed has samples and scores in common with this one"
+            none = "no earlier night that passed has samples and scores in common with this one"
+            finding = _Finding("passed", None, none)
+        elif compared.n_other:
+            finding = _Finding("passed", None, "that night was judged by another judge, prompt or formula")
         else:
             sides = f"this night against that of {since.started_at:%Y-%m-%d}, estimates of both, {write_p(p)}"
-            is_found = p <= TREND_ALPHA and drop.low > limit + ROUNDING and not compared.n_other
-            detail = f"a significant drop: {sides}" if is_found else f"no fall beyond the limit is certain: {sides}"
-            if compared.n_other:
-                detail = "that night was judged by another judge, prompt or formula"
+            finding = _Finding("passed", None, f"no fall beyond the limit is certain: {sides}")
+            if p <= TREND_ALPHA and drop.low > limit + ROUNDING:
+                finding = _Finding("failed", "beyond_limit", f"a significant drop: {sides}")
         n = compared.paired.n if compared else 0
-        trend = _make_trend(metric, limit, drop, n=n, is_found=is_found, detail=detail)
-        checks.append(replace(trend, **vars(doubt)) if doubt else trend)
+        checks.append(_make_trend(metric, limit, drop, n=n, finding=doubt or finding))
     return checks
 
 
-def _judge_fall(limit: float, fall: _Fall | None) -> tuple[bool, str]:
-    """Return True for a fall that fails the check, and the reason of either answer."""
+def _judge_fall(limit: float, fall: _Fall | None, cluster: str | None) -> _Finding:
     if fall is None:
-        return False, "a trend takes an earlier night that passed and was judged as this one, both over all samples"
+        first = "a trend takes an earlier night that passed and was judged as this one, both over all samples"
+        return _Finding("passed", None, first)
     size, low, p = fall.drop.size, fall.drop.low, fall.paired.p_adjusted
-    if size is None or p is None or fall.paired.n_clusters < 2:
-        return False, "fewer than two independent samples are scored in the first and in the last nights"
+    n_clusters = fall.paired.n_clusters
+    if cluster and n_clusters < min(MIN_GROUPS, fall.paired.n):
+        return _find_few(n_clusters, cluster, kind="trend", least=MIN_GROUPS)
+    if size is None or p is None or n_clusters < 2:
+        few = "fewer than two independent samples are scored in the first and in the last nights"
+        return _Finding("passed", None, few)
     n, begin = fall.window.n_side, fall.nights.runs[fall.window.start].started_at
     nights = "night" if n == 1 else f"{n} nights"
     sides = f"the last {nights} against the {nights} from {begin:%Y-%m-%d} on"
     if size <= 0 or low is None or p > TREND_ALPHA:
-        return False, f"no fall beyond chance: {sides}, {write_p(p)}"
+        return _Finding("passed", None, f"no fall beyond chance: {sides}, {write_p(p)}")
     if low <= limit + ROUNDING:
-        return False, f"a fall that may keep the limit: {sides}, {write_p(p)}"
+        return _Finding("passed", None, f"a fall that may keep the limit: {sides}, {write_p(p)}")
     # How far tonight alone is below the first nights, over the samples it has in common with them.
     differences = fall.nights.values[-1] - fall.first
     known = differences[~np.isnan(differences)]
     tonight = (turn_to_drop(float(known.mean()), fall.nights.better) or 0.0) if len(known) else 0.0
     if tonight < size / 2:
-        return False, f"a fall that is over: {sides}, but tonight is {tonight:.3f} below them"
-    return True, f"a significant drop: {sides}, {write_p(p)}"
+        return _Finding("passed", None, f"a fall that is over: {sides}, but tonight is {tonight:.3f} below them")
+    return _Finding("failed", "beyond_limit", f"a significant drop: {sides}, {write_p(p)}")

@@ -57,7 +57,7 @@ from evalhouse.warehouse.messages import list_names, suggest
 from evalhouse.warehouse.metric_files import SIGNS, Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten
-from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER, fetch_asked
+from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, MIN_GROUPS, NO_CLUSTER, fetch_asked
 from evalhouse.warehouse.store import Warehouse
 
 MEASURING: Final = ("judge", "formula")
@@ -77,7 +77,7 @@ class NothingCommon(ComparisonError):
 @dataclass(frozen=True, kw_only=True)
 class ComparisonSettings:
     """Settings of a comparison. `cluster` is a metadata column, NO_CLUSTER, or None for that of the candidate's
-    suite, else the first of CLUSTER_COLUMNS of which samples share a value.
+    suite, else the first of CLUSTER_COLUMNS by which samples are in at least MIN_GROUPS groups.
 
     p is adjusted over `metrics`, or over all if that is None; the others have no adjusted one.
     """
@@ -101,6 +101,7 @@ class MetricComparison:
     An estimate is of all samples that both datasets have, by the ones judged in either run; its `plain_parts` do not
     add up to its change, `sizes` are the samples of either dataset and of both, and `shares` tell what was lost and
     gained. `is_unpicked` is True if the candidate judged a part, and by chance the metric applies to no sample in that.
+    `cluster` is the column of the clusters in `paired`, None where each sample is one.
     """
 
     metric: str
@@ -125,6 +126,7 @@ class MetricComparison:
     sizes: tuple[int, int, int] | None = None
     shares: Shares | None = None
     is_unpicked: bool = False
+    cluster: str | None = None
 
     @property
     def is_compared(self) -> bool:
@@ -217,15 +219,24 @@ class Comparison:
 class Clusters:
     """The cluster of each sample, and the column they rest on; None where each sample is one.
 
-    Each of the `n_without` samples that have no value in that column is a separate cluster.
+    Each of the `n_without` samples that have no value in that column is a separate cluster. `too_few` is a known column
+    that was not taken, with the number of its groups.
     """
 
     column: str | None
     places: Integers
     n_without: int = 0
+    too_few: tuple[str, int] | None = None
 
     def warn(self) -> Iterator[str]:
-        """Yield a warning of samples that are in no group."""
+        """Yield warnings of samples that are in no group, and of a column that has too few groups."""
+        if self.too_few:
+            name, n = self.too_few
+            counted = f"they are grouped by {self.column}" if self.column else "each sample counts for itself"
+            yield (
+                f"samples share {name}, in {n} groups, too few to compare by: {counted}; "
+                f"--cluster {name} counts the groups"
+            )
         if self.n_without:
             yield f"{self.n_without:,} samples have no {self.column}: each of them counts as a separate group"
 
@@ -324,7 +335,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     noise = PairNoise(pair)
     metrics = []
     for column, paired in zip(columns, results, strict=True):
-        compared = _compare_column(samples, column, paired, noise=noise, clusters=clusters, changed=changed)
+        compared = _compare_column(samples, column, paired, noise=noise, grouped=grouped, changed=changed)
         if has_part:  # a run judged a part of its dataset: estimates replace plain means
             plain = compared.parts
             # The parts may not show it, because few samples are in both.
@@ -462,7 +473,7 @@ def _compare_column(
     paired: Paired,
     *,
     noise: PairNoise,
-    clusters: Integers,
+    grouped: Clusters,
     changed: Mapping[Cause, Flags],
 ) -> MetricComparison:
     """Return one metric's comparison with the parts of its change and the judge's noise in it."""
@@ -477,13 +488,13 @@ def _compare_column(
             version=column.version,
             values=np.concatenate([column.base[both], column.candidate[both]]),
             again=again[both],
-            clusters=clusters[both],
+            clusters=grouped.places[both],
             changed=set(np.array(column.changed, dtype=object)[both]),
         )
     described = describe_column(
         column, paired, in_base=samples.in_base, in_candidate=samples.in_candidate, changed=changed
     )
-    return replace(described, noise=found)
+    return replace(described, noise=found, cluster=grouped.column)
 
 
 def describe_column(
@@ -529,9 +540,12 @@ def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> 
     common = [sample_id for sample_id, is_common in zip(samples.ids, samples.common, strict=True) if is_common]
     if wanted is None and of_suite and any(metadata[sample_id].get(of_suite) is not None for sample_id in common):
         wanted = of_suite
-    column = choose_cluster([metadata[sample_id] for sample_id in common], wanted)
+    of_common = [metadata[sample_id] for sample_id in common]
+    column = choose_cluster(of_common, wanted)
+    known = [] if wanted else list(_count_groups(of_common).items())
+    too_few = known[0] if known and known[0][1] < MIN_GROUPS else None
     if column is None:
-        return alone
+        return replace(alone, too_few=too_few)
     numbers: dict[bytes, int] = {}
     places = []
     for sample_id in samples.ids:
@@ -540,7 +554,7 @@ def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> 
         key = sample_id.encode() if value is None else b"\0" + orjson.dumps(value)
         places.append(numbers.setdefault(key, len(numbers)))
     n_without = sum(metadata[sample_id].get(column) is None for sample_id in common)
-    return Clusters(column=column, places=np.array(places, dtype=np.int64), n_without=n_without)
+    return Clusters(column=column, places=np.array(places, dtype=np.int64), n_without=n_without, too_few=too_few)
 
 
 def group_means(
@@ -567,7 +581,7 @@ def group_means(
 
 
 def choose_cluster(metadata: Sequence[Mapping[str, Any]], wanted: str | None) -> str | None:
-    """Return the column that groups samples: the wanted one, else the first known one of which some share a value.
+    """Return the column that groups samples: the wanted one, else the first known one with at least MIN_GROUPS groups.
 
     Raises ComparisonError for a wanted column that no sample has.
     """
@@ -578,11 +592,18 @@ def choose_cluster(metadata: Sequence[Mapping[str, Any]], wanted: str | None) ->
         raise ComparisonError(f"--cluster: no sample has a metadata column {wanted!r}; {suggest(wanted, columns)}")
     if wanted:
         return wanted
+    return next((column for column, n in _count_groups(metadata).items() if n >= MIN_GROUPS), None)
+
+
+def _count_groups(metadata: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the number of values of the known columns of which some samples share a value, and some do not."""
+    counts = {}
     for column in CLUSTER_COLUMNS:
         values = [members[column] for members in metadata if members.get(column) is not None]
-        if 1 < len({orjson.dumps(value) for value in values}) < len(values):
-            return column
-    return None
+        n_values = len({orjson.dumps(value) for value in values})
+        if 1 < n_values < len(values):
+            counts[column] = n_values
+    return counts
 
 
 def describe_metric(

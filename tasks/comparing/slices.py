@@ -138,9 +138,10 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
             cells.append((value, replace(of_metric, base=base, candidate=candidate, moves=moves)))
     if not cells:
         return {}
+    clusters = find_clusters(pair, samples, settings.cluster)
     results = compare_paired(
         np.column_stack([cell.moves for _, cell in cells]),
-        find_clusters(pair, samples, settings.cluster).places,
+        clusters.places,
         low_is_good=[cell.better == "low" for _, cell in cells],
         scales=[find_scale(np.concatenate([cell.base, cell.candidate])) for _, cell in cells],
         seed=settings.seed,
@@ -158,7 +159,8 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
         )
         # The base's own slice may have samples that the candidate has not.
         n_base = int((scored[cell.metric] & samples.flag(of_base.get(value, ()))).sum())
-        compared[value][cell.metric] = replace(described, n_base=max(described.n_base, n_base))
+        n_base = max(described.n_base, n_base)
+        compared[value][cell.metric] = replace(described, n_base=n_base, cluster=clusters.column)
     return compared
 
 

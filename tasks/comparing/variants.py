@@ -208,7 +208,7 @@ def compare_variants(
         slices=tuple(_compare_columns(cells, settings)),
         by=by,
         cluster=laid.cluster,
-        warnings=tuple(_list_warnings(pairs, names, (len(laid.sample_ids), *counts), nights)),
+        warnings=(*laid.warnings, *_list_warnings(pairs, names, (len(laid.sample_ids), *counts), nights)),
         sample_ids=tuple(laid.sample_ids),
         scores={of_metric.metric: np.roll(of_metric.values, 1, axis=0).T for of_metric in nights},
         failed=(

@@ -16,7 +16,7 @@ from rows import Row
 
 from evalhouse.flows.results.headline import Against, write_headline
 from evalhouse.tasks.comparing.changes import METADATA_INPUTS, Part
-from evalhouse.tasks.comparing.gate_checks import check_drops
+from evalhouse.tasks.comparing.gate_checks import check_drops, check_trends, compare_with_mean, lay_side_by_side
 from evalhouse.tasks.comparing.noise import is_judged_alike
 from evalhouse.tasks.comparing.runs import (
     Comparison,
@@ -348,6 +348,42 @@ def test_clusters_are_those_of_the_suite_unless_asked_otherwise(
     nights.add_scores("night", "m", {name: [0.5, 0.25, 1.0][place % 3] for place, name in enumerate(name_ids(13))})
     comparison = nights.compare_pair(candidate="night", cluster=asked)
     assert get(comparison, "m").paired.n_clusters == n_clusters
+
+
+@pytest.mark.parametrize(
+    ("n_groups", "asked", "cluster"), [(9, None, None), (9, "document_id", "document_id"), (10, None, "document_id")]
+)
+def test_a_column_that_is_not_named_groups_samples_from_ten_groups_on(
+    make: Make, n_groups: int, asked: str | None, cluster: str | None
+) -> None:
+    """No gate could fail and nothing was worse of 120 questions that were about four manuals."""
+    nights = make()
+    ids = name_ids(30)
+    metadata = [f'{{"document_id": {place % n_groups}}}' for place in range(30)]
+    rows = [{"sample_id": name, "metadata": text} for name, text in zip(ids, metadata, strict=True)]
+    nights.add("samples", *({**SAMPLE, "input_hash": "1", **one} for one in rows))
+    for run_id, value in ((BASE, 1.0), (CANDIDATE, 0.0)):
+        nights.add_samples(run_id, dict.fromkeys(ids, "1"))
+        nights.add_scores(run_id, "m", dict.fromkeys(ids, value))
+    comparison = nights.compare_pair(cluster=asked)
+    found = get(comparison, "m")
+    assert (comparison.cluster, found.cluster, found.paired.n_clusters) == (
+        cluster,
+        cluster,
+        n_groups if cluster else 30,
+    )
+    few = (
+        "samples share document_id, in 9 groups, too few to compare by: each sample counts for itself; "
+        "--cluster document_id counts the groups"
+    )
+    assert [warning for warning in comparison.warnings if "document_id" in warning] == ([] if cluster else [few])
+    runs = nights.runs[CANDIDATE], [nights.runs[BASE]]
+    laid = lay_side_by_side(nights.warehouse, *runs, metrics=["m"], cluster=asked)
+    mean = compare_with_mean(laid, ComparisonSettings(), ())
+    assert [warning for warning in mean.warnings if "document_id" in warning] == ([] if cluster else [few])
+    assert mean.metrics[0].cluster == cluster
+    (trend,) = check_trends({"m": 0.1}, laid.nights, cluster=laid.cluster)
+    assert trend.outcome == ("undecided" if asked else "failed")
 
 
 def test_a_column_that_is_not_there_is_refused(make: Make) -> None:

@@ -14,6 +14,7 @@ from warehouse_runs import make_run
 
 from evalhouse.tasks.comparing.changes import Part
 from evalhouse.tasks.comparing.gate_checks import (
+    TREND_ALPHA,
     Check,
     Cost,
     Latency,
@@ -33,6 +34,7 @@ from evalhouse.tasks.comparing.gate_checks import (
 )
 from evalhouse.tasks.comparing.paired import Scored, Shares, decide
 from evalhouse.tasks.comparing.runs import MetricComparison
+from evalhouse.warehouse.rows.samples import MIN_GROUPS
 
 
 def make_score(mean: float | None, low: float | None, high: float | None, *, n: int = 50, of: int = 60) -> Score:
@@ -254,6 +256,25 @@ def test_fewer_than_six_independent_samples_tell_nothing(high: float) -> None:
     assert (check_drop(five, 0.02).outcome, check_drop(five, 0.02).reason) == ("undecided", "too_few_samples")
     six = make_comparison(high, high - 0.1, high + 0.1, counts={"n_clusters": 6})
     assert check_drop(six, 0.02).outcome == ("failed" if high < 0 else "passed")
+
+
+def test_too_few_groups_by_a_column_name_it_and_the_way_out() -> None:
+    way = 'to be significant; `cluster = "none"` in [gate], or `--cluster none`, counts each sample for itself'
+    drop = check_drop(replace(make_comparison(-0.8, -0.9, -0.7, counts={"n_clusters": 5}), cluster="document_id"), 0.02)
+    assert (drop.outcome, drop.reason) == ("undecided", "too_few_samples")
+    assert drop.detail == f"5 groups by document_id; a drop takes at least 6 {way}"
+    for n_groups, outcome in ((9, "undecided"), (10, "failed")):
+        nights = lay_nights("mrr", np.repeat([[1.0], [0.0]], 40, axis=1))
+        nights = replace(nights, clusters=np.arange(40) % n_groups)
+        (trend,) = check_trends({"mrr": 0.02}, {"mrr": nights}, cluster="document_id")
+        assert trend.outcome == outcome
+        if outcome == "undecided":
+            assert trend.reason == "too_few_samples"
+            assert trend.detail == f"9 groups by document_id; a trend takes at least 10 {way}"
+
+
+def test_ten_groups_are_the_fewest_that_a_trend_can_find_a_fall_with() -> None:
+    assert 2 / 2**MIN_GROUPS <= TREND_ALPHA < 2 / 2 ** (MIN_GROUPS - 1)
 
 
 @pytest.mark.parametrize(("name", "reason", "message"), [

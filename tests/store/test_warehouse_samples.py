@@ -79,17 +79,24 @@ def make_grouped(*metadata: Row | None) -> list[Row]:
 
 GROUPED: dict[str, tuple[list[Row | None], str | None, list[str | None]]] = {
     "some share a value of a known column": (
-        [{"document_id": "a"}, {"document_id": "a"}, {"document_id": 7}], None,
-        ['document_id="a"', 'document_id="a"', "document_id=7"],
+        [{"document_id": "a"}, {"document_id": "a"}, *({"document_id": n} for n in range(9))], None,
+        ['document_id="a"', 'document_id="a"', *(f"document_id={n}" for n in range(9))],
     ),
-    "the first known column counts": (
-        [{"doc_id": 1, "thread_id": 1}, {"doc_id": 2, "thread_id": 1}, {"doc_id": 2, "thread_id": 2}], None,
-        ["thread_id=1", "thread_id=1", "thread_id=2"],
+    "a known column of nine values is not taken": (
+        [{"document_id": "a"}, {"document_id": "a"}, *({"document_id": n} for n in range(8))], None, [None] * 10,
+    ),
+    "unless it is named": (
+        [{"document_id": 1}, {"document_id": 1}, {"document_id": 2}], "document_id",
+        ["document_id=1", "document_id=1", "document_id=2"],
+    ),
+    "the first known column of ten values counts": (
+        [{"doc_id": n // 2, "thread_id": n // 2, "session_id": n // 3, "conversation_id": 1} for n in range(20)], None,
+        [f"thread_id={n // 2}" for n in range(20)],
     ),
     "a column that all share is useless": ([{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 1}], None, [None] * 3),
     "nor does one that none share": ([{"doc_id": 1}, {"doc_id": 2}, {"doc_id": 3}], None, [None] * 3),
     "samples without a value are groups of one": (
-        [{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 2}, {"doc_id": None}, {}], None,
+        [{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 2}, {"doc_id": None}, {}], "doc_id",
         ["doc_id=1", "doc_id=1", "doc_id=2", "doc_id=@s3", "doc_id=@s4"],
     ),
     "no cluster by a column that is not known": ([{"page": 1}, {"page": 1}, {"page": 2}], None, [None] * 3),

@@ -616,7 +616,7 @@ def test_turns_of_a_conversation_waver_together_in_sampled_nights_too(store: War
         )
     pair = RunPair(store, find_run(store, "first"), find_run(store, "night"))
     widths = {}
-    for cluster in (None, NO_CLUSTER):
+    for cluster in ("conversation_id", NO_CLUSTER):
         (compared,) = [
             metric
             for metric in compare_runs(pair, ComparisonSettings(cluster=cluster)).metrics
@@ -626,7 +626,7 @@ def test_turns_of_a_conversation_waver_together_in_sampled_nights_too(store: War
         assert compared.paired.ci_low is not None
         assert compared.paired.ci_high is not None
         widths[cluster] = compared.paired.ci_high - compared.paired.ci_low
-    assert widths[None] > 1.4 * widths[NO_CLUSTER]
+    assert widths["conversation_id"] > 1.4 * widths[NO_CLUSTER]
 
 
 RARE = "metric = 'faithfulness' and sample_id <> 's1'"

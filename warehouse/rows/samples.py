@@ -50,7 +50,11 @@ from evalhouse.warehouse.store import (
 )
 
 CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
-"""Metadata columns that group samples without being named, when every sample has one."""
+"""Metadata columns that group samples without being named: the first one that has at least MIN_GROUPS groups."""
+MIN_GROUPS: Final = 10
+"""Groups below which a column is not taken unless it is named, and no trend of groups is decided. Of n groups the
+smallest p of a sign-flip test is 2 / 2ⁿ, which from ten on is below that of a trend (`gate_checks.TREND_ALPHA`): fewer
+can never show a fall, however deep."""
 NO_CLUSTER: Final = "none"
 PART_BYTES: Final = 8_000_000
 """The texts of samples that are read from a dataset, or judged, together."""
@@ -309,8 +313,8 @@ def _insert_staged(
     connection.execute(read_query("samples/run_samples"), {"run_id": run_id, "parts": staging.parts})
     connection.execute("drop table staged_ids")
     if cluster != NO_CLUSTER:
-        columns = list(CLUSTER_COLUMNS) if cluster is None else [cluster]
-        parameters = {"run_id": run_id, "columns": columns}
+        columns, least = (list(CLUSTER_COLUMNS), MIN_GROUPS) if cluster is None else ([cluster], 2)
+        parameters = {"run_id": run_id, "columns": columns, "least": least}
         connection.execute(read_query("samples/clusters"), parameters)
 
 

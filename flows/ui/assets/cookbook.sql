@@ -279,12 +279,14 @@ order by turn, n_samples desc, cause;
 
 -- The scores by conversation
 -- gives conversation, metric, mean, lowest, n_scored, n_unscored
-select coalesce(cluster, sample_id) as conversation, metric, avg(value) as mean, min(value) as lowest,
+select coalesce(cluster, coalesce(run_samples.metadata, samples.metadata) ->> '$.conversation_id', sample_id)
+           as conversation, metric, avg(value) as mean, min(value) as lowest,
        count(value) as n_scored, count(*) - count(value) as n_unscored
 from scores
 inner join run_samples using (run_id, sample_id)
+inner join samples using (sample_id, input_hash)
 where run_id = getvariable('latest')
-group by conversation, metric
+group by all
 order by metric, mean, conversation;
 
 -- Faithfulness to the contexts alone, and what earlier turns add to it

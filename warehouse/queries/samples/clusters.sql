@@ -1,5 +1,5 @@
--- Say of each sample of a run which group it is of: by the first of the columns in which some samples share a value and
--- some do not. A sample without a value is a separate group.
+-- Say of each sample of a run which group it is of: by the first of the columns that has at least $least values, some of
+-- which samples share. A sample without a value is a separate group.
 update run_samples
 set cluster = grouped.cluster
 from (
@@ -31,7 +31,7 @@ from (
         select name
         from valued
         group by place, name
-        having count(distinct value) between 2 and count(*) - 1
+        having count(distinct value) between $least and count(*) - 1
         order by place
         limit 1
     )
