@@ -58,7 +58,7 @@ from evalhouse.tasks.comparing.gate_checks import (
     find_first_alike,
     is_passed,
     lay_side_by_side,
-    list_unchanged,
+    mark_changes,
     pick_nights,
 )
 from evalhouse.tasks.comparing.noise import describe_components
@@ -147,8 +147,7 @@ def decide(
     elif baseline.runs and limits.drops:
         metrics = list(limits.drops)
         laid = lay_side_by_side(warehouse, run, baseline.runs, metrics=metrics, cluster=settings.cluster)
-        unchanged = list_unchanged(warehouse, run, baseline.runs, metrics)
-        comparison = compare_with_mean(laid, settings, unchanged)
+        comparison = compare_with_mean(mark_changes(warehouse, run, baseline.runs, laid), settings)
     comparisons = {compared.metric: compared for compared in comparison.metrics} if comparison else {}
     rows: list[dict[str, Any]] = warehouse.fetch_rows("gate/costs", run_id=run.run_id)
     latencies: list[dict[str, Any]] = warehouse.fetch_rows("gate/latency", run_id=run.run_id)
@@ -262,8 +261,7 @@ def _check_slices(
             not_sliced = str(error)
     elif bases and metrics:
         laid = lay_side_by_side(warehouse, run, bases, metrics=metrics, cluster=settings.cluster)
-        unchanged = list_unchanged(warehouse, run, bases, metrics)
-        of_runs = compare_slices_with_mean(laid, slices, settings, unchanged)
+        of_runs = compare_slices_with_mean(mark_changes(warehouse, run, bases, laid), slices, settings)
     checks: list[Check] = []
     means = measure_slices(warehouse, run, column, [*limits.min, *limits.max], cluster=settings.cluster)
     for value in slices:

@@ -2,7 +2,8 @@
 
 `evalhouse compare`, the report, the pages, JSON and notifications all open with it. It names the stage of the bot that
 is worse or better and the causes of bad answers that grew or shrank, beside the share of answers with a problem in both
-runs. The counts are over the samples that were judged in both.
+runs. The counts are over the samples that were judged in both, without the ones whose question or ground truth the
+dataset changed: where most of a difference is in these, the sentence gives that as the reason and names no stage.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -87,6 +88,7 @@ def write_headline(against: Against) -> Headline:
     # Of a run that judged a part of its dataset the texts of the others are not known.
     is_same_bot = bool(comparison.changed) and not comparison.changed["answer"] and not comparison.changed["contexts"]
     is_same_bot = is_same_bot and not is_estimate
+    edits = [cause for cause, n in comparison.edited.items() if n]
     clauses, explained = [], []
     if len(alike) * 2 < len(scored):
         clauses.append(
@@ -108,15 +110,18 @@ def write_headline(against: Against) -> Headline:
                 moved.sort(key=lambda move: (move.verdict != way, move.cause not in OF_RETRIEVAL))
             n_clear = sum(move.verdict == way for move in moved)
             moved = moved[: min(n_clear, _MAX_CLEAR) or _MAX_UNCLEAR]
+            why = ""
+            if not stages and 2 * sum(compared.is_by_edits for compared in clear[way]) >= len(clear[way]):
+                why, moved = f", because of: {name_part('+'.join(edits))}", []
             explained += moved[:1]
             subject = " and ".join(_STAGES[stage] for stage in stages)
             verb = "are" if len(stages) > 1 else "is"
-            if not stages:  # such as other ground truths
+            if not stages:
                 subject, verb = "others" if clauses else "some scores", "are"
             has_same = "generation" in stages and not comparison.changed["contexts"] and not is_estimate
             same = ", with the same contexts" if has_same else ""
             than = "" if clauses else f" than in {called}"
-            clauses.append(f"{subject} {verb} {way}{than}{same}{_count_moves(moved)}")
+            clauses.append(f"{subject} {verb} {way}{than}{same}{why}{_count_moves(moved)}")
     if not clauses:
         moved = [move for way in WAYS for move in causes.list_moved(way)[:_MAX_UNCLEAR]]
         if moved or any(compared.paired.verdict != "same" for compared in scored):
@@ -152,15 +157,18 @@ def write_headline(against: Against) -> Headline:
         else:
             before, now = (write_share(n / causes.n) for n in (causes.n_base, causes.n_candidate))
             answers = write_count(causes.n, "answer")
+        answers += " with the same question and ground truth" if edits else ""
         share = "as before" if causes.n_base == causes.n_candidate else f"{before} before"
         clauses.append(f"{now} of {answers} have a problem, {share}")
     further = [f"{capitalise(_name(move.cause))} means: {_explain(move.cause)}" for move in explained]
     if comparison.changed:
-        n_answers, n_contexts = comparison.changed["answer"], comparison.changed["contexts"]
-        further.append(
-            f"Of the {write_count(comparison.n_common, 'sample')} in both runs {n_answers:,} have another answer and "
-            f"{n_contexts:,} other contexts."
+        *others, last = (
+            f"{comparison.changed['answer']:,} have another answer",
+            f"{comparison.changed['contexts']:,} other contexts",
+            *(f"{comparison.edited[cause]:,} another {cause.replace('_', ' ')}" for cause in edits),
         )
+        n_samples = write_count(comparison.n_common, "sample")
+        further.append(f"Of the {n_samples} in both runs {', '.join(others)} and {last}.")
     return Headline(sentence=capitalise("; ".join(clauses)), further=tuple(further))
 
 

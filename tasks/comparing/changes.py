@@ -29,6 +29,9 @@ rules:
 - Generation: a cause or most clear metrics of the answer moved, mostly in samples with another answer whose retrieval
   did not move the same way. A bot that answers worse because it finds less is not a case of this.
 - Answer: the same, where the contexts changed too and nothing measures them.
+
+A sample whose question or ground truth changed under the same id shows nothing of the bot: it names no stage, and no
+cause counts in it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -80,6 +83,8 @@ INPUTS: Final[Mapping[str, Cause]] = {
 }
 METADATA_INPUTS: Final = tuple(INPUTS)[7:]
 """The inputs that a sample's metadata holds."""
+# Earlier turns may be the bot's own answers, and new chunks of the same documents have other ids.
+_NOT_EDITED: Final = ("conversation", "reference_context_ids")
 _JOINED_CALLS: Final = frozenset(
     call for plan in PLANS.values() for name in plan.joins for call in list_possible_calls(name)
 )
@@ -233,6 +238,25 @@ def join_inputs(inputs: Mapping[str, Flags]) -> dict[Cause, Flags]:
         cause = INPUTS[name]
         joined[cause] = joined[cause] | flags if cause in joined else flags
     return joined
+
+
+def find_edited(inputs: Mapping[str, Flags]) -> dict[Cause, Flags]:
+    """Return the samples whose `question`, and whose `ground_truth`, the dataset changed under the same id."""
+    return join_inputs(
+        {
+            name: flags
+            for name, flags in inputs.items()
+            if INPUTS[name] in ("question", "ground_truth") and name not in _NOT_EDITED
+        }
+    )
+
+
+def flag_edited(edited: Mapping[Cause, Flags], rests_on: Collection[Cause]) -> Flags:
+    """Return the edited samples in which a metric that rests on these inputs may move without a change of the bot.
+
+    Another question counts for each metric, because it gets another answer.
+    """
+    return edited["question"] | (edited["ground_truth"] & ("ground_truth" in rests_on))
 
 
 def is_changed_everywhere(base: RunRow, candidate: RunRow, step: str) -> bool:
@@ -471,7 +495,8 @@ OF_RETRIEVAL: Final = (
 )  # fmt: skip
 """Causes that only other contexts can end."""
 _OF_MEASURING: Final = ("judge_suspect", "ground_truth_doubtful")
-_MOST: Final = 0.5
+MOST: Final = 0.5
+"""The share of a move from which samples explain it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -486,7 +511,7 @@ class CauseMove:
 
 @dataclass(frozen=True, kw_only=True)
 class CauseChanges:
-    """Causes of bad answers over the `n` samples judged in both runs.
+    """Causes of bad answers over the `n` samples judged in both runs whose question and ground truth are the same.
 
     `n_base` and `n_candidate` of these have a problem. `moves` has the causes that either run has, `stages` the stages
     of the bot that are clearly worse or better.
@@ -517,7 +542,8 @@ def find_cause_changes(
 ) -> CauseChanges:
     """Compare the causes of two runs; `causes` are the rows of `run_pairs/causes.sql`.
 
-    `metrics` are in the order of the runs, `changed` and `clusters` by sample. Equal arguments give equal results.
+    `metrics` are in the order of the runs, `changed` and `clusters` by sample. Neither causes nor moves are of samples
+    with another question or ground truth. Equal arguments give equal results.
     """
     names = sorted(set(causes["base"]) | set(causes["candidate"]))
     places = [samples.places[sample_id] for sample_id in causes["sample_id"]]
@@ -546,7 +572,7 @@ def find_cause_changes(
     # By sample how far its contexts got better: by the metrics that rest on them alone, and by its causes.
     gains = np.sum([np.nan_to_num(metric.gains) for metric in of_contexts], axis=0) - np.nan_to_num(missed)
     is_wrong_twice = np.isin(sides["base"], faults) & np.isin(sides["candidate"], faults)
-    by_contexts = [metric for metric in of_contexts if _find_share(metric.gains, changed["contexts"]) >= _MOST]
+    by_contexts = [metric for metric in of_contexts if find_share(metric.gains, changed["contexts"]) >= MOST]
     verdicts_of_retrieval = {verdicts[""], *(metric.verdict for metric in by_contexts)}
     stages: dict[Stage, Way] = {}
     for way in WAYS:
@@ -556,16 +582,16 @@ def find_cause_changes(
         by_retrieval = changed["contexts"] & (sign * gains > 0) if way in verdicts_of_retrieval else ~everywhere
         of_bot = changed["answer"] & ~by_retrieval
         moved = [metric.gains for metric in metrics if metric.verdict == way and "answer" in metric.rests_on]
-        n_of_bot = sum(_find_share(gains_of_one, of_bot) >= _MOST for gains_of_one in moved)
+        n_of_bot = sum(find_share(gains_of_one, of_bot) >= MOST for gains_of_one in moved)
         # With other contexts only a sample without a problem on one side is the bot's: else one cause covers another.
         by_bot = {True: of_bot & ~changed["contexts"], False: of_bot & (~changed["contexts"] | ~is_wrong_twice)}
         has_grown = any(
-            _find_share(column, by_bot[name in OF_RETRIEVAL]) >= _MOST
+            find_share(column, by_bot[name in OF_RETRIEVAL]) >= MOST
             for name, column in zip(faults, columns[1:], strict=True)
             if verdicts[name] == way and name not in _OF_MEASURING
         )
-        if 0 < n_of_bot >= _MOST * len(moved) or has_grown:
-            is_known = is_measured or all(_find_share(one, changed["contexts"]) < _MOST for one in moved)
+        if 0 < n_of_bot >= MOST * len(moved) or has_grown:
+            is_known = is_measured or all(find_share(one, changed["contexts"]) < MOST for one in moved)
             stages.setdefault("generation" if is_known else "answer", way)
     has_fault = {side: int(np.isin(causes_of, faults).sum()) for side, causes_of in sides.items()}
     return CauseChanges(
@@ -585,7 +611,7 @@ def find_cause_changes(
     )
 
 
-def _find_share(gains: Floats, where: Flags) -> float:
+def find_share(gains: Floats, where: Flags) -> float:
     """Return the share of a move that these samples account for; 0 where all of it cancels out."""
     whole = float(np.nansum(gains))
     return float(np.nansum(gains[where])) / whole if whole else 0.0

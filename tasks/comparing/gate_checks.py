@@ -18,7 +18,7 @@ is marked as such, metric by metric.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -27,11 +27,15 @@ import polars as pl
 
 from evalhouse.tasks.comparing.changes import (
     INPUTS,
-    METADATA_INPUTS,
     NOISE,
+    Cause,
+    Flags,
     PairedSamples,
     Part,
+    find_changed_inputs,
+    find_edited,
     find_graded,
+    flag_edited,
     list_inputs,
 )
 from evalhouse.tasks.comparing.intervals import ALPHA, Floats, Integers
@@ -53,6 +57,7 @@ from evalhouse.tasks.comparing.runs import (
     describe_metric,
     find_clusters,
     shares_half,
+    warn_of_edits,
     warn_of_status,
 )
 from evalhouse.warehouse.metric_files import SIGNS, Better
@@ -276,6 +281,7 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     estimate of which the share scored rose by as much, for the newly scored samples are in its mean, and a metric that
     applies to none of the samples that chance has picked.
 
+    A failed drop says how many samples have another question or ground truth: whether to accept these is for a person.
     The judge's noise floor is shown and decides nothing: the interval is of differences with that noise in them.
     """
     checks = []
@@ -307,6 +313,12 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
             scored = f"{n_candidate} here, {n_base} in the baseline"
             few = f"only {n} samples are {are_in} ({scored}); `evalhouse gate --accept RUN` sets a baseline"
             finding = _Finding("undecided", "few_common", few)
+        if finding.outcome == "failed" and comparison.n_edited:
+            edits = (
+                f"{comparison.n_edited} of {paired.n} samples have another question or ground truth; if they should, "
+                "accept the run (`evalhouse gate --accept RUN --why TEXT`)"
+            )
+            finding = replace(finding, detail=f"{finding.detail}; {edits}")
         if finding.outcome != "passed" and floor and paired.difference and abs(paired.difference) <= floor:
             noise = f"the judge's noise alone may make changes of up to {floor:.3f}"
             finding = replace(finding, detail=f"{finding.detail}; {noise}")
@@ -483,7 +495,9 @@ class Nights:
 
     `values` is runs × samples of the run at hand, NaN where unscored; `clusters` numbers the cluster of each sample;
     `unlike` names by run what keeps it from being compared: `judge`, `formula`, or None where nothing does. `n_before`
-    counts all samples that the earlier runs scored, in the run at hand or not.
+    counts all samples that the earlier runs scored, in the run at hand or not. `mark_changes` sets `is_unchanged`, if
+    nothing that the metric reads differs from an earlier run, and `edited`, the samples whose question or ground truth
+    does.
     """
 
     metric: str
@@ -493,6 +507,8 @@ class Nights:
     unlike: tuple[str | None, ...]
     better: Better = "high"
     n_before: int = 0
+    is_unchanged: bool = False
+    edited: Flags | None = None
 
     def pick_alike(self) -> "Nights":
         """Return only the runs that were judged as the last one was."""
@@ -508,12 +524,14 @@ class Nights:
 @dataclass(frozen=True, kw_only=True)
 class SideBySide:
     """Runs side by side, by metric, with the samples of their values; `cluster` is the metadata column that the
-    clusters rest on, None without one; `warnings` are of the clusters."""
+    clusters rest on, None without one; `warnings` are of the clusters. `edited` counts the samples whose question or
+    ground truth was another one in an earlier run (`mark_changes`)."""
 
     nights: Mapping[str, Nights]
     sample_ids: Sequence[str] = ()
     cluster: str | None = None
     warnings: tuple[str, ...] = ()
+    edited: Mapping[Cause, int] = field(default_factory=dict)
 
 
 def lay_side_by_side(
@@ -565,25 +583,30 @@ def average_runs(values: Floats) -> Floats:
     return np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), np.nan)
 
 
-def list_unchanged(
-    warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], metrics: Sequence[str]
-) -> frozenset[str]:
-    """Return the metrics that read nothing that differs between the run and an earlier one, in any common sample."""
-    changed: set[str] = set()
-    for night in earlier:
-        inputs = RunPair(warehouse, night, run).fetch_changed_inputs(METADATA_INPUTS)
-        changed |= {name for name in INPUTS if inputs[name].any()}
+def mark_changes(warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], laid: SideBySide) -> SideBySide:
+    """Return the same runs, with what differs in the samples between the last run and any earlier one."""
     pair = RunPair(warehouse, run, run)
+    samples = PairedSamples(pair.fetch("samples"))
+    of_pairs = [find_changed_inputs(RunPair(warehouse, night, run), samples) for night in earlier]
+    inputs = {name: np.any([of_pair[name] for of_pair in of_pairs], axis=0) for name in INPUTS}
+    edited = find_edited(inputs)
     rubrics = pair.fetch_rubrics()
     steps = find_graded(rubrics) | pair.fetch_metric_steps()
-    return frozenset(metric for metric in metrics if changed.isdisjoint(list_inputs(steps.get(metric, ()), rubrics)))
+    nights = {}
+    for metric, of_metric in laid.nights.items():
+        reads = list_inputs(steps.get(metric, ()), rubrics)
+        nights[metric] = replace(
+            of_metric,
+            is_unchanged=not any(inputs[name].any() for name in reads),
+            edited=flag_edited(edited, {INPUTS[name] for name in reads}),
+        )
+    return replace(laid, nights=nights, edited={cause: int(flags.sum()) for cause, flags in edited.items()})
 
 
-def compare_with_mean(laid: SideBySide, settings: ComparisonSettings, unchanged: Collection[str]) -> Comparison:
+def compare_with_mean(laid: SideBySide, settings: ComparisonSettings) -> Comparison:
     """Compare the last run with the mean of the others, paired by sample over the samples both have a score of.
 
-    Runs that were judged differently are left out, unless all were: then the change is put down to that. `unchanged`
-    are the metrics of which no input differs between the runs.
+    Runs that were judged differently are left out, unless all were: then the change is put down to that.
     """
     every = list(laid.nights.values())
     nights = []
@@ -603,7 +626,7 @@ def compare_with_mean(laid: SideBySide, settings: ComparisonSettings, unchanged:
     metrics = []
     for of_metric, base, candidate, paired in zip(nights, bases, candidates, results, strict=True):
         # The only part of the difference is what keeps the runs from being compared, or that nothing changed.
-        cause = next((cause for cause in of_metric.unlike if cause), NOISE if of_metric.metric in unchanged else None)
+        cause = next((cause for cause in of_metric.unlike if cause), NOISE if of_metric.is_unchanged else None)
         n_moved, value = paired.n_higher + paired.n_lower, paired.difference or 0.0
         described = describe_metric(
             of_metric.metric,
@@ -617,7 +640,8 @@ def compare_with_mean(laid: SideBySide, settings: ComparisonSettings, unchanged:
         n_lost = int((~np.isnan(base) & np.isnan(candidate)).sum())
         lost = {"unscored": n_lost} if n_lost else {}
         n_base = max(described.n_base, of_metric.n_before)
-        metrics.append(replace(described, lost=lost, n_base=n_base, cluster=laid.cluster))
+        n_edited = 0 if of_metric.edited is None else int((of_metric.edited & ~np.isnan(candidate - base)).sum())
+        metrics.append(replace(described, lost=lost, n_base=n_base, n_edited=n_edited, cluster=laid.cluster))
     warnings = list(laid.warnings)
     runs = every[0].runs
     for place, run in enumerate(runs[:-1]):
@@ -630,7 +654,7 @@ def compare_with_mean(laid: SideBySide, settings: ComparisonSettings, unchanged:
         n_common=n,
         cluster=laid.cluster,
         metrics=tuple(metrics),
-        warnings=(*warnings, *warn_of_status(runs[-1])),
+        warnings=(*warn_of_edits(laid.edited, n), *warnings, *warn_of_status(runs[-1])),
         moves=pl.DataFrame(),
     )
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.changes import (
     INPUTS,
+    MOST,
     NOISE,
     OF_ONE_RUN,
     Cause,
@@ -28,7 +29,10 @@ from evalhouse.tasks.comparing.changes import (
     find_causes,
     find_changed_inputs,
     find_changed_judges,
+    find_edited,
     find_graded,
+    find_share,
+    flag_edited,
     join_inputs,
     list_changed_settings,
     list_inputs,
@@ -102,6 +106,8 @@ class MetricComparison:
     add up to its change, `sizes` are the samples of either dataset and of both, and `shares` tell what was lost and
     gained. `is_unpicked` is True if the candidate judged a part, and by chance the metric applies to no sample in that.
     `cluster` is the column of the clusters in `paired`, None where each sample is one.
+    `n_edited` samples that both runs scored have another question, or another ground truth that the metric reads;
+    `is_by_edits` if these account for most of the difference.
     """
 
     metric: str
@@ -127,6 +133,8 @@ class MetricComparison:
     shares: Shares | None = None
     is_unpicked: bool = False
     cluster: str | None = None
+    n_edited: int = 0
+    is_by_edits: bool = False
 
     @property
     def is_compared(self) -> bool:
@@ -199,7 +207,8 @@ class Comparison:
     `cluster` is the column that was used; `moves` has one row per sample of both runs and metric (sample_id, metric,
     base, candidate, changed) where the values differ or only one run has one. `noise_run_ids` are the noise runs that
     floors rest on, `shifts` the metrics in which they show that the judge has shifted, `causes` the changes of what is
-    wrong with the answers. `changed` counts, by what changed, the samples of both runs.
+    wrong with the answers. `changed` counts, by what changed, the samples of both runs, and `edited` the ones whose
+    question or ground truth the dataset changed.
     """
 
     n_base: int
@@ -213,6 +222,7 @@ class Comparison:
     shifts: tuple[Shift, ...] = ()
     causes: CauseChanges = field(default_factory=CauseChanges)
     changed: Mapping[Cause, int] = field(default_factory=dict)
+    edited: Mapping[Cause, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +256,8 @@ class MetricColumn:
     """One metric by sample, in the order of the samples; `steps`, `rests_on` and `version` are of the metric itself.
 
     `unscored` has the reasons of the samples that the candidate did not score, by their places, and `n_gained` counts
-    the ones that it alone scored.
+    the ones that it alone scored. `edited` flags the samples whose question, or whose ground truth if the metric reads
+    it, the dataset changed.
     """
 
     metric: str
@@ -254,6 +265,7 @@ class MetricColumn:
     candidate: Floats
     moves: Floats
     changed: Sequence[str]
+    edited: Flags
     steps: frozenset[str]
     rests_on: frozenset[Cause]
     version: str | None
@@ -273,16 +285,21 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     grouped = find_clusters(pair, samples, settings.cluster)
     clusters = grouped.places
     changed = join_inputs(inputs)
+    edited = find_edited(inputs)
     scales = [find_scale(np.concatenate([column.base, column.candidate])) for column in columns]
-    results = compare_paired(
-        np.column_stack([column.moves for column in columns] or [np.empty((len(samples.ids), 0))]),
-        clusters,
-        low_is_good=[column.better == "low" for column in columns],
-        scales=scales,
-        family=[settings.metrics is None or column.metric in settings.metrics for column in columns],
-        seed=settings.seed,
-        resamples=settings.resamples,
-    )
+
+    def compare(moves: Sequence[Floats]) -> list[Paired]:
+        return compare_paired(
+            np.column_stack([*moves] or [np.empty((len(samples.ids), 0))]),
+            clusters,
+            low_is_good=[column.better == "low" for column in columns],
+            scales=scales,
+            family=[settings.metrics is None or column.metric in settings.metrics for column in columns],
+            seed=settings.seed,
+            resamples=settings.resamples,
+        )
+
+    results = compare([column.moves for column in columns])
     estimates: dict[str, Mapping[str, Any]] = {}
     shares: dict[str, Shares] = {}
     unpicked: frozenset[str] = frozenset()
@@ -376,28 +393,39 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         }
         frames.append(pl.DataFrame(values, schema=schema).with_columns(pl.col("base", "candidate").fill_nan(None)))
     shifts = noise.find_shifts()
+    # The stages of the bot follow from samples that ask the same and expect the same.
+    is_edited = edited["question"] | edited["ground_truth"]
+    kept = [np.where(column.edited, np.nan, column.moves) for column in columns]
+    of_kept = compare(kept) if is_edited.any() else results
     moves = [
         MetricMoves(
             metric=column.metric,
             rests_on=column.rests_on,
-            moves=column.moves,
-            verdict=compared.paired.verdict,
+            moves=moves_of_kept,
+            verdict=(leave_side_open(paired, column.better) if column.edited.any() else compared.paired).verdict,
             better=column.better,
         )
-        for column, compared in zip(columns, metrics, strict=True)
+        for column, compared, moves_of_kept, paired in zip(columns, metrics, kept, of_kept, strict=True)
     ]
+    counts = {cause: int((flags & samples.common).sum()) for cause, flags in edited.items()}
+    n_common = int(samples.common.sum())
     return Comparison(
         n_base=int(samples.in_base.sum()),
         n_candidate=int(samples.in_candidate.sum()),
-        n_common=int(samples.common.sum()),
+        n_common=n_common,
         cluster=grouped.column,
         metrics=tuple(metrics),
-        warnings=(*grouped.warn(), *_list_warnings(pair, scores, other_judges, metrics), *describe_shifts(shifts)),
+        warnings=(
+            *warn_of_edits(counts, n_common),
+            *grouped.warn(),
+            *_list_warnings(pair, scores, other_judges, metrics),
+            *describe_shifts(shifts),
+        ),
         moves=pl.concat(frames),
         noise_run_ids=tuple(noise.run_ids),
         shifts=tuple(shifts),
         causes=find_cause_changes(
-            pair.fetch("causes"),
+            pair.fetch("causes").filter(~pl.col("sample_id").is_in(ids[is_edited].tolist())),
             samples,
             moves,
             changed=changed,
@@ -406,6 +434,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
             resamples=settings.resamples,
         ),
         changed={cause: int((flags & samples.common).sum()) for cause, flags in changed.items()},
+        edited=counts,
     )
 
 
@@ -424,6 +453,7 @@ def build_columns(
     reformulated = set(scores.filter(pl.col("base_version") != pl.col("candidate_version"))["metric"].to_list())
     steps = {step for of_metric in metric_steps.values() for step in of_metric}
     judges = find_changed_judges(pair, samples, other_judges, steps)
+    edited = find_edited(inputs)
     for metric in order:
         if metric not in by_metric:
             continue
@@ -437,6 +467,7 @@ def build_columns(
             is_formula_changed=metric in reformulated,
         )
         sample_ids = frame["sample_id"].to_list()
+        rests_on = frozenset(INPUTS[name] for name in list_inputs(of_metric, rubrics))
         base = samples.place_values(sample_ids, frame["base"])
         candidate = samples.place_values(sample_ids, frame["candidate"])
         yield MetricColumn(
@@ -445,8 +476,9 @@ def build_columns(
             candidate=candidate,
             moves=candidate - base,
             changed=name_changes(causes),
+            edited=flag_edited(edited, rests_on),
             steps=of_metric,
-            rests_on=frozenset(INPUTS[name] for name in list_inputs(of_metric, rubrics)),
+            rests_on=rests_on,
             version=next((version for version in frame["candidate_version"].to_list() if version is not None), None),
             better=next((way for way in SIGNS if way in frame["better"]), "high"),
             unscored={
@@ -521,7 +553,14 @@ def describe_column(
     is_lost = in_candidate & ~np.isnan(column.base)
     lost = Counter(reason for place, reason in column.unscored.items() if is_lost[place])
     n_missing = sum(n for reason, n in lost.items() if reason not in NOTHING_TO_MEASURE)
-    return replace(described, lost=dict(lost.most_common()), n_missing=n_missing, n_gained=column.n_gained)
+    return replace(
+        described,
+        lost=dict(lost.most_common()),
+        n_missing=n_missing,
+        n_gained=column.n_gained,
+        n_edited=int((column.edited & ~np.isnan(column.moves)).sum()),
+        is_by_edits=find_share(column.moves, column.edited) >= MOST,
+    )
 
 
 def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> Clusters:
@@ -743,6 +782,14 @@ def check_common(*pairs: RunPair) -> None:
     raise NothingCommon(
         f"{' and '.join(names)} have no sample in common, by its id, so nothing can be compared; {advice}"
     )
+
+
+def warn_of_edits(edited: Mapping[Cause, int], n_common: int) -> Iterator[str]:
+    """Yield a warning of common samples whose question or ground truth the dataset changed."""
+    counts = [f"{n:,} another {cause.replace('_', ' ')}" for cause, n in edited.items() if n]
+    if counts:
+        counts[0] = counts[0].replace(" ", f" of {n_common:,} common samples have ", 1)
+        yield f"{list_names(counts)}, under the same id, so that a difference may not be a change of the bot"
 
 
 def warn_of_status(run: RunRow) -> Iterator[str]:

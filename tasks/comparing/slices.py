@@ -165,7 +165,7 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
 
 
 def compare_slices_with_mean(
-    laid: SideBySide, slices: Mapping[str, Collection[str]], settings: ComparisonSettings, unchanged: Collection[str]
+    laid: SideBySide, slices: Mapping[str, Collection[str]], settings: ComparisonSettings
 ) -> BySlice:
     """Compare the last run with the mean of the others in each slice; see `gate_checks.compare_with_mean`."""
     keys: dict[str, tuple[str, str]] = {}  # by a name for each slice and metric
@@ -181,9 +181,8 @@ def compare_slices_with_mean(
             nights[key] = replace(
                 of_metric, metric=key, values=values, n_before=round(of_metric.n_before * is_in.mean())
             )
-    same = [key for key, (_, metric) in keys.items() if metric in unchanged]
     compared: BySlice = {value: {} for value in slices}
-    for of_cell in compare_with_mean(replace(laid, nights=nights), settings, same).metrics:
+    for of_cell in compare_with_mean(replace(laid, nights=nights), settings).metrics:
         value, metric = keys[of_cell.metric]
         compared[value][metric] = replace(of_cell, metric=metric)
     return compared

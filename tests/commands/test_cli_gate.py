@@ -325,6 +325,40 @@ def test_an_accepted_run_is_the_baseline_and_is_shown_as_such(nights: Nights, as
     assert "accepted by ann: a harder [bold]corpus" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("against", ["base", "mean_of_passed"])
+def test_edited_ground_truths_are_named_wherever_a_gate_is_shown(nights: Nights, ask: Ask, against: str) -> None:
+    nights.change("delete from runs where run_id not in ('base', 'night')")
+    other = "replace ('older' as run_id, 'older' as label, started_at - interval 1 minute as started_at)"
+    nights.change(f"insert into runs select * {other} from runs where run_id = 'base'")
+    nights.change("insert into run_samples select * replace ('older' as run_id) from run_samples where run_id = 'base'")
+    nights.change(
+        "insert into samples select * replace ('edited' as input_hash, 'Another.' as ground_truth) from samples "
+        "where sample_id in ('s1', 's2', 's3')"
+    )
+    nights.change(
+        "update run_samples set input_hash = 'edited' where run_id = 'night' and sample_id in ('s1', 's2', 's3')"
+    )
+    for run, value in {"older": "0.9", "base": "0.9", "night": "n * 0.01"}.items():
+        nights.score(run, "own", value)
+    assert accept(nights, ask, "--accept", "older", "--why", "a level").status == 0
+    assert accept(nights, ask, "base", "--against", "passed", "--max-drop", "own=0.1").status == 0
+    limits = ("--against", against, "--max-drop", "own=0.1")
+    document = nights.gate(*limits, "--json").document
+    assert len(document["baseline"]["run_ids"]) == (1 if against == "base" else 2)
+    warning = "3 of 40 common samples have another ground truth, under the same id, so that a difference may not be a"
+    assert document["warnings"][0].startswith(warning)
+    detail = "; 3 of 40 samples have another question or ground truth; if they should, accept the run"
+    assert detail in document["checks"][0]["detail"]
+    assert document["outcome"] == "failed"
+    table = nights.gate(*limits)
+    assert any(line.startswith(f"warning: {warning}") for line in table.lines)
+    assert detail in " ".join(table.stdout.split())
+    comment = nights.gate(*limits, "--markdown", "-").stdout
+    assert f"- ⚠️ `{warning}" in comment
+    assert detail in comment
+    assert "evalhouse gate --accept RUN --why TEXT" in comment
+
+
 def test_what_was_decided_by_hand_is_stored(nights: Nights, ask: Ask) -> None:
     nights.score("base", "own", "0.9 + n % 3 * 0.01")
     nights.score("night", "own", "0.5")

@@ -501,6 +501,9 @@ STAGES: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], dict[str,
     (("answer", "contexts"), ("factual_f1",), (), {"answer": "worse"}),  # nothing measures the contexts
     (("ground_truth",), ("factual_f1", "context_recall"), ("context_recall",), {}),
     (("answer", "contexts"), (), ("context_recall",), {}),
+    (("answer", "ground_truth"), ("factual_f1",), ("context_recall",), {}),
+    (("contexts", "ground_truth"), ("context_recall",), ("context_recall",), {}),
+    (("answer", "contexts", "question"), ("factual_f1", "context_recall"), ("context_recall", "mrr"), {}),
 )
 
 
@@ -508,7 +511,7 @@ def test_the_stage_that_got_worse_follows_from_what_changed_where_scores_fell(ma
     """Half of the samples have other texts, and lower scores in these metrics; without verdicts there are no causes."""
     nights = make()
     ids = name_ids(20)
-    texts = {"contexts": ["Three."], "answer": "Not here.", "ground_truth": "Elsewhere."}
+    texts = {"contexts": ["Three."], "answer": "Not here.", "ground_truth": "Elsewhere.", "question": "When?"}
     for number, (changed, fell, scored, _) in enumerate(STAGES):
         for run_id, hurt in ((f"b{number}", set()), (f"c{number}", set(ids[:10]))):
             nights.add_run(run_id, minute=number)
@@ -521,3 +524,68 @@ def test_the_stage_that_got_worse_follows_from_what_changed_where_scores_fell(ma
                 nights.add_scores(run_id, metric, values)
     for number, (*case, stages) in enumerate(STAGES):
         assert nights.compare_pair(f"b{number}", f"c{number}").causes.stages == stages, case
+
+
+EDITED: tuple[tuple[str, int, int, str, tuple[int, int]], ...] = (
+    ("ground_truth", 30, 0, "Some scores are worse than in the base, because of: ground truth changed", (0, 30)),
+    ("question", 60, 0, "Some scores are worse than in the base, because of: question changed", (60, 0)),
+    ("ground_truth", 4, 20, "Generation is worse than in the base, with the same contexts", (0, 4)),
+    ("ground_truth", 30, 20, "Generation is worse than in the base, with the same contexts", (0, 30)),
+    # The bot's own earlier answers are in the turns before a question.
+    ("conversation", 60, 20, "Generation is worse than in the base, with the same contexts", (0, 0)),
+)
+
+
+@pytest.mark.parametrize("case", EDITED)
+def test_an_edit_of_the_dataset_is_no_fall_of_the_bot(
+    make: Make, case: tuple[str, int, int, str, tuple[int, int]]
+) -> None:
+    """A bot that words all answers otherwise every night is worse in `n_bot` samples, and the first ones are edited."""
+    column, n_edited, n_bot, sentence, counts = case
+    nights = make()
+    ids = name_ids(60)
+    texts = {"ground_truth": "Elsewhere.", "question": "When?", "conversation": '[{"role": "user", "text": "Hi"}]'}
+    for run_id in (BASE, CANDIDATE):
+        edited = set(ids[:n_edited] if run_id == CANDIDATE else ())
+        worse = set(ids[60 - n_bot :] if run_id == CANDIDATE else ())
+        if column != "conversation":
+            worse |= edited
+        for name in ids:
+            others = {column: texts[column]} if name in edited else {}
+            sample = {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", "answer": f"Here, {run_id}."}
+            nights.add("samples", sample | others)
+        nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
+        nights.add_scores(run_id, "factual_f1", {name: 0.0 if name in worse else 1.0 for name in ids})
+    comparison = nights.compare_pair()
+    headline = write_headline(Against(called="the base", name="the base", comparison=comparison))
+    assert headline.sentence == sentence
+    assert tuple(comparison.edited.values()) == counts
+    named = [f"{n} {{}}another {kind}" for n, kind in zip(counts, ("question", "ground truth"), strict=True) if n]
+    edits = ", ".join(named).format("of 60 common samples have ")
+    warnings = [f"{edits}, under the same id, so that a difference may not be a change of the bot"] if named else []
+    assert [text for text in comparison.warnings if "noise floor" not in text] == warnings
+    parts = ["60 have another answer", "0 other contexts", *(text.format("") for text in named)]
+    assert headline.further == (f"Of the 60 samples in both runs {', '.join(parts[:-1])} and {parts[-1]}.",)
+    (check,) = check_drops({"factual_f1": 0.02}, {"factual_f1": get(comparison, "factual_f1")})
+    assert check.outcome == "failed"
+    says = f"{sum(counts)} of 60 samples have another question or ground truth; if they should, accept the run"
+    assert (says in check.detail) is bool(named)
+
+
+def test_causes_are_counted_in_samples_whose_question_and_ground_truth_are_the_same(make: Make) -> None:
+    nights = make()
+    ids = name_ids(20)
+    for run_id in (BASE, CANDIDATE):
+        for place, name in enumerate(ids):
+            truth = "Elsewhere." if run_id == CANDIDATE and place < 5 else "There."
+            nights.add(
+                "samples", {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", "ground_truth": truth}
+            )
+        nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
+        is_fine = [run_id == BASE or place >= 5 for place in range(20)]
+        found = ["fine" if fine else "not_in_contexts" for fine in is_fine]
+        of_run = {"run_id": run_id, "ordinal": 1, "rule": "one"}
+        rows = zip(ids, found, strict=True)
+        nights.add("stored_causes", *(of_run | {"sample_id": name, "cause": cause} for name, cause in rows))
+    causes = nights.compare_pair().causes
+    assert (causes.n, causes.n_base, causes.n_candidate, causes.moves) == (15, 0, 0, ())

@@ -24,7 +24,8 @@ TOOLS: Final = (
     "boiler", "pump", "valve", "lamp", "crane", "winch", "anchor", "radar", "engine", "hatch", "mast", "oar",
 )  # fmt: skip
 # The runs in their order, each with what is wrong in the bot; the first is repeated, so that it is also a run before.
-NIGHTS: Final = ("base", "no_contexts", "healed", "invents")
+# In the last one a third of the ground truths are others, and the bot ends these answers otherwise.
+NIGHTS: Final = ("base", "no_contexts", "healed", "invents", "edited")
 
 
 def make_rows(night: str) -> list[dict[str, Any]]:
@@ -39,6 +40,9 @@ def make_rows(night: str) -> list[dict[str, Any]]:
             contexts, answer = contexts[1:], f"A {tool} is checked by the harbour crew."
         if night == "invents" and is_hit:
             answer = f"The Royal Board bought the {tool} in Lisbon in 1897." if number % 2 else "I do not know."
+        if night == "edited" and is_hit:
+            answer = f"{answer[:-1]}!"
+            truth = f"The {tool} number {number} was painted red by its first owner."
         if night == "invents":
             contexts[2] = f"Page {number + 40} has no more on this."
         rows.append(
@@ -87,6 +91,7 @@ EVERYWHERE: Final = (("base", "no_contexts"), ("no_contexts", "healed"))
         ("base", "invents", rf"Generation is worse than in {{base}} {INVENTED}"),
         ("no_contexts", "healed", r"Retrieval is better than in {base} \(retrieval missed it: 12 → 0\); 11 % .*"),
         ("no_contexts", "invents", r"Generation is worse than in {base} \(.*\); retrieval is better \(.*\); .*"),
+        ("base", "edited", r"Some scores are worse than in {base}, because of: ground truth changed; .*"),
         ("base", "healed", r"No score differs from {base}; 11 % of 36 answers have a problem, as before"),
     ],
 )  # fmt: skip
