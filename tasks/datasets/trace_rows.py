@@ -318,7 +318,7 @@ def _list_texts(tree: Sequence[Placed], field: Field, given: Collection[str]) ->
 
 def _has_other_texts(span: Span, field: Field, tree: Sequence[Placed]) -> bool:
     """Return True if the outermost chain around a span has no text of that field that is known, but others than the
-    span's. What a model was sent is no answer."""
+    span's. What a model was sent does not answer."""
     around = next((item.around for item in tree if item.span.span_id == span.span_id), ())
     outer = next((one for one in reversed(around) if one.kind == "chain" and getattr(one, field) is None), None)
     if outer is None:

@@ -379,7 +379,7 @@ def test_a_column_that_is_not_named_groups_samples_from_ten_groups_on(
     assert [warning for warning in comparison.warnings if "document_id" in warning] == ([] if cluster else [few])
     runs = nights.runs[CANDIDATE], [nights.runs[BASE]]
     laid = lay_side_by_side(nights.warehouse, *runs, metrics=["m"], cluster=asked)
-    mean = compare_with_mean(laid, ComparisonSettings(), ())
+    mean = compare_with_mean(laid, ComparisonSettings())
     assert [warning for warning in mean.warnings if "document_id" in warning] == ([] if cluster else [few])
     assert mean.metrics[0].cluster == cluster
     (trend,) = check_trends({"m": 0.1}, laid.nights, cluster=laid.cluster)

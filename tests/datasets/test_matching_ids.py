@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cli_process import Place
 from dataset_files import write_json_lines
+
+from evalhouse.warehouse.rows.samples import find_owners
 
 METRICS = "hit_at_k,recall_at_k"
 WIDE = {"COLUMNS": "200"}
@@ -44,3 +47,25 @@ def test_ids_that_match_and_ids_that_never_do(tmp_path: Path, prefect_home: Path
     warning = next(line for line in unlike.stdout.splitlines() if line.startswith("warning: nothing was scored by"))
     assert warning.startswith(f"warning: nothing was scored by {METRICS.replace(',', ', ')} (ids_do_not_match 1). No ")
     assert "such as 'shop/Warranty.md', matches a retrieved id, such as '17'" in warning
+
+
+@pytest.mark.parametrize(
+    ("an_id", "owners"),
+    [
+        ("faq.md#3", ["faq.md"]),
+        ("shop/faq.md/3", ["shop", "shop/faq.md"]),
+        ("handbook/3", ["handbook"]),
+        ("handbook/leave", ["handbook"]),
+        ("team:handbook:3", ["team", "team:handbook"]),
+        ("https://docs.acme.com/billing/refunds", []),
+        ("https://docs.acme.com:8080/billing/refunds#2", ["https://docs.acme.com:8080/billing/refunds"]),
+        ("https://acme.com/faq.html/3", ["https://acme.com/faq.html"]),
+        ("https://acme.com/faq:3", ["https://acme.com/faq"]),
+        ("https://me@acme.com/faq|3", ["https://me@acme.com/faq"]),
+        ("docs.acme.com/billing", []),
+        ("/billing/refunds", []),
+    ],
+)
+def test_each_page_of_a_site_is_a_document(an_id: str, owners: list[str]) -> None:
+    """A retrieved home page counted as each page of its site, and recall was 1 where no wanted page was found."""
+    assert find_owners([an_id]) == {an_id: [*owners, an_id]}

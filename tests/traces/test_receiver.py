@@ -382,7 +382,7 @@ def _minute(number: int) -> datetime:
 
 
 def test_a_trace_of_several_questions_is_forgotten_by_its_samples(tmp_path: Path) -> None:
-    """By the trace alone the samples stayed, by a sample alone the spans with its texts."""
+    """The samples stayed when the trace was named, and the spans with their texts when a sample was."""
     path = tmp_path / "w.duckdb"
     with receiving(path) as house:
         house.post(make_request([*make_bot_trace(), *make_bot_trace(trace=number_trace(2))]))

@@ -1,5 +1,5 @@
 -- metric: hit_at_k
--- version: 4
+-- version: 5
 -- needs: rank?
 -- parameter: k = 5
 -- meaning: Whether a right document is among the first few that were retrieved

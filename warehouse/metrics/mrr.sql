@@ -1,5 +1,5 @@
 -- metric: mrr
--- version: 4
+-- version: 5
 -- needs: rank?
 -- meaning: How near to the top the first right document is: 1 is first, 0.5 second, 0 not found
 -- One row per sample of the run: 1 / rank of the first relevant context, by reference ids, in the whole list; 0 when

@@ -1,5 +1,5 @@
 -- metric: ndcg_at_k
--- version: 4
+-- version: 5
 -- needs: rank?
 -- parameter: k = 5
 -- meaning: How many of the right documents are among the first few, and how near to the top

@@ -1,5 +1,5 @@
 -- metric: precision_at_k
--- version: 4
+-- version: 5
 -- needs: rank?
 -- parameter: k = 5
 -- parameter: padded = 0

@@ -1,6 +1,9 @@
 -- An id of a document or a passage in the form that is compared, after the ids that it may belong to, the shortest first:
 -- `shop/faq.md#3` belongs to `shop/faq.md` and to `shop`. The form is NFC with `/` in place of `\`, without a leading `./`;
 -- capital letters count only in ids that are not paths, such as `aB3x`. `$id` is the given id.
+--
+-- Each page of a site is a document: in an address (`https://…`, `docs.x.com/…`, `/docs/…`) a `/` separates a passage only
+-- from the ending of a file (`…/faq.md/3`), a `:` only a number at the end, and `@` or `|` only what has no `/`.
 list_transform(
     [rtrim(regexp_replace(replace(nfc_normalize(trim($id)), '\', '/'), '^(\./)+', ''), '/')],
     lambda form: list_transform(
@@ -8,7 +11,16 @@ list_transform(
         lambda whole: list_transform(
             [regexp_extract_all(whole, '[^#:/|@]*[#:/|@]')],
             lambda parts: list_append(
-                list_transform(parts, lambda part, place: array_to_string(parts[1:place], '')[1:-2]), whole
+                list_filter(
+                    list_transform(parts, lambda part, place: array_to_string(parts[1:place], '')[1:-2]),
+                    lambda owner: not regexp_matches(whole, '^/|://|^[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z]{2,}/')
+                        or regexp_matches(whole[length(owner) + 1:], '^(#|:\d+([#|@]|$)|[@|][^/]*$)')
+                        or regexp_matches(
+                            whole[:length(owner) + 1],
+                            '\.(md|txt|pdf|html?|docx?|pptx?|xlsx?|csv|jsonl?|ya?ml|rst|adoc|xml|rtf|epub)/$'
+                        )
+                ),
+                whole
             )
         )[1]
     )[1]
