@@ -43,7 +43,7 @@ from evalhouse.tasks.judge.protocol import LEXICAL
 from evalhouse.tasks.settings.run import AUTO, RunSettings, is_sample, is_traces
 from evalhouse.tasks.settings.suite import TRACES, TraceWindow
 from evalhouse.warehouse.messages import join_surrogates, list_names, name_setting
-from evalhouse.warehouse.rows.samples import PART_BYTES, Staging, dump_turns
+from evalhouse.warehouse.rows.samples import PART_BYTES, Staging, dump_turns, find_turn
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
 from evalhouse.warehouse.store import Warehouse, measure_bytes
 
@@ -64,7 +64,8 @@ class StagedDataset:
     """A dataset that was read whole without a problem. `content_hash` changes when any sample does.
 
     `n_answered` is how many samples it brings an answer or contexts for, `n_continued` how many have earlier turns,
-    `use` how its columns were read, and `notes` what else the user should know about it.
+    `n_later` how many are later turns by their number, without the ones before, `use` how its columns were read, and
+    `notes` what else the user should know about it.
     """
 
     staging: Staging
@@ -73,6 +74,7 @@ class StagedDataset:
     use: ColumnUse
     n_answered: int = 0
     n_continued: int = 0
+    n_later: int = 0
     notes: tuple[str, ...] = ()
 
     def read_first(self) -> Iterator[str]:
@@ -198,7 +200,7 @@ def stage_dataset(
 
     def read(encoding: str | None) -> StagedDataset:
         staging = Staging()
-        digest, n_answered, n_continued, use = hashlib.sha256(), 0, 0, ColumnUse()
+        digest, n_answered, n_continued, n_later, use = hashlib.sha256(), 0, 0, 0, ColumnUse()
         use.was_named = was_named
         try:
             for rows in read_samples(
@@ -219,6 +221,8 @@ def stage_dataset(
                     staged.append(values)
                     n_answered += row.answer is not None or row.contexts is not None
                     n_continued += row.conversation is not None
+                    turn = find_turn(row.metadata or {})
+                    n_later += row.conversation is None and turn is not None and turn[1] > 1
                     digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
                 staging.add(staged)
         except BaseException:  # also on Ctrl-C the staged file goes
@@ -231,6 +235,7 @@ def stage_dataset(
             use=use,
             n_answered=n_answered,
             n_continued=n_continued,
+            n_later=n_later,
         )
 
     was_named = encoding is not None

@@ -221,11 +221,12 @@ _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("question", "user_input", "query", "prompt", "q", "message", "text", "content"),
     "answer": ("answer", "response", "output_text", "text", "content", "final_output", "generation"),
 }
-# The ends of other names: `user_query`, `final_answer`. They count where one name alone ends so.
+# The ends of other names: `user_query`, `finalAnswer`. They count where one name alone ends so, or is a first one.
 _ENDS: Final[Mapping[Field, tuple[str, ...]]] = {
-    "question": ("question", "query", "utterance", "user_message", "msg", "user_prompt", "human_input"),
-    "answer": ("final_answer", "answer", "response", "reply", "assistant_message", "bot_message", "completion"),
+    "question": ("question", "query", "utterance", "usermessage", "msg", "userprompt", "humaninput"),
+    "answer": ("answer", "response", "reply", "assistantmessage", "botmessage", "completion"),
 }
+_FIRST: Final[Mapping[Field, tuple[str, ...]]] = {"question": ("user", "original", "human"), "answer": ("final",)}
 # LangChain's callbacks record these with the value in one of them: an empty one is an empty value.
 _RECORDED: Final[Mapping[Field, str]] = {"question": "inputs", "answer": "outputs"}
 # Beside the value in what callbacks and decorators record: never the value.
@@ -359,10 +360,15 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         for key in (*_KEYS[field], *_WRAPPERS[field]):
             if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
                 return text
-        for end in _ENDS[field]:
-            named = [member for key, member in members.items() if str(key).lower().endswith(end)]
-            if len(named) == 1 and isinstance(named[0], str) and named[0].strip():
-                return find_message(named[0], field, depth + 1)
+        texts_by_name = {
+            "".join(filter(str.isalnum, str(key).lower())): item
+            for key, item in members.items()
+            if isinstance(item, str)
+        }
+        named = [name for name in texts_by_name if name.endswith(_ENDS[field])]
+        named = [name for name in named if name.startswith(_FIRST[field])] or named
+        if len(named) == 1 and (text := find_message(texts_by_name[named[0]], field, depth + 1)) is not None:
+            return text
         # Of several members one text is taken if all have it.
         texts = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
         return texts.pop() if len(texts) == 1 and len(members) <= _MAX_ALIKE else None

@@ -185,7 +185,7 @@ def split_by_question(spans: Sequence[Span], names: SpanNames = SpanNames()) -> 
     listed = list(parts.values())
     if others or has_answer or any(answer in (top.question or "") for top in asking for answer in answers):
         listed = [part for part in listed if any(list_values(span, "answer", names.answer) for span in part)]
-        if not listed:
+        if len(listed) < 2:
             return LeftOut(trace_id=spans[0].trace_id, reason="several")
     session = next((span.session for span in around.values() if span.session), None)
     return [[replace(span, session=span.session or session) for span in part] for part in listed]
@@ -324,9 +324,8 @@ def _has_other_texts(span: Span, field: Field, tree: Sequence[Placed]) -> bool:
     if outer is None:
         return False
     members = list_members(outer.arguments if field == "question" else outer.result)
-    texts = [
-        text for text in members.values() if isinstance(text, str) and len(text) >= MIN_SENT and " " in text.strip()
-    ]
+    texts = [text for text in members.values() if isinstance(text, str) and find_message(text, field)]
+    texts = [text for text in texts if len(text) >= MIN_SENT and " " in text.strip()]
     if field == "answer":
         sent = [one for item in tree if item.span.kind == "llm" for one in list_sent(item.span)]
         texts = [text for text in texts if not any(text in one for one in sent)]
@@ -356,8 +355,8 @@ def _find_contexts(
             chosen = [(span.name, span.passed_on) for span in spans if span.passed_on is not None][:1]
             # Names of files, or addresses, beside an answer are not what the model was sent.
             texts = [document.text or "" for _, many in chosen for document in many if document.is_plain]
-            has_prompts = any(any(list_sent(span)) for span in spans if span.kind == "llm")
-            if texts and has_prompts and not find_sent(texts, tree, question, text):
+            wrote = (span for span in spans if span.kind == "llm" and span.answer and span.answer in text)
+            if texts and any(any(list_sent(span)) for span in wrote) and not find_sent(texts, tree, question, text):
                 chosen = []
         if not chosen:
             spans = sorted(
@@ -414,7 +413,8 @@ def _list_named(
                 found.append((span.name, [document for member in members for document in member.documents]))
             else:
                 found += [(f"{span.name}#{member.key}".rstrip("#"), member.documents) for member in members]
-    return found
+    without = [(name, [document for document in many if document.text != exchange[1]]) for name, many in found]
+    return [now for now, (_, many) in zip(without, found, strict=True) if now[1] or not many]
 
 
 def _list_members(value: object, question: str, key: str = "", depth: int = 0) -> Iterator[_Member]:
@@ -461,11 +461,16 @@ def _pick_members(
     was given the others; a model wrote queries and plans; and a text of the same documents is there twice.
     """
     question, answer = exchange
-    members = list(_list_members(value, question, key))
+    members = [member for member in _list_members(value, question, key) if member.texts != [answer]]
     if [member.key for member in members] == [key]:
         return members
     long = [member for member in members if any(map(_is_long, member.documents))]
-    empty = [member for member in members if not member.documents][:1]
+    opened = open_value(value)
+    others = [open_value(item) for item in opened.values()] if isinstance(opened, Mapping) else []
+    others = [None if item in ("", "None", "null") else item for item in others if item != question]
+    # An empty list of documents beside names of steps; or null, and nothing but lists beside it.
+    is_nothing = [] in others or (None in others and all(item is None or isinstance(item, list) for item in others))
+    empty = [member for member in members if is_nothing and not member.documents][:1]
     if not long:
         return empty or None
     sent = find_sent({text for member in long for text in member.texts}, tree, question, answer)
@@ -473,7 +478,7 @@ def _pick_members(
     calls = [item.span for item in tree if item.span.kind == "llm"]
     replies = [call.answer for call in calls if call.answer and (call.ended_at or 0.0) <= (span.ended_at or 0.0)]
     written = [member for member in long if all(any(text in reply for reply in replies) for text in member.texts)]
-    if empty and len(written) == len(long):
+    if empty and [] in others and len(written) == len(long):
         return empty
 
     def prefer(is_fit: Callable[[_Member], bool]) -> list[_Member]:

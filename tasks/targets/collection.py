@@ -17,6 +17,7 @@ first turn, and a person's between two questions, stay as the dataset has them.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -33,7 +34,7 @@ from evalhouse.warehouse.messages import name_setting, shorten
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_last_asked, fetch_responses
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
-from evalhouse.warehouse.rows.samples import Staging, StoredSample, Turn, dump_turns, find_owners, load_turns
+from evalhouse.warehouse.rows.samples import Staging, StoredSample, Turn, dump_turns, find_owners, find_turn, load_turns
 from evalhouse.warehouse.store import Warehouse
 
 ReadSamples = Callable[[int, int], list[StoredSample]]
@@ -131,30 +132,37 @@ def group_turns(read_samples: Callable[[int, int], list[StoredSample]], n_sample
     """Return the ordinals of each conversation's samples, in the order in which they are asked.
 
     Samples belong together that have one `conversation_id` in their metadata, in the order of `turn`; a turn that comes
-    twice begins another conversation of that id. A sample without an id is a separate conversation.
+    twice begins another conversation of that id. A sample without an id is a separate conversation. One without a turn
+    comes after the turns that it has before it, else after the ones of its conversation that the dataset has before.
     """
     groups: dict[object, list[tuple[int, int]]] = {}
-    times: dict[tuple[str, int], int] = {}
+    times: Counter[tuple[str, int]] = Counter()
+    n_turns: Counter[str] = Counter()
     for first in range(1, n_samples + 1, size):
         for sample in read_samples(first, first + size - 1):
-            name = sample.metadata.get("conversation_id")
-            turn = sample.metadata.get("turn")
-            if not isinstance(turn, int):
-                turn = 1 + len(list_questions(sample.conversation))
+            name, turn = sample.metadata.get("conversation_id"), 1
             key: object = sample.ordinal
             if name is not None:
-                times[str(name), turn] = times.get((str(name), turn), 0) + 1
+                n_before = len(list_questions(sample.conversation)) or n_turns[str(name)]
+                _, turn = find_turn(sample.metadata) or (name, 1 + n_before)
+                n_turns[str(name)] += 1
+                times[str(name), turn] += 1
                 key = (str(name), times[str(name), turn])
             groups.setdefault(key, []).append((turn, sample.ordinal))
     return [[ordinal for _, ordinal in sorted(group)] for group in groups.values()]
 
 
-def check_takes_conversation(target: Target, settings: TargetSettings, n_continued: int) -> None:
+def check_takes_conversation(target: Target, settings: TargetSettings, n_continued: int, n_later: int) -> None:
     """Refuse to ask questions of conversations without the turns before them; raises TargetError.
 
-    `n_continued` is how many samples have earlier turns. An application that is given the conversation's id may
-    remember it, if its turns are asked in order.
+    `n_continued` is how many samples have earlier turns, `n_later` how many are later turns by their number alone. An
+    application that is given the conversation's id may remember it, if its turns are asked in order.
     """
+    if n_later and settings.history != "own" and (target.takes_conversation or target.names_conversation):
+        raise TargetError(
+            f"{n_later:,} rows are later turns of conversations (`conversation_id`, `turn`), without the turns before; "
+            'set history = "own" in [target]: turns are then asked in order, each after the answers before it'
+        )
     if not n_continued or target.takes_conversation:
         return
     if settings.history == "own" and target.names_conversation:

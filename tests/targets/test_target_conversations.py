@@ -6,13 +6,14 @@ import json
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
+import polars as pl
 import pytest
 from cli_process import Place, finish, wait_for
 from target_house import ask_once, pose
@@ -20,6 +21,7 @@ from target_server import Canned, Sent, TargetServer, answer_json, serving
 from test_collect_asking import ScriptedTarget, answer, collecting
 
 from evalhouse.flows.replay import pose_given
+from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import (
     asks_the_same,
@@ -172,9 +174,9 @@ async def test_python_targets_take_the_conversation(settings: dict[str, str], ex
 async def test_target_without_the_conversation_is_refused_with_the_fix(settings: dict[str, str], words: str) -> None:
     given = TargetSettings(**settings)  # type: ignore[arg-type]
     target = make_target(given)
-    check_takes_conversation(target, given, 0)
+    check_takes_conversation(target, given, 0, 0)
     with pytest.raises(TargetError) as caught:
-        check_takes_conversation(target, given, 1200)
+        check_takes_conversation(target, given, 1200, 0)
     assert str(caught.value).startswith("1,200 questions are asked in the middle of a conversation, and ")
     assert words in str(caught.value)
     await target.close()
@@ -187,10 +189,10 @@ async def test_bot_with_memory_needs_the_conversation_id() -> None:
         settings = TargetSettings(url="http://bot.test/", body=body, history=history)  # type: ignore[arg-type]
         target = make_target(settings)
         if is_fine:
-            check_takes_conversation(target, settings, 3)
+            check_takes_conversation(target, settings, 3, 0)
         else:
             with pytest.raises(TargetError, match="remembers them itself"):
-                check_takes_conversation(target, settings, 3)
+                check_takes_conversation(target, settings, 3, 0)
         await target.close()
 
 
@@ -228,6 +230,40 @@ def remember(question: TargetQuestion) -> Response:
 
 def test_turns_of_one_conversation_are_found_in_any_order() -> None:
     assert group_turns(read_talks, len(TALKS), 3) == GROUPS
+
+
+@pytest.mark.parametrize("form", [str, float, lambda _: None], ids=["CSV", "Parquet", "none"])
+def test_turns_are_in_order_where_their_numbers_are_no_integers(form: Callable[[int], object]) -> None:
+    """Each turn of a CSV was asked at once, as a conversation of one turn."""
+    numbers = [1, 2, 3] if form(1) is None else [3, 1, 2]
+    turns = [make_turn(place, "x", number) for place, number in enumerate(numbers, start=1)]
+    metadata = [json.dumps({"conversation_id": "x", "turn": form(number)}) for number in numbers]
+    turns = [replace(turn, metadata_json=text) for turn, text in zip(turns, metadata, strict=True)]
+    assert group_turns(lambda first, last: turns[first - 1 : last], 3, 2) == [
+        [1, 2, 3] if form(1) is None else [2, 3, 1]
+    ]
+
+
+@pytest.mark.parametrize("mark", ["metadata.conversation_id", "conversation"])
+async def test_rows_of_one_turn_each_are_asked_in_order_or_refused(tmp_path: Path, mark: str) -> None:
+    """Side by side, a bot that remembers by an id mixes turns up, and one that is given the turns before gets none."""
+    rows = [
+        {"conversation_id": "x", "turn": str(turn), "question": f"q{turn}", "ground_truth": "g"} for turn in (1, 2, 3)
+    ]
+    staged = stage_dataset(pl.DataFrame(rows), mapping={}, limit=None)
+    staged.staging.discard()
+    assert (staged.n_continued, staged.n_later) == (0, 2)
+    for history in ("own", "dataset"):
+        settings = TargetSettings(
+            url="http://bot.test/", body={"q": "{{question}}", "c": f"{{{{{mark}}}}}"}, history=history
+        )
+        target = make_target(settings)
+        if history == "own":
+            check_takes_conversation(target, settings, staged.n_continued, staged.n_later)
+        else:
+            with pytest.raises(TargetError, match=r"2 rows are later turns.*set history = .own"):
+                check_takes_conversation(target, settings, staged.n_continued, staged.n_later)
+        await target.close()
 
 
 async def test_own_answers_are_the_history_across_shards_and_in_order(tmp_path: Path) -> None:

@@ -275,6 +275,25 @@ def test_a_named_step_that_found_nothing_has_no_contexts(tmp_path: Path, output:
     assert sample.contexts == []
 
 
+def test_the_answer_is_no_context_of_itself(tmp_path: Path) -> None:
+    for output in ({"reply": "The night ferry leaves at 22:40.", "found": JOINED}, "The night ferry leaves at 22:40."):
+        spans = make_step(output)
+        spans[-1]["endTimeUnixNano"] = spans[0]["endTimeUnixNano"]
+        spans[3] = {
+            **make_span(4, make_call(QUESTION, "The night ferry leaves at 22:40."), parent=1, at_s=0.42, took_s=0.01),
+            "name": "answer",
+        }
+        (sample,), _ = read_named(tmp_path, spans, answer="answer", contexts="web")
+        assert sample.contexts == ([JOINED] if isinstance(output, dict) else None)
+
+
+def test_an_error_that_did_not_happen_does_not_empty_a_result(tmp_path: Path) -> None:
+    for output in ({"error": None, "summary": JOINED}, {"error": None, "temperature": 21}):
+        call = {**make_span(8, make_call(QUESTION, JOINED), parent=1, at_s=0.2, took_s=0.05), "name": "sum up"}
+        (sample,), _ = read_named(tmp_path, [*make_step(output), call], answer="answer", contexts="web")
+        assert sample.contexts == [JOINED if "summary" in output else json.dumps(output)]
+
+
 def test_a_query_that_a_model_wrote_is_no_context(tmp_path: Path) -> None:
     query = "departure of the night ferry from Quillon"
     spans = make_step({"found": [], "query": query}, prompt=query)
@@ -342,6 +361,9 @@ def test_the_turns_of_a_session_in_one_trace_are_samples_where_their_span_is_nam
         (f"Question {turn}?", f"Reply {turn}.") for turn in range(3)
     ]
     assert [sample.contexts for sample in samples] == [None, ["Text 1 of the harbour."], ["Text 2 of the harbour."]]
+    spans[1]["name"] = "synthesize"  # the others are steps for its question
+    (sample,), _ = read_named(tmp_path, spans, answer="synthesize")
+    assert (sample.answer, len(sample.contexts or ())) == ("Reply 0.", 2)
 
 
 def make_outer(given: object, made: object) -> list[dict[str, Any]]:
@@ -364,6 +386,26 @@ def test_questions_and_answers_have_many_names(tmp_path: Path, name: str, answer
     spans = make_outer({name: QUESTION, "tenant": "acme", "top_k": 5}, {answer: refusal, "status": "blocked"})
     (sample,), _ = read_named(tmp_path, spans)
     assert (sample.question, sample.answer) == (QUESTION, refusal)
+
+
+def test_a_final_response_counts_before_a_draft(tmp_path: Path) -> None:
+    (sample,), _ = read_named(
+        tmp_path, make_outer(QUESTION, {"draft_answer": ANSWER, "final_response": "I cannot say."})
+    )
+    assert sample.answer == "I cannot say."
+    with pytest.raises(DatasetError, match="several"):
+        read_named(
+            tmp_path,
+            make_outer(QUESTION, {"draft_answer": "It leaves at nine or so.", "bot_response": "I am sorry, but no."}),
+        )
+
+
+def test_printed_arguments_are_not_another_question(tmp_path: Path) -> None:
+    """A decorator around a web server's function records its request as Python prints it."""
+    given = {"request": "<starlette.requests.Request object at 0x7f3a>", "body": f"ChatRequest(text='{QUESTION}')"}
+    outer, _, call = make_outer(given, ANSWER)
+    (sample,), _ = read_named(tmp_path, [outer, call])
+    assert sample.answer == ANSWER
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,20 @@ class StoredSample:
         return self.ground_truth is None and self.metadata.get("kind") == "unanswerable"
 
 
+def find_turn(metadata: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return the conversation and the number of the turn that a row is, by its `conversation_id` and `turn`; None if it
+    does not have both. A number may be text, as in CSV, or a float, as in a column with empty cells."""
+    name, turn = metadata.get("conversation_id"), metadata.get("turn")
+    is_whole = isinstance(turn, float) and turn.is_integer()
+    if (
+        name is None
+        or isinstance(turn, bool)
+        or not (isinstance(turn, int) or is_whole or str(turn).strip().isdecimal())
+    ):
+        return None
+    return str(name), int(turn or 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class EarlierScore:
     """A sample's score in the latest of some runs, by one metric, and the spread of its scores over these runs.
