@@ -63,7 +63,7 @@ from evalhouse.tasks.comparing.runs import (
 from evalhouse.warehouse.metric_files import SIGNS, Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.samples import MIN_GROUPS, fetch_asked, fetch_derived
+from evalhouse.warehouse.rows.samples import fetch_asked, fetch_derived
 from evalhouse.warehouse.store import Warehouse
 
 Kind = Literal["min", "max", "max_drop", "trend", "min_coverage", "max_cost", "max_latency_p95_ms"]
@@ -663,6 +663,8 @@ TREND_ALPHA: Final = 0.003
 """Two-sided p, adjusted over metrics and windows, up to which a fall is significant. Half of it is a night's chance of
 a false alarm, so that of histories of thirty nights at most 30 · 0.0015 = 4.5 % have one, however the nights depend on
 each other."""
+MIN_TREND_GROUPS: Final = 10
+"""Groups of samples below which no sign-flip test reaches TREND_ALPHA: of n the smallest p is 2 / 2ⁿ."""
 MAX_SIDE: Final = 10
 """Nights on either side of the longest window."""
 NEWEST: Final = 20
@@ -746,9 +748,9 @@ def check_trends(
     """Check how far each metric has fallen (one that is better when low: risen) over the nights.
 
     Failed when the fall is significant, its whole 95 % interval is beyond the limit, and tonight is still down by half
-    of it at least. Undecided where the samples are in fewer than MIN_GROUPS groups by the column `cluster`, which can
-    never show a fall. All else passes: this is an alarm, and shows nothing when it is silent. `nights` has every metric
-    that is limited, with its nights since the last acceptance and tonight's last.
+    of it at least. Undecided where the samples are in fewer than MIN_TREND_GROUPS groups by the column `cluster`, which
+    can never show a fall. All else passes: this is an alarm, and shows nothing when it is silent. `nights` has every
+    metric that is limited, with its nights since the last acceptance and tonight's last.
     """
     alike = [nights[metric].pick_alike() for metric in limits]
     windows = [(of_metric, window) for of_metric in alike for window in list_windows(len(of_metric.runs))]
@@ -838,8 +840,8 @@ def _judge_fall(limit: float, fall: _Fall | None, cluster: str | None) -> _Findi
         return _Finding("passed", None, first)
     size, low, p = fall.drop.size, fall.drop.low, fall.paired.p_adjusted
     n_clusters = fall.paired.n_clusters
-    if cluster and n_clusters < min(MIN_GROUPS, fall.paired.n):
-        return _find_few(n_clusters, cluster, kind="trend", least=MIN_GROUPS)
+    if cluster and n_clusters < min(MIN_TREND_GROUPS, fall.paired.n):
+        return _find_few(n_clusters, cluster, kind="trend", least=MIN_TREND_GROUPS)
     if size is None or p is None or n_clusters < 2:
         few = "fewer than two independent samples are scored in the first and in the last nights"
         return _Finding("passed", None, few)

@@ -245,7 +245,7 @@ class Clusters:
             counted = f"they are grouped by {self.column}" if self.column else "each sample counts for itself"
             yield (
                 f"samples share {name}, in {n} groups, too few to compare by: {counted}; "
-                f"--cluster {name} counts the groups"
+                f"--cluster {name}, or `cluster` in [gate], counts the groups"
             )
         if self.n_without:
             yield f"{self.n_without:,} samples have no {self.column}: each of them counts as a separate group"

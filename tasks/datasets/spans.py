@@ -221,12 +221,16 @@ _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("question", "user_input", "query", "prompt", "q", "message", "text", "content"),
     "answer": ("answer", "response", "output_text", "text", "content", "final_output", "generation"),
 }
-# The ends of other names: `user_query`, `finalAnswer`. They count where one name alone ends so, or is a first one.
+# The ends of other names: `user_query`, `finalAnswer`. A name counts if it begins as a first one, or has the only text
+# of several words, unless it begins as that of another text.
 _ENDS: Final[Mapping[Field, tuple[str, ...]]] = {
-    "question": ("question", "query", "utterance", "usermessage", "msg", "userprompt", "humaninput"),
-    "answer": ("answer", "response", "reply", "assistantmessage", "botmessage", "completion"),
+    "question": ("question", "query", "utterance", "message", "msg", "prompt", "input", "text"),
+    "answer": ("answer", "response", "reply", "message", "completion", "text"),
 }
 _FIRST: Final[Mapping[Field, tuple[str, ...]]] = {"question": ("user", "original", "human"), "answer": ("final",)}
+_OTHERS: Final = (
+    "previous", "last", "system", "error", "draft", "initial", "raw", "hypothetical", "reference", "expected", "sql",
+)  # fmt: skip
 # LangChain's callbacks record these with the value in one of them: an empty one is an empty value.
 _RECORDED: Final[Mapping[Field, str]] = {"question": "inputs", "answer": "outputs"}
 # Beside the value in what callbacks and decorators record: never the value.
@@ -353,8 +357,9 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         return None if turn is None else (turn.question if field == "question" else turn.answer) or None
     if isinstance(value, Mapping):
         members = {key: item for key, item in value.items() if key not in _BESIDE and item not in (None, "", [], {})}
-        if field == "question" and {"resume", "goto"} <= value.keys():  # a person's approval, in LangGraph
-            return None
+        if field == "question" and {"resume", "goto"} <= value.keys():  # of LangGraph: mostly a person's approval
+            resumed = value["resume"]
+            return resumed if isinstance(resumed, str) and resumed.rstrip().endswith(("?", "？")) else None
         if _RECORDED[field] in value and "kwargs" in value:
             return find_message(value[_RECORDED[field]], field, depth + 1)
         for key in (*_KEYS[field], *_WRAPPERS[field]):
@@ -365,10 +370,11 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
             for key, item in members.items()
             if isinstance(item, str)
         }
-        named = [name for name in texts_by_name if name.endswith(_ENDS[field])]
-        named = [name for name in named if name.startswith(_FIRST[field])] or named
-        if len(named) == 1 and (text := find_message(texts_by_name[named[0]], field, depth + 1)) is not None:
-            return text
+        named = [name for name in texts_by_name if name.endswith(_ENDS[field]) and not name.startswith(_OTHERS)]
+        first = [name for name in named if name.startswith(_FIRST[field])]
+        worded = [name for name, item in texts_by_name.items() if " " in item.strip() or not item.isascii()]
+        if len(first) == 1 or (len(named) == 1 and {*worded} <= {*named}):
+            return find_message(texts_by_name[(first or named)[0]], field, depth + 1)
         # Of several members one text is taken if all have it.
         texts = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
         return texts.pop() if len(texts) == 1 and len(members) <= _MAX_ALIKE else None

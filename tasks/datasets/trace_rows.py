@@ -184,8 +184,9 @@ def split_by_question(spans: Sequence[Span], names: SpanNames = SpanNames()) -> 
     answers = [top.answer for top in asking if top.answer]
     listed = list(parts.values())
     if others or has_answer or any(answer in (top.question or "") for top in asking for answer in answers):
-        listed = [part for part in listed if any(list_values(span, "answer", names.answer) for span in part)]
-        if len(listed) < 2:
+        # The turns of a session, of which some looked nothing up, if a user named the span that each has.
+        named = [part for part in listed if any(list_values(span, "answer", names.answer) for span in part)]
+        if len(named) < max(2, len(listed)) or any(other not in asking for other in others):
             return LeftOut(trace_id=spans[0].trace_id, reason="several")
     session = next((span.session for span in around.values() if span.session), None)
     return [[replace(span, session=span.session or session) for span in part] for part in listed]
@@ -304,7 +305,7 @@ def _list_texts(tree: Sequence[Placed], field: Field, given: Collection[str]) ->
     found = []
     for item in tree:
         values = list_values(item.span, field, given)
-        if values is None or any(list_values(outer, field, given) is not None for outer in item.around):
+        if not values or any(list_values(outer, field, given) for outer in item.around):
             continue
         if [key for key, _ in values] == [""]:
             span = item.span if field == "question" else _find_text(item.span, tree, tree)
@@ -324,7 +325,11 @@ def _has_other_texts(span: Span, field: Field, tree: Sequence[Placed]) -> bool:
     if outer is None:
         return False
     members = list_members(outer.arguments if field == "question" else outer.result)
-    texts = [text for text in members.values() if isinstance(text, str) and find_message(text, field)]
+    texts = [
+        text
+        for key, text in members.items()
+        if isinstance(text, str) and find_message(text, field) and not key.startswith(("headers", "request.headers"))
+    ]
     texts = [text for text in texts if len(text) >= MIN_SENT and " " in text.strip()]
     if field == "answer":
         sent = [one for item in tree if item.span.kind == "llm" for one in list_sent(item.span)]
@@ -378,11 +383,12 @@ def _find_contexts(
 
 @dataclass(frozen=True, kw_only=True)
 class _Member:
-    """A member of what a named step returned: its key, and its documents or texts; `is_object` for objects without a
-    text, such as the title and address of a source."""
+    """A member of what a named step returned: its key, and its documents or texts. `is_text` for a lone text,
+    `is_object` for objects without a text, such as the title and address of a source."""
 
     key: str
     documents: Sequence[Document]
+    is_text: bool = False
     is_object: bool = False
 
     @property
@@ -423,6 +429,8 @@ def _list_members(value: object, question: str, key: str = "", depth: int = 0) -
     opened = open_value(value)
     if opened == question or (depth and isinstance(opened, bool | int | float)):
         return
+    if depth and key.lower().endswith(("query", "queries", "question", "questions")):
+        return
     if isinstance(opened, Mapping) and opened and read_list(opened) is None:
         for name, item in opened.items() if depth < _DEEPEST else ():
             yield from _list_members(item, question, f"{key}.{name}".lstrip("."), depth + 1)
@@ -447,7 +455,7 @@ def _list_members(value: object, question: str, key: str = "", depth: int = 0) -
             return
         documents = tuple(map(_make_plain, opened if isinstance(opened, list | tuple) else [value]))
     if all(document.text for document in documents):
-        yield _Member(key=key, documents=documents, is_object=is_object)
+        yield _Member(key=key, documents=documents, is_text=isinstance(opened, str), is_object=is_object)
 
 
 def _pick_members(
@@ -478,7 +486,7 @@ def _pick_members(
     calls = [item.span for item in tree if item.span.kind == "llm"]
     replies = [call.answer for call in calls if call.answer and (call.ended_at or 0.0) <= (span.ended_at or 0.0)]
     written = [member for member in long if all(any(text in reply for reply in replies) for text in member.texts)]
-    if empty and [] in others and len(written) == len(long):
+    if empty and [] in others and len(written) == len(long) and not sent:
         return empty
 
     def prefer(is_fit: Callable[[_Member], bool]) -> list[_Member]:
@@ -489,17 +497,20 @@ def _pick_members(
     chosen = prefer(lambda member: not member.is_object)
     if not sent:
         chosen = prefer(lambda member: any(not document.is_plain for document in member.documents))
+        chosen = prefer(lambda member: not member.is_text)
     chosen = prefer(lambda member: member.texts not in given)
     chosen = prefer(lambda member: member not in written)
     for member, other in permutations(chosen, 2):
         if len(member.texts) == 1 and all(text in member.texts[0] for text in other.texts):
-            is_joined = 2 * sum(map(len, other.texts)) >= len(member.texts[0])  # else these are its sources
+            is_joined = 4 * sum(map(len, other.texts)) >= len(member.texts[0])  # else these are its titles
             chosen = [one for one in chosen if one is not (member if is_joined else other)]
     return chosen
 
 
 def _is_long(document: Document) -> bool:
-    return not document.is_plain or len(document.text or "") >= MIN_SENT
+    """Return True for a document or a text of several words, and not an address or a name."""
+    text = document.text or ""
+    return not document.is_plain or (len(text) >= MIN_SENT and (" " in text.strip() or not text.isascii()))
 
 
 def _make_plain(value: object) -> Document:

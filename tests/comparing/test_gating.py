@@ -14,6 +14,7 @@ from warehouse_runs import make_run
 
 from evalhouse.tasks.comparing.changes import Part
 from evalhouse.tasks.comparing.gate_checks import (
+    MIN_TREND_GROUPS,
     TREND_ALPHA,
     Check,
     Cost,
@@ -34,7 +35,6 @@ from evalhouse.tasks.comparing.gate_checks import (
 )
 from evalhouse.tasks.comparing.paired import Scored, Shares, decide
 from evalhouse.tasks.comparing.runs import MetricComparison
-from evalhouse.warehouse.rows.samples import MIN_GROUPS
 
 
 def make_score(mean: float | None, low: float | None, high: float | None, *, n: int = 50, of: int = 60) -> Score:
@@ -274,7 +274,7 @@ def test_too_few_groups_by_a_column_name_it_and_the_way_out() -> None:
 
 
 def test_ten_groups_are_the_fewest_that_a_trend_can_find_a_fall_with() -> None:
-    assert 2 / 2**MIN_GROUPS <= TREND_ALPHA < 2 / 2 ** (MIN_GROUPS - 1)
+    assert 2 / 2**MIN_TREND_GROUPS <= TREND_ALPHA < 2 / 2 ** (MIN_TREND_GROUPS - 1)
 
 
 @pytest.mark.parametrize(("name", "reason", "message"), [

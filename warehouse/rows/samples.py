@@ -51,10 +51,9 @@ from evalhouse.warehouse.store import (
 
 CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
 """Metadata columns that group samples without being named: the first one that has at least MIN_GROUPS groups."""
-MIN_GROUPS: Final = 10
-"""Groups below which a column is not taken unless it is named, and no trend of groups is decided. Of n groups the
-smallest p of a sign-flip test is 2 / 2ⁿ, which from ten on is below that of a trend (`gate_checks.TREND_ALPHA`): fewer
-can never show a fall, however deep."""
+MIN_GROUPS: Final = 6
+"""Groups below which a column is not taken unless it is named. Of n groups the smallest p of a sign-flip test is
+2 / 2ⁿ, which is below 0.05 from six on: fewer can never show a drop, however deep."""
 NO_CLUSTER: Final = "none"
 PART_BYTES: Final = 8_000_000
 """The texts of samples that are read from a dataset, or judged, together."""

@@ -11,14 +11,18 @@ list_transform(
         lambda whole: list_transform(
             [regexp_extract_all(whole, '[^#:/|@]*[#:/|@]')],
             lambda parts: list_append(
-                list_filter(
-                    list_transform(parts, lambda part, place: array_to_string(parts[1:place], '')[1:-2]),
-                    lambda owner: not regexp_matches(whole, '^/|://|^[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z]{2,}/')
-                        or regexp_matches(whole[length(owner) + 1:], '^(#|:\d+([#|@]|$)|[@|][^/]*$)')
-                        or regexp_matches(
-                            whole[:length(owner) + 1],
-                            '\.(md|txt|pdf|html?|docx?|pptx?|xlsx?|csv|jsonl?|ya?ml|rst|adoc|xml|rtf|epub)/$'
-                        )
+                list_transform(
+                    list_filter(
+                        list_transform(parts, lambda part, place: array_to_string(parts[1:place], '')),
+                        lambda cut: not regexp_matches(whole, '^/|://|^[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z]{2,}/')
+                            or regexp_matches(whole[length(cut):], '^(#|:\d+([#:|@]|$)|[@|][^/]*$)')
+                            or regexp_matches(
+                                cut,
+                                '\.(mdx?|markdown|txt|pdf|html?|docx?|pptx?|xlsx?|csv|jsonl?|ya?ml|rst|adoc|xml|rtf|epub|odt|ipynb)'
+                                '([:|@]+[^/]*)?[#:/|@]$'
+                            )
+                    ),
+                    lambda cut: case when regexp_matches(cut, '/[#:|@]$') then cut[:-3] else cut[:-2] end
                 ),
                 whole
             )
