@@ -473,7 +473,7 @@ _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "
     "--cluster",
     metavar="COLUMN",
     help=f"Metadata column whose values group samples that are not independent; `{NO_CLUSTER}` for none. Default: the "
-    f"first of {', '.join(CLUSTER_COLUMNS)} that groups samples by {MIN_GROUPS} values or more.",
+    f"first of {', '.join(CLUSTER_COLUMNS)} of which some samples share a value.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N samples.")
 @click.option(

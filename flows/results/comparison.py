@@ -41,6 +41,7 @@ _CHANGED = {
     "answer": "answer",
     "contexts": "contexts",
     "ground_truth": "ground truth",
+    "reference_ids": "reference ids",
     "judge": "judge or prompt",
     "formula": "formula",
 }

@@ -14,7 +14,14 @@ from evalhouse.flows.results.comparison import name_part
 from evalhouse.flows.results.output import capitalise, write_count, write_share, write_value
 from evalhouse.flows.results.run_facts import Cause, load_advice, sort_first
 from evalhouse.tasks.comparing.changes import FINE, OF_RETRIEVAL, WAYS, CauseMove
-from evalhouse.tasks.comparing.runs import MEASURING, Comparison, ComparisonSettings, MetricComparison, compare_runs
+from evalhouse.tasks.comparing.runs import (
+    MEASURING,
+    Comparison,
+    ComparisonSettings,
+    MetricComparison,
+    compare_runs,
+    name_edits,
+)
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS
 
@@ -88,7 +95,7 @@ def write_headline(against: Against) -> Headline:
     # Of a run that judged a part of its dataset the texts of the others are not known.
     is_same_bot = bool(comparison.changed) and not comparison.changed["answer"] and not comparison.changed["contexts"]
     is_same_bot = is_same_bot and not is_estimate
-    edits = [cause for cause, n in comparison.edited.items() if n]
+    edits = [name for name, n in comparison.edited.items() if n]
     clauses, explained = [], []
     if len(alike) * 2 < len(scored):
         clauses.append(
@@ -157,7 +164,7 @@ def write_headline(against: Against) -> Headline:
         else:
             before, now = (write_share(n / causes.n) for n in (causes.n_base, causes.n_candidate))
             answers = write_count(causes.n, "answer")
-        answers += " with the same question and ground truth" if edits else ""
+        answers += " with the same question and ground truth" if {"question", "ground_truth"} & {*edits} else ""
         share = "as before" if causes.n_base == causes.n_candidate else f"{before} before"
         clauses.append(f"{now} of {answers} have a problem, {share}")
     further = [f"{capitalise(_name(move.cause))} means: {_explain(move.cause)}" for move in explained]
@@ -165,7 +172,7 @@ def write_headline(against: Against) -> Headline:
         *others, last = (
             f"{comparison.changed['answer']:,} have another answer",
             f"{comparison.changed['contexts']:,} other contexts",
-            *(f"{comparison.edited[cause]:,} another {cause.replace('_', ' ')}" for cause in edits),
+            *name_edits(comparison.edited),
         )
         n_samples = write_count(comparison.n_common, "sample")
         further.append(f"Of the {n_samples} in both runs {', '.join(others)} and {last}.")

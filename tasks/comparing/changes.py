@@ -83,8 +83,9 @@ INPUTS: Final[Mapping[str, Cause]] = {
 }
 METADATA_INPUTS: Final = tuple(INPUTS)[7:]
 """The inputs that a sample's metadata holds."""
-# Earlier turns may be the bot's own answers, and new chunks of the same documents have other ids.
-_NOT_EDITED: Final = ("conversation", "reference_context_ids")
+_NO_TRUTHS: Final = ("conversation", "reference_context_ids")
+Edit = Literal["question", "ground_truth", "reference_ids"]
+"""Changes of a sample by its dataset, under the same id, by which scores move without a change of the bot."""
 _JOINED_CALLS: Final = frozenset(
     call for plan in PLANS.values() for name in plan.joins for call in list_possible_calls(name)
 )
@@ -240,23 +241,26 @@ def join_inputs(inputs: Mapping[str, Flags]) -> dict[Cause, Flags]:
     return joined
 
 
-def find_edited(inputs: Mapping[str, Flags]) -> dict[Cause, Flags]:
-    """Return the samples whose `question`, and whose `ground_truth`, the dataset changed under the same id."""
-    return join_inputs(
-        {
-            name: flags
-            for name, flags in inputs.items()
-            if INPUTS[name] in ("question", "ground_truth") and name not in _NOT_EDITED
-        }
-    )
+def find_edited(inputs: Mapping[str, Flags]) -> dict[Edit, Flags]:
+    """Return the samples of which the dataset changed question, ground truth or reference ids, under the same id.
+
+    Earlier turns do not count: they may be the bot's own answers.
+    """
+    truths = [flags for name, flags in inputs.items() if INPUTS[name] == "ground_truth" and name not in _NO_TRUTHS]
+    return {
+        "question": inputs["question"],
+        "ground_truth": np.any(truths, axis=0),
+        "reference_ids": inputs["reference_context_ids"],
+    }
 
 
-def flag_edited(edited: Mapping[Cause, Flags], rests_on: Collection[Cause]) -> Flags:
-    """Return the edited samples in which a metric that rests on these inputs may move without a change of the bot.
+def flag_edited(edited: Mapping[Edit, Flags], reads: Collection[str]) -> Flags:
+    """Return the edited samples in which a metric that reads these inputs may move without a change of the bot.
 
     Another question counts for each metric, because it gets another answer.
     """
-    return edited["question"] | (edited["ground_truth"] & ("ground_truth" in rests_on))
+    truth = edited["ground_truth"] & any(INPUTS[name] == "ground_truth" and name not in _NO_TRUTHS for name in reads)
+    return edited["question"] | truth | (edited["reference_ids"] & ("reference_context_ids" in reads))
 
 
 def is_changed_everywhere(base: RunRow, candidate: RunRow, step: str) -> bool:

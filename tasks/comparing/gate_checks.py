@@ -28,7 +28,7 @@ import polars as pl
 from evalhouse.tasks.comparing.changes import (
     INPUTS,
     NOISE,
-    Cause,
+    Edit,
     Flags,
     PairedSamples,
     Part,
@@ -315,8 +315,8 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
             finding = _Finding("undecided", "few_common", few)
         if finding.outcome == "failed" and comparison.n_edited:
             edits = (
-                f"{comparison.n_edited} of {paired.n} samples have another question or ground truth; if they should, "
-                "accept the run (`evalhouse gate --accept RUN --why TEXT`)"
+                f"{comparison.n_edited} of {paired.n} samples have another question, ground truth or reference ids; if "
+                "they should, accept the run (`evalhouse gate --accept RUN --why TEXT`)"
             )
             finding = replace(finding, detail=f"{finding.detail}; {edits}")
         if finding.outcome != "passed" and floor and paired.difference and abs(paired.difference) <= floor:
@@ -531,7 +531,7 @@ class SideBySide:
     sample_ids: Sequence[str] = ()
     cluster: str | None = None
     warnings: tuple[str, ...] = ()
-    edited: Mapping[Cause, int] = field(default_factory=dict)
+    edited: Mapping[Edit, int] = field(default_factory=dict)
 
 
 def lay_side_by_side(
@@ -598,7 +598,7 @@ def mark_changes(warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], l
         nights[metric] = replace(
             of_metric,
             is_unchanged=not any(inputs[name].any() for name in reads),
-            edited=flag_edited(edited, {INPUTS[name] for name in reads}),
+            edited=flag_edited(edited, reads),
         )
     return replace(laid, nights=nights, edited={cause: int(flags.sum()) for cause, flags in edited.items()})
 

@@ -21,6 +21,7 @@ from evalhouse.tasks.comparing.changes import (
     OF_ONE_RUN,
     Cause,
     CauseChanges,
+    Edit,
     Flags,
     MetricMoves,
     PairedSamples,
@@ -222,7 +223,7 @@ class Comparison:
     shifts: tuple[Shift, ...] = ()
     causes: CauseChanges = field(default_factory=CauseChanges)
     changed: Mapping[Cause, int] = field(default_factory=dict)
-    edited: Mapping[Cause, int] = field(default_factory=dict)
+    edited: Mapping[Edit, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -467,7 +468,8 @@ def build_columns(
             is_formula_changed=metric in reformulated,
         )
         sample_ids = frame["sample_id"].to_list()
-        rests_on = frozenset(INPUTS[name] for name in list_inputs(of_metric, rubrics))
+        reads = list_inputs(of_metric, rubrics)
+        rests_on = frozenset(INPUTS[name] for name in reads)
         base = samples.place_values(sample_ids, frame["base"])
         candidate = samples.place_values(sample_ids, frame["candidate"])
         yield MetricColumn(
@@ -476,7 +478,7 @@ def build_columns(
             candidate=candidate,
             moves=candidate - base,
             changed=name_changes(causes),
-            edited=flag_edited(edited, rests_on),
+            edited=flag_edited(edited, reads),
             steps=of_metric,
             rests_on=rests_on,
             version=next((version for version in frame["candidate_version"].to_list() if version is not None), None),
@@ -619,8 +621,8 @@ def group_means(
     return means
 
 
-def choose_cluster(metadata: Sequence[Mapping[str, Any]], wanted: str | None) -> str | None:
-    """Return the column that groups samples: the wanted one, else the first known one with at least MIN_GROUPS groups.
+def choose_cluster(metadata: Sequence[Mapping[str, Any]], wanted: str | None, *, least: int = MIN_GROUPS) -> str | None:
+    """Return the column that groups samples: the wanted one, else the first known one with at least so many groups.
 
     Raises ComparisonError for a wanted column that no sample has.
     """
@@ -631,7 +633,7 @@ def choose_cluster(metadata: Sequence[Mapping[str, Any]], wanted: str | None) ->
         raise ComparisonError(f"--cluster: no sample has a metadata column {wanted!r}; {suggest(wanted, columns)}")
     if wanted:
         return wanted
-    return next((column for column, n in _count_groups(metadata).items() if n >= MIN_GROUPS), None)
+    return next((column for column, n in _count_groups(metadata).items() if n >= least), None)
 
 
 def _count_groups(metadata: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -784,9 +786,19 @@ def check_common(*pairs: RunPair) -> None:
     )
 
 
-def warn_of_edits(edited: Mapping[Cause, int], n_common: int) -> Iterator[str]:
-    """Yield a warning of common samples whose question or ground truth the dataset changed."""
-    counts = [f"{n:,} another {cause.replace('_', ' ')}" for cause, n in edited.items() if n]
+def name_edits(edited: Mapping[Edit, int]) -> list[str]:
+    """Return how many samples have another question, another ground truth and other reference ids."""
+    words = {
+        "question": "another question",
+        "ground_truth": "another ground truth",
+        "reference_ids": "other reference ids",
+    }
+    return [f"{n:,} {words[name]}" for name, n in edited.items() if n]
+
+
+def warn_of_edits(edited: Mapping[Edit, int], n_common: int) -> Iterator[str]:
+    """Yield a warning of common samples that the dataset changed."""
+    counts = name_edits(edited)
     if counts:
         counts[0] = counts[0].replace(" ", f" of {n_common:,} common samples have ", 1)
         yield f"{list_names(counts)}, under the same id, so that a difference may not be a change of the bot"

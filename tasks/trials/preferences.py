@@ -70,7 +70,7 @@ class PairsOfRuns:
         frame = self.runs.fetch("metadata").join(
             self.runs.fetch("samples").filter("in_base", "in_candidate"), on="sample_id", how="semi"
         )
-        return choose_cluster([orjson.loads(text) if text else {} for text in frame["metadata"]], self.wanted)
+        return choose_cluster([orjson.loads(text) if text else {} for text in frame["metadata"]], self.wanted, least=2)
 
     def read(self) -> Iterator[list[AnswerPair]]:
         """Yield the pairs in the candidate's order."""
@@ -129,7 +129,7 @@ class PairsOfColumns:
     def cluster(self) -> str | None:
         """The metadata column that groups them, chosen by the metadata of all."""
         parts = self.candidate.staging.read_parts()
-        return choose_cluster([sample.metadata for samples in parts for sample in samples], self.wanted)
+        return choose_cluster([sample.metadata for samples in parts for sample in samples], self.wanted, least=2)
 
     def read(self) -> Iterator[list[AnswerPair]]:
         """Yield the pairs in the order of the file."""

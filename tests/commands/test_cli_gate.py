@@ -347,7 +347,7 @@ def test_edited_ground_truths_are_named_wherever_a_gate_is_shown(nights: Nights,
     assert len(document["baseline"]["run_ids"]) == (1 if against == "base" else 2)
     warning = "3 of 40 common samples have another ground truth, under the same id, so that a difference may not be a"
     assert document["warnings"][0].startswith(warning)
-    detail = "; 3 of 40 samples have another question or ground truth; if they should, accept the run"
+    detail = "; 3 of 40 samples have another question, ground truth or reference ids; if they should, accept the run"
     assert detail in document["checks"][0]["detail"]
     assert document["outcome"] == "failed"
     table = nights.gate(*limits)

@@ -532,6 +532,25 @@ def test_the_stage_that_got_worse_follows_from_what_changed_where_scores_fell(ma
         assert nights.compare_pair(f"b{number}", f"c{number}").causes.stages == stages, case
 
 
+def test_corrected_reference_ids_are_no_fall_of_the_retriever(make: Make) -> None:
+    """The retriever returns the same documents in another order each night."""
+    nights = make()
+    ids = name_ids(60)
+    for run_id, found in ((BASE, ["a", "b"]), (CANDIDATE, ["b", "a"])):
+        for place, name in enumerate(ids):
+            reference = "c" if run_id == CANDIDATE and place < 30 else "a"
+            columns = {"context_ids": found, "contexts": found, "reference_context_ids": [reference]}
+            nights.add("samples", {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **columns})
+        nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
+        values = {name: 0.0 if run_id == CANDIDATE and place < 30 else 1.0 for place, name in enumerate(ids)}
+        nights.add_scores(run_id, "hit_at_k", values)
+    comparison = nights.compare_pair()
+    headline = write_headline(Against(called="the base", name="the base", comparison=comparison))
+    assert headline.sentence == "Some scores are worse than in the base, because of: reference ids changed"
+    (warning,) = [text for text in comparison.warnings if "noise floor" not in text]
+    assert warning.startswith("30 of 60 common samples have other reference ids, under the same id")
+
+
 EDITED: tuple[tuple[str, int, int, str, tuple[int, int]], ...] = (
     ("ground_truth", 30, 0, "Some scores are worse than in the base, because of: ground truth changed", (0, 30)),
     ("question", 60, 0, "Some scores are worse than in the base, because of: question changed", (60, 0)),
@@ -565,7 +584,7 @@ def test_an_edit_of_the_dataset_is_no_fall_of_the_bot(
     comparison = nights.compare_pair()
     headline = write_headline(Against(called="the base", name="the base", comparison=comparison))
     assert headline.sentence == sentence
-    assert tuple(comparison.edited.values()) == counts
+    assert tuple(comparison.edited.values()) == (*counts, 0)
     named = [f"{n} {{}}another {kind}" for n, kind in zip(counts, ("question", "ground truth"), strict=True) if n]
     edits = ", ".join(named).format("of 60 common samples have ")
     warnings = [f"{edits}, under the same id, so that a difference may not be a change of the bot"] if named else []
@@ -574,7 +593,7 @@ def test_an_edit_of_the_dataset_is_no_fall_of_the_bot(
     assert headline.further == (f"Of the 60 samples in both runs {', '.join(parts[:-1])} and {parts[-1]}.",)
     (check,) = check_drops({"factual_f1": 0.02}, {"factual_f1": get(comparison, "factual_f1")})
     assert check.outcome == "failed"
-    says = f"{sum(counts)} of 60 samples have another question or ground truth; if they should, accept the run"
+    says = f"{sum(counts)} of 60 samples have another question, ground truth or reference ids; if they should, accept"
     assert (says in check.detail) is bool(named)
 
 
