@@ -161,7 +161,10 @@ def test_other_picks_have_the_sum_of_both_variances_and_a_whole_run_adds_none() 
         assert (row["is_paired"], row["variance"]) == (False, pytest.approx(variances["base"]))
 
 
-@pytest.mark.parametrize(("n_judged", "is_alike"), [(110, True), (110, False), (120, False)])
+@pytest.mark.parametrize(
+    ("n_judged", "is_alike"),
+    [(110, False), pytest.param(110, True, marks=pytest.mark.slow), pytest.param(120, False, marks=pytest.mark.slow)],
+)
 def test_scores_that_waver_are_seldom_a_finding_however_many_are_judged(n_judged: int, is_alike: bool) -> None:
     """A bot's answers that waver were taken for a change in half of the pairs where nearly all was judged. Whole runs'
     intervals have it, and it is found in the moves of the samples that both scored."""
