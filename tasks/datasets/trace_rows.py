@@ -448,12 +448,11 @@ def _list_members(value: object, question: str, key: str = "", depth: int = 0) -
         if not documents:
             return
     elif documents is None or any(document.text is None for document in documents):
+        items = list(opened) if isinstance(opened, list | tuple) else [value]
         is_object = isinstance(opened, list | tuple)
-        if (
-            documents is not None and isinstance(opened, list | tuple) and isinstance(opened[0], str)
-        ):  # printed: their ids are read elsewhere
+        if documents is not None and isinstance(items[0], str):  # printed documents, whose ids are read elsewhere
             return
-        documents = tuple(map(_make_plain, opened if isinstance(opened, list | tuple) else [value]))
+        documents = tuple(map(_make_plain, items))
     if all(document.text for document in documents):
         yield _Member(key=key, documents=documents, is_text=isinstance(opened, str), is_object=is_object)
 
@@ -501,7 +500,8 @@ def _pick_members(
     chosen = prefer(lambda member: member.texts not in given)
     chosen = prefer(lambda member: member not in written)
     for member, other in permutations(chosen, 2):
-        if len(member.texts) == 1 and all(text in member.texts[0] for text in other.texts):
+        are_both_left = member in chosen and other in chosen
+        if are_both_left and len(member.texts) == 1 and all(text in member.texts[0] for text in other.texts):
             is_joined = 4 * sum(map(len, other.texts)) >= len(member.texts[0])  # else these are its titles
             chosen = [one for one in chosen if one is not (member if is_joined else other)]
     return chosen

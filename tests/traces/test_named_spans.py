@@ -252,6 +252,9 @@ def test_a_joined_text_beside_its_documents_is_not_counted_twice(tmp_path: Path)
     spans = make_step({"context": JOINED, "documents": TEXTS}, prompt=JOINED)
     (sample,), _ = read_named(tmp_path, spans, answer="answer", contexts="web")
     assert sample.contexts == TEXTS
+    spans = make_step({"context": JOINED, "text": JOINED}, prompt=JOINED)
+    (sample,), _ = read_named(tmp_path, spans, answer="answer", contexts="web")
+    assert sample.contexts == [JOINED]
 
 
 @pytest.mark.parametrize("key", ["documents", "web_results"])
@@ -484,3 +487,14 @@ def test_an_approval_is_not_the_question(tmp_path: Path) -> None:
     spans = make_outer({"graph": None, "update": None, "resume": {"type": "approve"}, "goto": []}, {"answer": ANSWER})
     (sample,), _ = read_named(tmp_path, spans)
     assert sample.question != "approve"
+    given = {"graph": None, "update": None, "resume": "And for children?", "goto": []}
+    (sample,), _ = read_named(tmp_path, make_outer(given, {"answer": ANSWER}))
+    assert sample.question == "And for children?"
+
+
+@pytest.mark.parametrize(("name", "beside"), [("hypothetical_answer", "report"), ("sql_response", "summary")])
+def test_what_a_step_prepared_is_not_the_answer(tmp_path: Path, name: str, beside: str) -> None:
+    """HyDE writes a passage to search with, a tool a reply for the model."""
+    made = {name: "The ferry leaves every hour.", beside: "The night ferry leaves at 22:40."}
+    with pytest.raises(DatasetError, match="several"):
+        read_named(tmp_path, make_outer(QUESTION, made))
