@@ -41,6 +41,7 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.results.run_facts import list_first
 from evalhouse.tasks.comparing.changes import Flip, find_flips
 from evalhouse.tasks.comparing.gate_checks import (
+    EDITED,
     OUTCOMES,
     Check,
     Cost,
@@ -202,9 +203,17 @@ def decide(
     elif limits.trends:
         earlier = pick_nights([night.run for night in nights if not is_sampled(night.run)])
         laid = lay_side_by_side(warehouse, run, earlier, metrics=list(limits.trends), cluster=settings.cluster)
-        checks += check_trends(
+        falls = check_trends(
             limits.trends, laid.nights, cluster=laid.cluster, seed=settings.seed, resamples=settings.resamples
         )
+        if any(check.outcome == "failed" for check in falls):
+            laid = mark_changes(warehouse, run, earlier, laid)
+        for check in falls:
+            edited = laid.nights[str(check.metric)].edited
+            if check.outcome == "failed" and edited is not None and edited.any():
+                note = EDITED.format(n=int(edited.sum()), of=len(edited), since=" since the first of these nights")
+                check = replace(check, detail=f"{check.detail}; {note}")  # noqa: PLW2901
+            checks.append(check)
     described = [{name: getattr(side, name) for name in _RUN_COLUMNS} for side in (run, *baseline.runs[-1:])]
     components = [row for row in fetch_components(warehouse, run.run_id) if row["metric"] in limits.drops]
     return {

@@ -66,6 +66,11 @@ from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.samples import fetch_asked, fetch_derived
 from evalhouse.warehouse.store import Warehouse
 
+EDITED: Final = (
+    "{n} of {of} samples have another question, ground truth or reference ids{since}; if they should, accept the run "
+    "(`evalhouse gate --accept RUN --why TEXT`)"
+)
+"""The end of the detail of a failed drop or trend, where the dataset changed samples under the same id."""
 Kind = Literal["min", "max", "max_drop", "trend", "min_coverage", "max_cost", "max_latency_p95_ms"]
 Outcome = Literal["failed", "undecided", "passed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("failed", "undecided", "passed")
@@ -314,11 +319,8 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
             few = f"only {n} samples are {are_in} ({scored}); `evalhouse gate --accept RUN` sets a baseline"
             finding = _Finding("undecided", "few_common", few)
         if finding.outcome == "failed" and comparison.n_edited:
-            edits = (
-                f"{comparison.n_edited} of {paired.n} samples have another question, ground truth or reference ids; if "
-                "they should, accept the run (`evalhouse gate --accept RUN --why TEXT`)"
-            )
-            finding = replace(finding, detail=f"{finding.detail}; {edits}")
+            note = EDITED.format(n=comparison.n_edited, of=paired.n, since="")
+            finding = replace(finding, detail=f"{finding.detail}; {note}")
         if finding.outcome != "passed" and floor and paired.difference and abs(paired.difference) <= floor:
             noise = f"the judge's noise alone may make changes of up to {floor:.3f}"
             finding = replace(finding, detail=f"{finding.detail}; {noise}")

@@ -357,6 +357,9 @@ def test_edited_ground_truths_are_named_wherever_a_gate_is_shown(nights: Nights,
     assert f"- ⚠️ `{warning}" in comment
     assert detail in comment
     assert "evalhouse gate --accept RUN --why TEXT" in comment
+    (trend,) = nights.gate("--trend", "own=0.05", "--json").document["checks"]
+    since = "; 3 of 40 samples have another question, ground truth or reference ids since the first of these nights; if"
+    assert (trend["outcome"], since in trend["detail"]) == ("failed", True), trend["detail"]
 
 
 def test_what_was_decided_by_hand_is_stored(nights: Nights, ask: Ask) -> None:
