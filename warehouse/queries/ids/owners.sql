@@ -15,7 +15,7 @@ list_transform(
                     list_filter(
                         list_transform(parts, lambda part, place: array_to_string(parts[1:place], '')),
                         lambda cut: not regexp_matches(whole, '^/|://|^[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z]{2,}/')
-                            or regexp_matches(whole[length(cut):], '^(#|:\d+([#:|@]|$)|[@|][^/]*$)')
+                            or regexp_matches(whole[length(cut):], '^(#|:+([a-z]+[-_ ]?)?\d+([#:|@]|$)|[@|][^/]*$)')
                             or regexp_matches(
                                 cut,
                                 '\.(mdx?|markdown|txt|pdf|html?|docx?|pptx?|xlsx?|csv|jsonl?|ya?ml|rst|adoc|xml|rtf|epub|odt|ipynb)'
