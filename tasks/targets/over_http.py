@@ -10,10 +10,11 @@ import asyncio
 import codecs
 import contextlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
@@ -273,7 +274,8 @@ async def read_stream(
 ) -> Response:
     """Return the answer, its parts joined, and the contexts of the events that had any.
 
-    Raises QuestionFailed for an event that is not valid JSON or reports an error, and for a stream without an answer.
+    Where each part begins with all of the text so far, or the last one repeats it, it counts once. Raises
+    QuestionFailed for an event that is not valid JSON or reports an error, and for a stream without an answer.
     """
     n_events = 0
     texts, thoughts = list[str](), list[str]()
@@ -296,8 +298,11 @@ async def read_stream(
                 if isinstance(part, dict | list):
                     place = f"answer = {answer.text!r} matches {name_kind(part)} in event {n_events}"
                     raise QuestionFailed(f"{place}; write the path of its text")
-            if not parts and isinstance(document, dict) and document.get("error"):
-                raise QuestionFailed(f"the stream reported an error: {shown}")
+            if isinstance(document, dict):
+                kind = str(document.get("event") or document.get("type") or "")
+                is_error = kind == "error" or kind.endswith((".error", ".failed"))
+                if is_error or document.get("error") or document.get("errorText"):
+                    raise QuestionFailed(f"the stream reported an error: {shown}")
             thoughts += filter(None, [_find_thoughts(answer, document)])
             texts += [part if isinstance(part, str) else orjson.dumps(part).decode() for part in parts]
             for path in (contexts, context_ids):
@@ -310,7 +315,18 @@ async def read_stream(
     if not texts:
         raise QuestionFailed(f"answer = {answer.text!r} matches nothing in any of {n_events} events")
     of_stream = "".join(thoughts) or None
-    return make_answer("".join(texts), found.get("contexts"), found.get("context_ids"), thoughts=of_stream)
+    return make_answer(_join_parts(texts), found.get("contexts"), found.get("context_ids"), thoughts=of_stream)
+
+
+def _join_parts(texts: Sequence[str]) -> str:
+    """Return the text of a stream: its last part if each begins with the one before, else all parts, but for a last one
+    that repeats them."""
+    parts = [text for text in texts if text]
+    is_growing = len(parts) > 1 and all(after.startswith(before) for before, after in pairwise(parts))
+    if is_growing and len(parts[-1]) >= _MIN_REPEATED and (len(parts) > 2 or len(parts[0]) >= _MIN_REPEATED):
+        return parts[-1]
+    whole = "".join(parts[:-1])
+    return whole if len(whole) >= _MIN_REPEATED and parts[-1] == whole else "".join(parts)
 
 
 def _find_thoughts(answer: JsonPath, document: object) -> str | None:
@@ -322,6 +338,7 @@ def _find_thoughts(answer: JsonPath, document: object) -> str | None:
 # --- asking
 
 _PASSING = (408, 425, 429)
+_MIN_REPEATED = 8  # letters that a part of a stream does not begin with by chance
 _MAX_SHOWN = 4096  # bytes of a stream that are kept for messages
 _MAX_BYTES = 32 * 1024 * 1024
 _MAX_REDIRECTS = 5

@@ -560,6 +560,9 @@ def test_empty_retrieval_differs_from_missing_retrieval() -> None:
             r"event 2 of the stream is not valid JSON \(.*: '\{\"answer\": \" re'",
         ),
         (write_sse({"answer": "It is"}, {"error": "out of memory"}), "the stream reported an error: .*out of memory"),
+        (write_sse({"answer": ""}, {"event": "error", "message": "Rate Limit"}), "reported an error: .*Rate Limit"),
+        (write_sse({"answer": "It"}, {"type": "error", "errorText": "x"}), "the stream reported an error: "),
+        (write_sse({"answer": "It"}, {"type": "response.failed"}), "the stream reported an error: "),
         (b'data: {"answer": "It"}\n\nevent: error\ndata: overloaded\n\n', "the stream reported an error: overloaded"),
         (b'data: {"answer": "\xff"}\n\n', "the stream is not UTF-8: invalid start byte"),
         (b'data: {"answer": "\xe9\x95', "the stream is not UTF-8: unexpected end of data"),
@@ -568,6 +571,22 @@ def test_empty_retrieval_differs_from_missing_retrieval() -> None:
 def test_a_stream_that_cannot_be_read_says_why(content: bytes, problem: str) -> None:
     with pytest.raises(QuestionFailed, match=problem):
         read_stream(content)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["It", "It opens", "It opens at six."],
+        ["It opens ", "at six.", "It opens at six."],
+        ["It opens ", "It opens at six."],
+        ["", "It opens", " at six", "."],
+        ["It opens at six", ".", ""],
+    ],
+)
+def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
+    """Some servers send all of the text so far with each event, or once more at the end."""
+    assert read_stream(write_sse(*({"answer": part} for part in parts))).answer == "It opens at six."
+    assert read_stream(write_sse(*({"answer": part} for part in ["No", ".", ".", "."]))).answer == "No..."
 
 
 async def test_a_stream_that_breaks_off_is_asked_for_again() -> None:
