@@ -221,8 +221,8 @@ def stage_dataset(
                     staged.append(values)
                     n_answered += row.answer is not None or row.contexts is not None
                     n_continued += row.conversation is not None
-                    turn = find_turn(row.metadata or {})
-                    n_later += row.conversation is None and turn is not None and turn[1] > 1
+                    name, turn = find_turn(row.metadata or {})
+                    n_later += row.conversation is None and name is not None and (turn or 0) > 1
                     digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
                 staging.add(staged)
         except BaseException:  # also on Ctrl-C the staged file goes

@@ -131,23 +131,23 @@ def list_questions(turns: Sequence[Turn]) -> list[str]:
 def group_turns(read_samples: Callable[[int, int], list[StoredSample]], n_samples: int, size: int) -> list[list[int]]:
     """Return the ordinals of each conversation's samples, in the order in which they are asked.
 
-    Samples belong together that have one `conversation_id` in their metadata, in the order of `turn`; a turn that comes
-    twice begins another conversation of that id. A sample without an id is a separate conversation. One without a turn
-    comes after the turns that it has before it, else after the ones of its conversation that the dataset has before.
+    Samples belong together that have one `conversation_id` (`thread_id`, `session_id`) in their metadata, in the order
+    of `turn`; a turn that comes twice begins another conversation of that id. A sample without an id is a separate
+    conversation. One without a turn comes after the turns that it has before it, else after the ones of its
+    conversation that the dataset has before.
     """
-    groups: dict[object, list[tuple[int, int]]] = {}
+    groups: dict[tuple[str | None, int], list[tuple[int, int]]] = {}
     times: Counter[tuple[str, int]] = Counter()
     n_turns: Counter[str] = Counter()
     for first in range(1, n_samples + 1, size):
         for sample in read_samples(first, first + size - 1):
-            name, turn = sample.metadata.get("conversation_id"), 1
-            key: object = sample.ordinal
+            name, given = find_turn(sample.metadata)
+            key, turn = (name, sample.ordinal), 1
             if name is not None:
-                n_before = len(list_questions(sample.conversation)) or n_turns[str(name)]
-                _, turn = find_turn(sample.metadata) or (name, 1 + n_before)
-                n_turns[str(name)] += 1
-                times[str(name), turn] += 1
-                key = (str(name), times[str(name), turn])
+                turn = 1 + (len(list_questions(sample.conversation)) or n_turns[name]) if given is None else given
+                n_turns[name] += 1
+                times[name, turn] += 1
+                key = (name, times[name, turn])
             groups.setdefault(key, []).append((turn, sample.ordinal))
     return [[ordinal for _, ordinal in sorted(group)] for group in groups.values()]
 
@@ -158,10 +158,12 @@ def check_takes_conversation(target: Target, settings: TargetSettings, n_continu
     `n_continued` is how many samples have earlier turns, `n_later` how many are later turns by their number alone. An
     application that is given the conversation's id may remember it, if its turns are asked in order.
     """
-    if n_later and settings.history != "own" and (target.takes_conversation or target.names_conversation):
+    is_asked_for = "history" in settings.model_fields_set  # then its rows are questions for themselves
+    if n_later and not is_asked_for and (target.takes_conversation or target.names_conversation):
         raise TargetError(
-            f"{n_later:,} rows are later turns of conversations (`conversation_id`, `turn`), without the turns before; "
-            'set history = "own" in [target]: turns are then asked in order, each after the answers before it'
+            f"{n_later:,} rows are later turns of conversations (`conversation_id`, `turn`) and do not hold the turns "
+            'before; history = "own" in [target] asks the turns in order, each after the answers before it, '
+            'history = "dataset" asks each row for itself'
         )
     if not n_continued or target.takes_conversation:
         return

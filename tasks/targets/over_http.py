@@ -49,6 +49,7 @@ from evalhouse.tasks.targets.protocol import (
     make_answer,
 )
 from evalhouse.warehouse.messages import list_names, name_kind, note_secret, redact, shorten, spell_secret
+from evalhouse.warehouse.rows.samples import CONVERSATION_NAMES
 
 # --- filling a request
 
@@ -382,7 +383,7 @@ class HttpTarget:
         marks = {mark for text in (settings.url, *find_texts(self._body)) for mark in MARK.findall(text)}
         self.takes_contexts = "contexts" in marks
         self.takes_conversation = CONVERSATION in marks
-        self.names_conversation = f"{METADATA}conversation_id" in marks
+        self.names_conversation = any(f"{METADATA}{name}" in marks for name in CONVERSATION_NAMES)
         self._stream = settings.stream
         self._timeout_s = settings.timeout_s
         contexts, context_ids = settings.contexts, settings.context_ids

@@ -232,7 +232,9 @@ def test_turns_of_one_conversation_are_found_in_any_order() -> None:
     assert group_turns(read_talks, len(TALKS), 3) == GROUPS
 
 
-@pytest.mark.parametrize("form", [str, float, lambda _: None], ids=["CSV", "Parquet", "none"])
+@pytest.mark.parametrize(
+    "form", [str, float, lambda n: f"{n}.0", lambda _: None], ids=["CSV", "Parquet", "CSV with empty cells", "none"]
+)
 def test_turns_are_in_order_where_their_numbers_are_no_integers(form: Callable[[int], object]) -> None:
     """Each turn of a CSV was asked at once, as a conversation of one turn."""
     numbers = [1, 2, 3] if form(1) is None else [3, 1, 2]
@@ -253,15 +255,16 @@ async def test_rows_of_one_turn_each_are_asked_in_order_or_refused(tmp_path: Pat
     staged = stage_dataset(pl.DataFrame(rows), mapping={}, limit=None)
     staged.staging.discard()
     assert (staged.n_continued, staged.n_later) == (0, 2)
-    for history in ("own", "dataset"):
-        settings = TargetSettings(
-            url="http://bot.test/", body={"q": "{{question}}", "c": f"{{{{{mark}}}}}"}, history=history
-        )
+    for history in ("own", "dataset", "default"):
+        body = {"q": "{{question}}", "c": f"{{{{{mark}}}}}"}
+        settings = TargetSettings(url="http://bot.test/", body=body)
+        if history != "default":
+            settings = TargetSettings(url="http://bot.test/", body=body, history=history)
         target = make_target(settings)
-        if history == "own":
+        if history != "default":
             check_takes_conversation(target, settings, staged.n_continued, staged.n_later)
         else:
-            with pytest.raises(TargetError, match=r"2 rows are later turns.*set history = .own"):
+            with pytest.raises(TargetError, match=r"2 rows are later turns.*history = .own"):
                 check_takes_conversation(target, settings, staged.n_continued, staged.n_later)
         await target.close()
 

@@ -55,6 +55,8 @@ MIN_GROUPS: Final = 6
 """Groups below which a column is not taken unless it is named. Of n groups the smallest p of a sign-flip test is
 2 / 2ⁿ, which is below 0.05 from six on: fewer can never show a drop, however deep."""
 NO_CLUSTER: Final = "none"
+CONVERSATION_NAMES: Final = CLUSTER_COLUMNS[:3]
+"""Metadata columns with the id of a row's conversation."""
 PART_BYTES: Final = 8_000_000
 """The texts of samples that are read from a dataset, or judged, together."""
 _PICKS: Final = "sample_picks"
@@ -133,18 +135,16 @@ class StoredSample:
         return self.ground_truth is None and self.metadata.get("kind") == "unanswerable"
 
 
-def find_turn(metadata: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return the conversation and the number of the turn that a row is, by its `conversation_id` and `turn`; None if it
-    does not have both. A number may be text, as in CSV, or a float, as in a column with empty cells."""
-    name, turn = metadata.get("conversation_id"), metadata.get("turn")
-    is_whole = isinstance(turn, float) and turn.is_integer()
-    if (
-        name is None
-        or isinstance(turn, bool)
-        or not (isinstance(turn, int) or is_whole or str(turn).strip().isdecimal())
-    ):
-        return None
-    return str(name), int(turn or 0)
+def find_turn(metadata: Mapping[str, Any]) -> tuple[str | None, int | None]:
+    """Return the conversation that a row is of, by the first of CONVERSATION_NAMES, and the number of its `turn`, None
+    where it has none. A number may be text, as in CSV, or a float, as in a column with empty cells."""
+    name = next((metadata[name] for name in CONVERSATION_NAMES if metadata.get(name) is not None), None)
+    try:
+        turn = float(str(metadata.get("turn")))
+    except ValueError:
+        turn = math.nan
+    is_number = turn.is_integer() and not isinstance(metadata.get("turn"), bool)
+    return None if name is None else str(name), int(turn) if is_number else None
 
 
 @dataclass(frozen=True, kw_only=True)
