@@ -32,7 +32,7 @@ from evalhouse.tasks.datasets.values import (
     open_cell,
 )
 from evalhouse.warehouse.messages import name_setting
-from evalhouse.warehouse.rows.samples import Turn
+from evalhouse.warehouse.rows.samples import CONVERSATION_NAMES, Turn
 
 MAX_TURNS: Final = 100
 """The most earlier turns of a sample, the last ones before its question. Without a bound a session of all visitors, or
@@ -40,7 +40,6 @@ a long chat, would take time and memory in the square of its turns; a request ha
 _WHOLE: Final = ("messages", "turns", "conversations")
 _TYPED: Final = ("question", "query")
 """Columns whose texts are what people typed, which may itself be a list of messages."""
-_NAMES: Final = ("conversation_id", "thread_id", "session_id")
 _OF_LAST: Final[tuple[Field, ...]] = ("ground_truths", "context_ids", "reference_context_ids")
 
 
@@ -262,7 +261,7 @@ def _make_rows(
     given = take("id")
     use.renamed.pop("id", None)
     if is_absent(given):
-        given = next((shared[name] for name in _NAMES if not is_absent(shared.get(name))), None)
+        given = next((shared[name] for name in CONVERSATION_NAMES if not is_absent(shared.get(name))), None)
     has_id = not is_absent(given)
     if not has_id:
         given = hash_json([message.text for message in messages if message.role == "user"], 16)

@@ -158,8 +158,8 @@ def check_takes_conversation(target: Target, settings: TargetSettings, n_continu
     `n_continued` is how many samples have earlier turns, `n_later` how many are later turns by their number alone. An
     application that is given the conversation's id may remember it, if its turns are asked in order.
     """
-    is_asked_for = "history" in settings.model_fields_set  # then its rows are questions for themselves
-    if n_later and not is_asked_for and (target.takes_conversation or target.names_conversation):
+    is_history_set = "history" in settings.model_fields_set  # also to "dataset": each row is asked for itself
+    if n_later and not is_history_set and (target.takes_conversation or target.names_conversation):
         raise TargetError(
             f"{n_later:,} rows are later turns of conversations (`conversation_id`, `turn`) and do not hold the turns "
             'before; history = "own" in [target] asks the turns in order, each after the answers before it, '
