@@ -36,7 +36,7 @@ cause counts in it.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -83,9 +83,14 @@ INPUTS: Final[Mapping[str, Cause]] = {
 }
 METADATA_INPUTS: Final = tuple(INPUTS)[7:]
 """The inputs that a sample's metadata holds."""
-_NO_TRUTHS: Final = ("conversation", "reference_context_ids")
 Edit = Literal["question", "ground_truth", "reference_ids"]
 """Changes of a sample by its dataset, under the same id, by which scores move without a change of the bot."""
+# Earlier turns do not count: they may be the bot's own answers.
+_EDITS: Final[Mapping[str, str]] = {
+    name: "reference_ids" if name == "reference_context_ids" else cause
+    for name, cause in INPUTS.items()
+    if cause in ("question", "ground_truth") and name != "conversation"
+}
 _JOINED_CALLS: Final = frozenset(
     call for plan in PLANS.values() for name in plan.joins for call in list_possible_calls(name)
 )
@@ -242,15 +247,10 @@ def join_inputs(inputs: Mapping[str, Flags]) -> dict[Cause, Flags]:
 
 
 def find_edited(inputs: Mapping[str, Flags]) -> dict[Edit, Flags]:
-    """Return the samples of which the dataset changed question, ground truth or reference ids, under the same id.
-
-    Earlier turns do not count: they may be the bot's own answers.
-    """
-    truths = [flags for name, flags in inputs.items() if INPUTS[name] == "ground_truth" and name not in _NO_TRUTHS]
+    """Return the samples of which the dataset changed question, ground truth or reference ids, under the same id."""
     return {
-        "question": inputs["question"],
-        "ground_truth": np.any(truths, axis=0),
-        "reference_ids": inputs["reference_context_ids"],
+        edit: np.any([inputs[name] for name, of_name in _EDITS.items() if of_name == edit], axis=0)
+        for edit in get_args(Edit)
     }
 
 
@@ -259,8 +259,9 @@ def flag_edited(edited: Mapping[Edit, Flags], reads: Collection[str]) -> Flags:
 
     Another question counts for each metric, because it gets another answer.
     """
-    truth = edited["ground_truth"] & any(INPUTS[name] == "ground_truth" and name not in _NO_TRUTHS for name in reads)
-    return edited["question"] | truth | (edited["reference_ids"] & ("reference_context_ids" in reads))
+    moving = {"question", *(_EDITS[name] for name in reads if name in _EDITS)}
+    flags: Flags = np.any([of_edit for edit, of_edit in edited.items() if edit in moving], axis=0)
+    return flags
 
 
 def is_changed_everywhere(base: RunRow, candidate: RunRow, step: str) -> bool:

@@ -15,7 +15,7 @@ from noise_house import BASE, CANDIDATE, NoiseHouse
 from rows import Row
 
 from evalhouse.flows.results.headline import Against, write_headline
-from evalhouse.tasks.comparing.changes import METADATA_INPUTS, Part
+from evalhouse.tasks.comparing.changes import INPUTS, METADATA_INPUTS, Part, find_edited
 from evalhouse.tasks.comparing.gate_checks import check_drops, check_trends, compare_with_mean, lay_side_by_side
 from evalhouse.tasks.comparing.noise import is_judged_alike
 from evalhouse.tasks.comparing.runs import (
@@ -549,6 +549,12 @@ def test_corrected_reference_ids_are_no_fall_of_the_retriever(make: Make) -> Non
     assert headline.sentence == "Some scores are worse than in the base, because of: reference ids changed"
     (warning,) = [text for text in comparison.warnings if "noise floor" not in text]
     assert warning.startswith("30 of 60 common samples have other reference ids, under the same id")
+
+
+@pytest.mark.parametrize(("name", "edit"), [("tables", "question"), ("expected_rows", "ground_truth")])
+def test_all_that_a_dataset_asks_and_expects_counts_as_edited(name: str, edit: str) -> None:
+    edited = find_edited({column: np.array([column == name, False]) for column in INPUTS})
+    assert {kind: flags.tolist() for kind, flags in edited.items() if flags.any()} == {edit: [True, False]}
 
 
 EDITED: tuple[tuple[str, int, int, str, tuple[int, int]], ...] = (
