@@ -423,7 +423,7 @@ def _list_named(
     return [now for now, (_, many) in zip(without, found, strict=True) if now[1] or not many]
 
 
-def _list_members(value: object, question: str, key: str = "", depth: int = 0) -> Iterator[_Member]:
+def _read_members(value: object, question: str, key: str = "", depth: int = 0) -> Iterator[_Member]:
     """Yield the lists and texts of a value, also of the objects within it, without the question and numbers. Of
     messages the results of tools count."""
     opened = open_value(value)
@@ -433,7 +433,7 @@ def _list_members(value: object, question: str, key: str = "", depth: int = 0) -
         return
     if isinstance(opened, Mapping) and opened and read_list(opened) is None:
         for name, item in opened.items() if depth < _DEEPEST else ():
-            yield from _list_members(item, question, f"{key}.{name}".lstrip("."), depth + 1)
+            yield from _read_members(item, question, f"{key}.{name}".lstrip("."), depth + 1)
         return
     if opened in (None, "", "None", "null") or opened == {}:
         yield _Member(key=key, documents=())
@@ -468,7 +468,7 @@ def _pick_members(
     was given the others; a model wrote queries and plans; and a text of the same documents is there twice.
     """
     question, answer = exchange
-    members = [member for member in _list_members(value, question, key) if member.texts != [answer]]
+    members = [member for member in _read_members(value, question, key) if member.texts != [answer]]
     if [member.key for member in members] == [key]:
         return members
     long = [member for member in members if any(map(_is_long, member.documents))]
@@ -481,7 +481,7 @@ def _pick_members(
     if not long:
         return empty or None
     sent = find_sent({text for member in long for text in member.texts}, tree, question, answer)
-    given = [member.texts for member in _list_members(span.arguments, question)]
+    given = [member.texts for member in _read_members(span.arguments, question)]
     calls = [item.span for item in tree if item.span.kind == "llm"]
     replies = [call.answer for call in calls if call.answer and (call.ended_at or 0.0) <= (span.ended_at or 0.0)]
     written = [member for member in long if all(any(text in reply for reply in replies) for text in member.texts)]
