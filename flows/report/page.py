@@ -65,6 +65,7 @@ from evalhouse.warehouse.rows.pages import (
 )
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.samples import plain_turns
 from evalhouse.warehouse.store import Warehouse
 
 BLOCK_SAMPLES: Final = 50
@@ -444,11 +445,15 @@ def collect_verdicts(
     """Return the data of the page for verdicts: texts once a sample, and the items in the order of asking."""
     sample_ids = list(dict.fromkeys(pick.item.sample_id for pick in picks))
     places = {sample_id: place for place, sample_id in enumerate(sample_ids)}
-    names = ("question", "answer", "ground_truth", "contexts")
+    names = ("question", "answer", "ground_truth", "accepted", "contexts")
+    samples = [of_samples[sample_id] for sample_id in sample_ids]
     return {
         "export_id": export_id,
         "run_id": run_id,
-        "samples": [{name: of_samples[sample_id][name] for name in names} for sample_id in sample_ids],
+        "samples": [
+            {**{name: sample[name] for name in names}, "conversation": plain_turns(sample["conversation"])}
+            for sample in samples
+        ],
         "items": [
             {
                 **{name: getattr(pick.item, name) for name in _ITEM},

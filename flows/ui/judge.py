@@ -249,7 +249,7 @@ def _pool(rows: Sequence[Row]) -> tuple[Noise | None, float | None]:
 ASKED: Final = {
     "classify answer": "Does the ground truth say this?",
     "classify ground_truth": "Does the answer say this?",
-    "attribute": "Do the contexts say this, one alone or several together?",
+    "attribute": "Do the contexts, or earlier turns if there are any, say this, alone or together?",
     "rank": "Does this context help to reach the ground truth?",
 }
 _MAX_BYTES: Final = 64 * 1024

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import orjson
 
+from evalhouse.prompts.render import CONVERSATION, TURN_PREFIX
 from evalhouse.tasks.judge.protocol import LEXICAL, find_judge
 from evalhouse.tasks.reviews.labels import ReviewError, list_labels
 from evalhouse.warehouse.metric_files import load_metrics
@@ -122,6 +123,11 @@ def pick_samples(items: Sequence[Item], generator: random.Random) -> list[str]:
     return samples if len(samples) <= LEXICAL_SAMPLES else sorted(generator.sample(samples, LEXICAL_SAMPLES))
 
 
+def write_turns(sample: Row) -> list[str]:
+    """Return the turns before a sample's question, each as a text with its role."""
+    return [f"{turn.role}: {turn.text}" for turn in sample["conversation"]]
+
+
 def label_lexically(
     texts: Mapping[str, Row], statements: Mapping[str, Sequence[Row]], steps: Collection[str]
 ) -> dict[tuple[str, str, str], str]:
@@ -139,7 +145,10 @@ def label_lexically(
         }
         data = {
             "question": sample["question"],
-            "ground_truth": sample["ground_truth"] or "",
+            "ground_truth": sample["accepted"] or "",
+            CONVERSATION: [
+                {"id": f"{TURN_PREFIX}{n}", "text": line} for n, line in enumerate(write_turns(sample), start=1)
+            ],
             "contexts": [{"id": f"C{n}", "text": text} for n, text in enumerate(sample["contexts"] or (), start=1)],
             **sides,
         }
@@ -384,10 +393,11 @@ def list_rows(export: Export, *, reviewer: str, with_verdicts: bool) -> list[dic
             "note": None,
             "reviewer": reviewer or None,
             "step": step,
+            "conversation": "\n".join(write_turns(sample)) or None,
             "question": sample["question"],
             "statement": item.statement,
             "context": item.find_text(sample) if step == "rank" else None,
-            "ground_truth": sample["ground_truth"] if needs_truth else None,
+            "ground_truth": sample["accepted" if step == "rank" else "ground_truth"] if needs_truth else None,
             "answer": sample["answer"] if step == "classify" and source == "ground_truth" else None,
             "contexts": sample["contexts"] if step == "attribute" else None,
             "run_id": export.run.run_id,

@@ -199,6 +199,58 @@ def test_files_hold_the_question_and_not_the_judges_verdict(warehouse: Warehouse
     assert attack["question"] == f"'=1+1 {ATTACK}", "a spreadsheet would take it for a formula"
 
 
+def add_accepted(warehouse: Warehouse, run_id: str, others: list[str], counted: str) -> dict[str, Any]:
+    """A run of one sample with several accepted answers, of which `counted` counts, and two turns; gives the sample."""
+    accepted = [make_sample(1)["ground_truth"], *others]
+    turns = [
+        {"role": "user", "text": "Which lighthouses are there?"},
+        {"role": "assistant", "text": f"By {run_id}: 1."},
+    ]
+    sample = make_sample(
+        1,
+        metadata=json.dumps({"ground_truths": accepted}),
+        conversation=json.dumps(turns if "turn" in run_id else None),
+    )
+    add_run(warehouse, make_run(run_id, 2), [sample])
+    row = {"run_id": run_id, "sample_id": "s01", "kind": "accepted_answer", "value": 1.0, "text": counted}
+    add_rows(warehouse, "similarities", row)
+    return sample
+
+
+def test_several_accepted_answers_and_turns_are_shown_as_they_were_judged(
+    warehouse: Warehouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = add_accepted(warehouse, "turn1", ["It is a dwarf.", "It is 31 metres."], "It is 31 metres.")
+    assert call_here(capsys, "review", "export", "turn1", "-n", "50", "-o", "v.jsonl").status == 0
+    rows = [json.loads(line) for line in Path("v.jsonl").read_text(encoding="utf-8").splitlines()]
+    by_place = {(row["step"], row["statement_id"] or row["context_rank"]): row for row in rows}
+    assert by_place["classify", "A1"]["ground_truth"] == "It is 31 metres."
+    assert by_place["rank", 1]["ground_truth"] == f"{sample['ground_truth']}\nIt is a dwarf.\nIt is 31 metres."
+    assert {row["conversation"] for row in rows} == {"user: Which lighthouses are there?\nassistant: By turn1: 1."}
+
+
+def test_a_label_counts_only_against_the_same_accepted_answers_and_turns(warehouse: Warehouse) -> None:
+    high, low = "It is 31 metres.", "It is a dwarf."
+    add_accepted(warehouse, "one", [low, high], high)
+    add_accepted(warehouse, "same", [low, high], high)
+    add_accepted(warehouse, "counted", [low, high], low)
+    add_accepted(warehouse, "listed", [high], high)
+    add_accepted(warehouse, "turn1", [low, high], high)
+    add_accepted(warehouse, "turn2", [low, high], high)
+
+    def find_shared(run_id: str, like: str = "one") -> set[str]:
+        base, rows = (fetch_items(warehouse, run, REVIEWED_PROMPTS) for run in (like, run_id))
+        known = {row["item_hash"] for row in base}
+        return {f"{row['step']} {row['source']}" for row in rows if row["item_hash"] in known}
+
+    every = {"classify answer", "classify ground_truth", "attribute answer", "attribute ground_truth", "rank None"}
+    assert find_shared("same") == every
+    assert find_shared("counted") == every - {"classify answer"}
+    assert find_shared("listed") == every - {"rank None"}
+    assert find_shared("turn1") == set()
+    assert find_shared("turn2", like="turn1") == set()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

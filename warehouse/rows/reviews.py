@@ -14,7 +14,7 @@ import polars as pl
 
 from evalhouse.warehouse.engine.connection import lending, to_frame
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.samples import StoredSample, find_previous
+from evalhouse.warehouse.rows.samples import StoredSample, find_previous, load_turns
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, build_frame, enter_batch, insert_frame
 
 Rows = list[dict[str, Any]]
@@ -54,9 +54,12 @@ def fetch_items(warehouse: Warehouse, run_id: str, steps: Collection[str]) -> Ro
 
 
 def fetch_texts(warehouse: Warehouse, run_id: str, sample_ids: Collection[str]) -> dict[str, Mapping[str, Any]]:
-    """Return question, answer, ground truth and contexts by sample."""
+    """Return question, answer, ground truth, contexts and the turns before the question by sample.
+
+    Of several accepted answers `ground_truth` is the one that counts; `accepted` has all, one a line.
+    """
     rows = warehouse.fetch_rows("reviews/texts", {"sample_id": sorted(sample_ids)}, run_id=run_id)
-    return {row["sample_id"]: row for row in rows}
+    return {row["sample_id"]: {**row, "conversation": load_turns(row["conversation"])} for row in rows}
 
 
 def fetch_statements(warehouse: Warehouse, run_id: str, sample_ids: Collection[str]) -> dict[str, Rows]:

@@ -7,13 +7,26 @@ with texts as (
         run_samples.input_hash,
         sha256(samples.question) as question_hash,
         sha256(coalesce(samples.answer, '')) as answer_hash,
-        sha256(coalesce(samples.ground_truth, '')) as ground_truth_hash,
+        -- Of several accepted answers classify judges by the one that counts, rank by all, one a line.
+        sha256(coalesce(accepted.text, samples.ground_truth, '')) as ground_truth_hash,
+        samples.metadata ->> '$.ground_truths[*]' as accepted_answers,
+        case
+            when list_contains(accepted_answers, samples.ground_truth)
+                then sha256(array_to_string(accepted_answers, chr(10)))
+            else sha256(coalesce(samples.ground_truth, ''))
+        end as all_accepted_hash,
         [sha256(coalesce(context, '')) for context in samples.contexts] as context_hashes,
-        sha256(array_to_string(context_hashes, ' ')) as contexts_hash
+        sha256(array_to_string(context_hashes, ' ')) as contexts_hash,
+        -- NULL without turns before the question.
+        sha256(nullif(array_to_string(samples.conversation ->> '$[*].text', chr(10)), '')) as turns_hash
     from run_samples
     inner join samples
         on samples.sample_id = run_samples.sample_id
         and samples.input_hash = run_samples.input_hash
+    left join similarities as accepted
+        on accepted.run_id = run_samples.run_id
+        and accepted.sample_id = run_samples.sample_id
+        and accepted.kind = 'accepted_answer'
 ),
 
 labelled as (
@@ -28,6 +41,7 @@ labelled as (
         classifications.label as judge_label,
         classifications.reason,
         texts.question_hash,
+        texts.turns_hash,
         -- The same sentence in an answer and in a ground truth is two questions, with other labels to choose from.
         'classify ' || statements.source as kind,
         case when statements.source = 'answer' then texts.ground_truth_hash else texts.answer_hash end as against_hash
@@ -53,6 +67,7 @@ attributed as (
         case when attributions.supported then 'supported' else 'unsupported' end as judge_label,
         attributions.reason,
         texts.question_hash,
+        texts.turns_hash,
         'attribute' as kind,
         texts.contexts_hash as against_hash
     from attributions
@@ -76,8 +91,9 @@ ranked as (
         case when context_verdicts.useful then 'useful' else 'not_useful' end as judge_label,
         context_verdicts.reason,
         texts.question_hash,
+        texts.turns_hash,
         'rank' as kind,
-        texts.ground_truth_hash as against_hash
+        texts.all_accepted_hash as against_hash
     from context_verdicts
     inner join texts
         on texts.run_id = context_verdicts.run_id
@@ -110,7 +126,9 @@ select
     -- Labels keep the hash of forgotten texts.
     coalesce(
         forgotten_items.item_hash,
-        sha256(concat_ws(' ', united.kind, united.question_hash, united.text_hash, united.against_hash))
+        sha256(
+            concat_ws(' ', united.kind, united.question_hash, united.text_hash, united.against_hash, united.turns_hash)
+        )
     ) as item_hash
 from united
 left join forgotten_items
@@ -130,4 +148,4 @@ comment on column review_items.text is 'The statement, or in step rank the conte
 comment on column review_items.judge_label is 'What the judge says: TP, FP or FN; supported or unsupported; useful or not_useful.';
 comment on column review_items.reason is 'The judge''s reason; NULL when it gave none.';
 comment on column review_items.question_hash is 'SHA-256 of the question.';
-comment on column review_items.item_hash is 'SHA-256 over the hashes of question, statement or context, and what it is judged against: in classify the other text, in attribute all contexts, in rank the ground truth.';
+comment on column review_items.item_hash is 'SHA-256 over the hashes of question, statement or context, and what it is judged against: in classify the other text, in attribute all contexts, in rank the ground truth; and of the turns before the question. Of several accepted answers classify has the one that counts, rank all.';

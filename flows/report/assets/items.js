@@ -5,7 +5,7 @@
 const ASKED = {
   "classify answer": "Does the ground truth say this?",
   "classify ground_truth": "Does the answer say this?",
-  attribute: "Do the contexts say this, one alone or several together?",
+  attribute: "Do the contexts, or earlier turns if there are any, say this, alone or together?",
   rank: "Does this context help to reach the ground truth?",
 };
 const SOURCES = { answer: "Answer", ground_truth: "Ground truth" };
@@ -28,18 +28,23 @@ function fold(title, ...children) {
   return make("details", {}, make("summary", {}, title), ...children);
 }
 
+function showQuestion(sample) {
+  const turns = sample.conversation.map(({ role, text }) => showText(role === "user" ? "The user before" : "The bot before", text));
+  return [...turns, showText("Question", sample.question)];
+}
+
 function showJudged(item, sample) {
   if (item.step === "rank") {
-    return [showText("Question", sample.question), showText(`Context ${item.context_rank}`, item.text, "judged")];
+    return [...showQuestion(sample), showText(`Context ${item.context_rank}`, item.text, "judged")];
   }
   const whole = item.source === "answer" ? sample.answer : sample.ground_truth;
   const from = `The whole ${SOURCES[item.source].toLowerCase()} that the statement is from`;
-  return [showText("Question", sample.question), showText("Statement", item.text, "judged"), fold(from, showText(SOURCES[item.source], whole))];
+  return [...showQuestion(sample), showText("Statement", item.text, "judged"), fold(from, showText(SOURCES[item.source], whole))];
 }
 
 function showAgainst(item, sample) {
   if (item.step === "attribute") return showContexts(sample.contexts);
-  if (item.step === "rank") return [showText("Ground truth", sample.ground_truth)];
+  if (item.step === "rank") return [showText("Ground truth", sample.accepted)];
   const [name, text] = item.source === "answer" ? ["Ground truth", sample.ground_truth] : ["Answer", sample.answer];
   const folded = sample.contexts?.length ? [fold("The retrieved contexts, which this is not about", ...showContexts(sample.contexts))] : [];
   return [showText(name, text), ...folded];
