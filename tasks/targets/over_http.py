@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
 import aiohttp
@@ -287,7 +287,7 @@ async def read_stream(
                 break
             n_events += 1
             shown = shorten(event.data, 200)
-            if event.kind == "error":
+            if _is_failure(event.kind):
                 raise QuestionFailed(f"the stream reported an error: {shown}")
             try:
                 document: Any = parse_json(event.data)
@@ -300,9 +300,13 @@ async def read_stream(
                     place = f"answer = {answer.text!r} matches {name_kind(part)} in event {n_events}"
                     raise QuestionFailed(f"{place}; write the path of its text")
             if isinstance(document, dict):
-                kind = str(document.get("event") or document.get("type") or "")
-                is_error = kind == "error" or kind.endswith((".error", ".failed"))
-                if is_error or document.get("error") or document.get("errorText"):
+                kind = document.get("event") or document.get("type")
+                is_step = str(kind).startswith("tool")
+                if not is_step and (
+                    document.get("error")
+                    or document.get("errorText")
+                    or any(map(_is_failure, (kind, document.get("status"))))
+                ):
                     raise QuestionFailed(f"the stream reported an error: {shown}")
             thoughts += filter(None, [_find_thoughts(answer, document)])
             texts += [part if isinstance(part, str) else orjson.dumps(part).decode() for part in parts]
@@ -319,15 +323,29 @@ async def read_stream(
     return make_answer(_join_parts(texts), found.get("contexts"), found.get("context_ids"), thoughts=of_stream)
 
 
+_CITED: Final = re.compile(r"\s+|\[(?:ID:)?\d+\]|##\d+\$\$")  # a closing event may add citations to the text
+
+
 def _join_parts(texts: Sequence[str]) -> str:
-    """Return the text of a stream: its last part if each begins with the one before, else all parts, but for a last one
-    that repeats them."""
-    parts = [text for text in texts if text]
-    is_growing = len(parts) > 1 and all(after.startswith(before) for before, after in pairwise(parts))
-    if is_growing and len(parts[-1]) >= _MIN_REPEATED and (len(parts) > 2 or len(parts[0]) >= _MIN_REPEATED):
-        return parts[-1]
-    whole = "".join(parts[:-1])
-    return whole if len(whole) >= _MIN_REPEATED and parts[-1] == whole else "".join(parts)
+    """Return the text of a stream: all parts, or the last one if it repeats them or each begins with the one before.
+
+    White space and citations may differ in the last part.
+    """
+    *before, last = [text for text in texts if text] or [""]
+    is_growing = len(before) > 1 and all(after.startswith(text) for text, after in pairwise(before))
+    is_growing = is_growing and len(before[-1]) >= _MIN_REPEATED
+    whole = before[-1] if is_growing else "".join(before)
+    bare = _CITED.sub("", whole)
+    if len(bare) >= _MIN_REPEATED and _CITED.sub("", last).startswith(bare):
+        return last
+    return whole + last
+
+
+def _is_failure(kind: object) -> bool:
+    """Return whether the kind of an event says that the answer failed, not a step that the bot gets over."""
+    name = str(kind or "").casefold()
+    is_error = name in ("error", "failed", "abort") or name.endswith((".error", ".failed", "_error", "_failed"))
+    return is_error and not any(part in name for part in ("tool", "step", "_call", "retriev"))
 
 
 def _find_thoughts(answer: JsonPath, document: object) -> str | None:
@@ -339,7 +357,7 @@ def _find_thoughts(answer: JsonPath, document: object) -> str | None:
 # --- asking
 
 _PASSING = (408, 425, 429)
-_MIN_REPEATED = 8  # letters that a part of a stream does not begin with by chance
+_MIN_REPEATED = 6  # letters that a part of a stream does not begin with by chance
 _MAX_SHOWN = 4096  # bytes of a stream that are kept for messages
 _MAX_BYTES = 32 * 1024 * 1024
 _MAX_REDIRECTS = 5

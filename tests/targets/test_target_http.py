@@ -477,7 +477,7 @@ async def test_a_bot_that_streams_answers_like_one_that_does_not(
 
 
 @given(
-    st.lists(st.text(min_size=1, max_size=7), min_size=1),
+    st.lists(st.text(min_size=1, max_size=5), min_size=1),
     st.lists(st.integers(1, 9)),
     st.sampled_from(["\n", "\r\n", "\r"]),
 )
@@ -568,7 +568,11 @@ def test_empty_retrieval_differs_from_missing_retrieval() -> None:
         (write_sse({"answer": ""}, {"event": "error", "message": "Rate Limit"}), "reported an error: .*Rate Limit"),
         (write_sse({"answer": "It"}, {"type": "error", "errorText": "x"}), "the stream reported an error: "),
         (write_sse({"answer": "It"}, {"type": "response.failed"}), "the stream reported an error: "),
+        (write_sse({"answer": "It"}, {"type": "RUN_ERROR", "message": "x"}), "the stream reported an error: "),
+        (write_sse({"answer": "It"}, {"type": "abort"}), "the stream reported an error: "),
+        (write_sse({"answer": "It"}, {"status": "failed", "message": "x"}), "the stream reported an error: "),
         (b'data: {"answer": "It"}\n\nevent: error\ndata: overloaded\n\n', "the stream reported an error: overloaded"),
+        (b'data: {"answer": "It"}\n\nevent: conversation.chat.failed\ndata: {"code": 5}\n\n', "the stream reported an"),
         (b'data: {"answer": "\xff"}\n\n', "the stream is not UTF-8: invalid start byte"),
         (b'data: {"answer": "\xe9\x95', "the stream is not UTF-8: unexpected end of data"),
     ],
@@ -586,12 +590,26 @@ def test_a_stream_that_cannot_be_read_says_why(content: bytes, problem: str) -> 
         ["It opens ", "It opens at six."],
         ["", "It opens", " at six", "."],
         ["It opens at six", ".", ""],
+        [" It opens", " at six.\n", "It opens at six."],
     ],
 )
 def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
     """Some servers send all of the text so far with each event, or once more at the end."""
     assert read_stream(write_sse(*({"answer": part} for part in parts))).answer == "It opens at six."
     assert read_stream(write_sse(*({"answer": part} for part in ["No", ".", ".", "."]))).answer == "No..."
+    cited = "It opens [ID:0]. It closes [ID:1]."
+    grown = [{"answer": text} for text in ("It", "It opens.", "It opens. It closes.", cited)]
+    assert read_stream(write_sse(*grown)).answer == read_stream(write_sse(*grown[2:])).answer == cited
+
+
+def test_a_step_that_fails_does_not_fail_the_answer() -> None:
+    steps = [
+        {"type": "tool-output-error", "errorText": "no such page"},
+        {"type": "response.mcp_call.failed"},
+        {"type": "thread.run.step.failed"},
+        {"type": "tool", "status": "error"},
+    ]
+    assert read_stream(write_sse(*steps, {"answer": "Yes."})).answer == "Yes."
 
 
 async def test_a_stream_that_breaks_off_is_asked_for_again() -> None:
