@@ -228,6 +228,12 @@ _ENDS: Final[Mapping[Field, tuple[str, ...]]] = {
     "answer": ("answer", "response", "reply", "message", "completion", "text"),
 }
 _FIRST: Final[Mapping[Field, tuple[str, ...]]] = {"question": ("user", "original", "human"), "answer": ("final",)}
+# What a guard, a translation or a rewriting made of an answer that is beside it.
+_LATER: Final = (
+    "safe", "guarded", "moderated", "filtered", "sanitized", "redacted", "cleaned", "checked", "verified", "validated",
+    "approved", "revised", "reviewed", "corrected", "refined", "improved", "enhanced", "edited", "polished",
+    "rewritten", "formatted", "translated", "localized",
+)  # fmt: skip
 _OTHERS: Final = (
     "previous", "last", "system", "error", "draft", "initial", "raw", "hypothetical", "reference", "expected", "sql",
 )  # fmt: skip
@@ -362,9 +368,6 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
             return resumed if isinstance(resumed, str) and resumed.rstrip().endswith(("?", "？")) else None
         if _RECORDED[field] in value and "kwargs" in value:
             return find_message(value[_RECORDED[field]], field, depth + 1)
-        for key in (*_KEYS[field], *_WRAPPERS[field]):
-            if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
-                return text
         texts_by_name = {
             "".join(filter(str.isalnum, str(key).lower())): item
             for key, item in members.items()
@@ -372,9 +375,17 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         }
         named = [name for name in texts_by_name if name.endswith(_ENDS[field]) and not name.startswith(_OTHERS)]
         first = [name for name in named if name.startswith(_FIRST[field])]
+        if field == "answer":
+            first += ["finaloutput"] if "finaloutput" in texts_by_name else []
+            first = first or [name for name in named if name.startswith(_LATER)]
+        if len(first) == 1:
+            return find_message(texts_by_name[first[0]], field, depth + 1)
+        for key in (*_KEYS[field], *_WRAPPERS[field]):
+            if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
+                return text
         worded = [name for name, item in texts_by_name.items() if " " in item.strip() or not item.isascii()]
-        if len(first) == 1 or (len(named) == 1 and {*worded} <= {*named}):
-            return find_message(texts_by_name[(first or named)[0]], field, depth + 1)
+        if len(named) == 1 and {*worded} <= {*named}:
+            return find_message(texts_by_name[named[0]], field, depth + 1)
         # Of several members one text is taken if all have it.
         texts = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
         return texts.pop() if len(texts) == 1 and len(members) <= _MAX_ALIKE else None

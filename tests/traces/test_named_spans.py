@@ -391,6 +391,14 @@ def test_questions_and_answers_have_many_names(tmp_path: Path, name: str, answer
     assert (sample.question, sample.answer) == (QUESTION, refusal)
 
 
+@pytest.mark.parametrize("name", ["final_answer", "final_output", "safe_answer", "polished_response"])
+@pytest.mark.parametrize("draft", ["answer", "generation", "response"])
+def test_what_became_of_an_answer_counts_before_it(tmp_path: Path, name: str, draft: str) -> None:
+    """The state of a graph keeps the answer of a model beside what a guard or a rewriting made of it."""
+    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, {draft: ANSWER, "documents": TEXTS, name: "I cannot say."}))
+    assert sample.answer == "I cannot say."
+
+
 def test_a_final_response_counts_before_a_draft(tmp_path: Path) -> None:
     (sample,), _ = read_named(
         tmp_path, make_outer(QUESTION, {"draft_answer": ANSWER, "final_response": "I cannot say."})
