@@ -218,7 +218,7 @@ _WRAPPERS: Final[Mapping[Field, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
-    "question": ("question", "user_input", "query", "prompt", "q", "message", "text", "content"),
+    "question": ("question", "user_input", "query", "q", "message", "prompt", "text", "content"),
     "answer": ("answer", "response", "output_text", "text", "content", "final_output", "generation"),
 }
 # The ends of other names: `user_query`, `finalAnswer`. A name counts if it begins as a first one, or has the only text
@@ -227,13 +227,15 @@ _ENDS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("question", "query", "utterance", "message", "msg", "prompt", "input", "text"),
     "answer": ("answer", "response", "reply", "message", "completion", "text"),
 }
-_FIRST: Final[Mapping[Field, tuple[str, ...]]] = {"question": ("user", "original", "human"), "answer": ("final",)}
+_FINAL_ENDS: Final = (*_ENDS["answer"], "output")
 # What a guard, a translation or a rewriting made of an answer that is beside it.
 _LATER: Final = (
     "safe", "guarded", "moderated", "filtered", "sanitized", "redacted", "cleaned", "checked", "verified", "validated",
     "approved", "revised", "reviewed", "corrected", "refined", "improved", "enhanced", "edited", "polished",
     "rewritten", "formatted", "translated", "localized",
 )  # fmt: skip
+_ALIKE: Final = ("answer", "response", "output")
+_ENVELOPED: Final = ("data", "payload", "body", "result", "results")
 _OTHERS: Final = (
     "previous", "last", "system", "error", "draft", "initial", "raw", "hypothetical", "reference", "expected", "sql",
 )  # fmt: skip
@@ -360,7 +362,12 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         return None
     if has_roles(value if isinstance(value, list | tuple) else [value]):
         turn = read_last_turn(find_messages(value, is_given=field == "question"))
-        return None if turn is None else (turn.question if field == "question" else turn.answer) or None
+        if turn is None or field == "question":
+            return None if turn is None else turn.question or None
+        # A model that was asked for JSON has the answer in a member of it.
+        opened = open_cell(turn.answer)
+        is_answer = isinstance(opened, Mapping) and _names_answer(opened)
+        return (find_message(opened, field, depth + 1) if is_answer else None) or turn.answer or None
     if isinstance(value, Mapping):
         members = {key: item for key, item in value.items() if key not in _BESIDE and item not in (None, "", [], {})}
         if field == "question" and {"resume", "goto"} <= value.keys():  # of LangGraph: mostly a person's approval
@@ -368,18 +375,33 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
             return resumed if isinstance(resumed, str) and resumed.rstrip().endswith(("?", "？")) else None
         if _RECORDED[field] in value and "kwargs" in value:
             return find_message(value[_RECORDED[field]], field, depth + 1)
+        if field == "question" and isinstance(args := members.get("args"), list) and {*value} == {"args", "kwargs"}:
+            return _find_argument(args, read_tree(members.get("kwargs")), depth)
         texts_by_name = {
             "".join(filter(str.isalnum, str(key).lower())): item
             for key, item in members.items()
             if isinstance(item, str)
         }
         named = [name for name in texts_by_name if name.endswith(_ENDS[field]) and not name.startswith(_OTHERS)]
-        first = [name for name in named if name.startswith(_FIRST[field])]
-        if field == "answer":
-            first += ["finaloutput"] if "finaloutput" in texts_by_name else []
+        if field == "question":
+            asked = {start + end for start in ("user", "original", "human") for end in _ENDS["question"]}
+            first = [name for name in named if name in asked]
+        else:
+            first = [name for name in texts_by_name if name.startswith("final") and name.endswith(_FINAL_ENDS)]
             first = first or [name for name in named if name.startswith(_LATER)]
         if len(first) == 1:
             return find_message(texts_by_name[first[0]], field, depth + 1)
+        if field == "answer":
+            if isinstance(members.get("structured_response"), Mapping):  # of an agent of LangChain
+                return find_message(members["structured_response"], field, depth + 1)
+            # An interface's "message": "success" is beside the data.
+            data = [members[name] for name in _ENVELOPED if isinstance(members.get(name), Mapping)]
+            if len(data) == 1 and _names_answer(data[0]):
+                return find_message(data[0], field, depth + 1)
+            # One of them may be a draft of the other.
+            alike = {texts_by_name[name].strip() for name in _ALIKE if name in texts_by_name}
+            if len([item for item in alike if " " in item]) > 1:
+                return None
         for key in (*_KEYS[field], *_WRAPPERS[field]):
             if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
                 return text
@@ -387,13 +409,45 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         if len(named) == 1 and {*worded} <= {*named}:
             return find_message(texts_by_name[named[0]], field, depth + 1)
         # Of several members one text is taken if all have it.
-        texts = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
-        return texts.pop() if len(texts) == 1 and len(members) <= _MAX_ALIKE else None
+        alone = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
+        return alone.pop() if len(alone) == 1 and len(members) <= _MAX_ALIKE else None
     if not isinstance(value, list | tuple):
         return None
+    if field == "answer" and len(value) > 1:  # a function may return its answer with documents, ids or a flag
+        texts = [item for item in value if isinstance(item, str)]
+        worded = [item for item in texts if " " in item.strip() or not item.isascii()]
+        if len(worded) == 1 and (len(texts) < len(value) or len(value) == 2):
+            return find_message(worded[0], field, depth + 1)
     # Of several choices of a model the first is the one that is used.
     are_choices = field == "answer" and all(isinstance(item, Mapping) and "finish_reason" in item for item in value)
     return find_message(value[0], field, depth + 1) if len(value) == 1 or (value and are_choices) else None
+
+
+def _find_argument(args: Sequence[object], named: Mapping[str, object], depth: int) -> str | None:
+    """Return the question among the arguments of a function, as Langfuse records them: by position and by name."""
+    known = {name: item for name, item in named.items() if name in _KEYS["question"]}
+    if known and (text := find_message(known, "question", depth + 1)) is not None:
+        return text
+    # Beside a language or a user's id a question has several words.
+    texts = [item for item in args if isinstance(item, str) and (" " in item.strip() or item.endswith(("?", "？")))]
+    texts = [item for item in texts if item.rstrip().endswith(("?", "？"))] or texts
+    texts = texts or [item for item in args if isinstance(item, str) and not item.isascii()]
+    candidates: Sequence[object] = texts or (
+        args if len(args) == 1 else [item for item in args if _holds_messages(item)]
+    )
+    if not candidates and named:
+        return find_message(named, "question", depth + 1)
+    return find_message(candidates[0], "question", depth + 1) if len(candidates) == 1 else None
+
+
+def _holds_messages(item: object) -> bool:
+    return isinstance(item, list) and has_roles(item)
+
+
+def _names_answer(members: Mapping[str, object]) -> bool:
+    """Return whether an object has a text by a name that only an answer has."""
+    ends = ("answer", "response", "reply")
+    return any(isinstance(item, str) and str(key).lower().endswith(ends) for key, item in members.items())
 
 
 def find_messages(value: object, depth: int = 0, *, is_given: bool = False) -> list[Message]:
@@ -427,8 +481,10 @@ def find_history(value: object, depth: int = 0) -> tuple[Tree, ...]:
     value = value if depth else open_cell(value)
     if not isinstance(value, Mapping) or depth > _DEEPEST:
         return ()
-    for name in _HISTORIES:
-        items = open_cell(value.get(name))
+    args = value.get("args")
+    texts = [item for item in args if isinstance(item, str) and item.strip()] if isinstance(args, list) else []
+    listed = [item for item in args if _holds_messages(item)] if isinstance(args, list) and texts else []
+    for items in (*(open_cell(value.get(name)) for name in _HISTORIES), *listed):
         if isinstance(items, list | tuple) and items:
             messages = read_known(items) or read_known(
                 message

@@ -94,9 +94,14 @@ def list_values(span: Span, field: str, given: Collection[str]) -> list[tuple[st
 def list_members(value: object, path: str = "", depth: int = 0) -> dict[str, object]:
     """Return the members of an object, and theirs, by their keys joined by dots.
 
-    What a tracer or a framework put around a value has no key: `outputs`, the arguments of a function.
+    What a tracer or a framework put around a value has no key: `outputs`, the arguments of a function by their names.
+    Those without a name are `args.0`, `args.1`; the members of what a function returned as a tuple `0`, `1`.
     """
     tree = open_value(value)
+    if isinstance(tree, list) and (
+        path == "args" or (depth == 0 and {type(one) for one in tree} - {str} and str in map(type, tree))
+    ):
+        tree = dict(enumerate(tree))
     found: dict[str, object] = {}
     for key, member in tree.items() if isinstance(tree, Mapping) and depth < _DEEPEST else ():
         name = f"{path}.{key}".lstrip(".")
@@ -177,6 +182,8 @@ def split_by_question(spans: Sequence[Span], names: SpanNames = SpanNames()) -> 
         retrieving = {key for key, part in parts.items() if any(span.kind == "retriever" for span in part)}
         questions = {by_id[key].question for key in retrieving}
         others += [top for top in asking if top.span_id not in retrieving]
+        if names.answer:
+            questions = {top.question for top in asking}
     else:
         questions = {top.question for top in asking}
     if len(questions) < 2 and not (roots and len(asking) > 1):
@@ -184,9 +191,21 @@ def split_by_question(spans: Sequence[Span], names: SpanNames = SpanNames()) -> 
     answers = [top.answer for top in asking if top.answer]
     listed = list(parts.values())
     if others or has_answer or any(answer in (top.question or "") for top in asking for answer in answers):
-        # The turns of a session, of which some looked nothing up, if a user named the span that each has.
-        named = [part for part in listed if any(list_values(span, "answer", names.answer) for span in part)]
-        if len(named) < max(2, len(listed)) or any(other not in asking for other in others):
+        # The turns of a session, of which some looked nothing up, or steps for one question: it depends on whether what
+        # has the span that a user named answers a question that neither an earlier step was asked nor one wrote.
+        named = [key for key, part in parts.items() if any(list_values(span, "answer", names.answer) for span in part)]
+        apart = []
+        for key in named[1:] if named[:1] == [*parts][:1] else named:
+            question, before = by_id[key].question or "", [by_id[other] for other in parts if other != key]
+            is_step = any(question == other.question for other in before) or any(
+                other.answer
+                and (question in other.answer or (len(other.answer) >= MIN_SENT and other.answer in question))
+                for other in before
+            )
+            apart.append(not is_step)
+        if names.answer and not any(apart):
+            return [spans]
+        if not all(apart) or not named or any(other not in asking for other in others):
             return LeftOut(trace_id=spans[0].trace_id, reason="several")
     session = next((span.session for span in around.values() if span.session), None)
     return [[replace(span, session=span.session or session) for span in part] for part in listed]
@@ -321,10 +340,12 @@ def _has_other_texts(span: Span, field: Field, tree: Sequence[Placed]) -> bool:
     """Return True if the outermost chain around a span has no text of that field that is known, but others than the
     span's. What a model was sent does not answer."""
     around = next((item.around for item in tree if item.span.span_id == span.span_id), ())
-    outer = next((one for one in reversed(around) if one.kind == "chain" and getattr(one, field) is None), None)
-    if outer is None:
-        return False
-    members = list_members(outer.arguments if field == "question" else outer.result)
+    recorded = [
+        one.arguments if field == "question" else one.result
+        for one in around
+        if one.kind == "chain" and getattr(one, field) is None
+    ]
+    members = next((found for value in reversed(recorded) if (found := list_members(value))), {})
     texts = [
         text
         for key, text in members.items()

@@ -132,9 +132,7 @@ def _make_rows(items: Sequence[Item], names: SpanNames) -> list[dict[str, Any] |
         spans = join_logged(item for item in items if not isinstance(item, LeftOut))
         parts = split_by_question(spans, names)
         if isinstance(parts, LeftOut):
-            if not names.answer:
-                return [parts]
-            parts = [spans]
+            return [parts]
         rows = [make_row(part, names) for part in parts]
     except UNREADABLE as error:
         return [_leave_out(items[0].trace_id, error)]

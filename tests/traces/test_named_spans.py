@@ -369,6 +369,95 @@ def test_the_turns_of_a_session_in_one_trace_are_samples_where_their_span_is_nam
     assert (sample.answer, len(sample.contexts or ())) == ("Reply 0.", 2)
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_turn_of_a_session_without_the_named_span_is_left_out_alone(tmp_path: Path, is_answered: bool) -> None:
+    """Small talk that code answered, or a turn that failed before its step."""
+    spans = [{**make_span(1, {"http.route": "/chat"}, took_s=9.0), "name": "websocket"}]
+    for turn, words in enumerate(["When does the night ferry leave?", "Hello there!", "May bicycles come along?"]):
+        exchange = {"openinference.span.kind": "CHAIN", "input.value": words}
+        outer = exchange | {"output.value": f"Reply {turn}."} if is_answered or turn != 1 else exchange
+        spans.append({**make_span(10 * turn + 2, outer, parent=1, at_s=turn + 0.1, took_s=0.8), "name": "turn"})
+        if outer is exchange:
+            spans[-1]["status"] = {"code": 2, "message": "timeout"}
+        if turn != 1:
+            inner = make_span(
+                10 * turn + 3,
+                exchange | {"output.value": f"Reply {turn}."},
+                parent=10 * turn + 2,
+                at_s=turn + 0.2,
+                took_s=0.5,
+            )
+            spans.append({**inner, "name": "generate"})
+    samples, _ = read_named(tmp_path, spans, answer="generate")
+    assert [(sample.question, sample.answer) for sample in samples] == [
+        ("When does the night ferry leave?", "Reply 0."),
+        ("May bicycles come along?", "Reply 2."),
+    ]
+
+
+@pytest.mark.parametrize("beside", [[{"id": "d1"}, {"id": "d2"}], 0.4, True, ["d1", "d2"]])
+def test_a_tuple_has_the_answer_beside_other_things(tmp_path: Path, beside: object) -> None:
+    refusal = "I am sorry, but I cannot help with that."
+    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, [refusal, beside]))
+    assert sample.answer == refusal
+    texts = ["One text of the harbour.", "Another text of the harbour.", beside]
+    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, texts), answer="reply#1")
+    assert sample.answer == texts[1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"args": [QUESTION, []], "kwargs": {}},
+        {"args": ["u-4711", QUESTION], "kwargs": {}},
+        {"args": ["Anna Smith", QUESTION, 5], "kwargs": {}},
+        {"args": ["u-4711"], "kwargs": {"question": QUESTION}},
+        {"args": [[{"role": "user", "content": QUESTION}], "u-4711"], "kwargs": {}},
+        {"args": [], "kwargs": {"user": "u-4711", "msg": QUESTION}},
+        {"prompt": "You are a helpful assistant.", "message": QUESTION},
+        {"query": "ferry night departure", "original_query": QUESTION},
+    ],
+)
+def test_the_question_is_found_among_several_arguments(tmp_path: Path, given: object) -> None:
+    """Langfuse records a function's arguments by position and by name."""
+    (sample,), _ = read_named(tmp_path, make_outer(given, ANSWER))
+    assert sample.question == QUESTION
+
+
+def test_the_history_is_found_among_several_arguments(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "Is there a ferry?"}, {"role": "assistant", "content": "Yes."}]
+    (sample,), _ = read_named(tmp_path, make_outer({"args": [QUESTION, turns], "kwargs": {}}, ANSWER))
+    assert [turn.text for turn in sample.conversation or []] == ["Is there a ferry?", "Yes."]
+    two = {"args": ["Answer in a friendly tone.", "Tell me when it leaves."], "kwargs": {}}
+    with pytest.raises(DatasetError, match="several"):
+        read_named(tmp_path, make_outer(two, ANSWER))
+    (sample,), _ = read_named(tmp_path, make_outer(two, ANSWER), question="reply#args.1")
+    assert sample.question == "Tell me when it leaves."
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        {"code": 0, "message": "success", "data": {"answer": "It sails at ten."}},
+        {"success": True, "message": "Answer was made", "data": {"reply": "It sails at ten."}},
+        {
+            "messages": [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": '{"answer": "?"}'}],
+            "structured_response": {"answer": "It sails at ten.", "sources": ["a.md"]},
+        },
+        {"messages": [{"role": "assistant", "content": '{"answer": "It sails at ten.", "sources": [1]}'}]},
+    ],
+)
+def test_the_answer_is_found_in_an_envelope(tmp_path: Path, made: object) -> None:
+    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, made))
+    assert sample.answer == "It sails at ten."
+
+
+def test_an_answer_beside_another_response_is_not_guessed(tmp_path: Path) -> None:
+    made = {"answer": "It leaves at nine.", "response": "I cannot say when it leaves."}
+    with pytest.raises(DatasetError, match="several"):
+        read_named(tmp_path, make_outer(QUESTION, made))
+
+
 def make_outer(given: object, made: object) -> list[dict[str, Any]]:
     """A chain around a search with another query, and the call that writes a draft."""
     as_text = [value if isinstance(value, str) else json.dumps(value) for value in (given, made)]
@@ -395,7 +484,9 @@ def test_questions_and_answers_have_many_names(tmp_path: Path, name: str, answer
 @pytest.mark.parametrize("draft", ["answer", "generation", "response"])
 def test_what_became_of_an_answer_counts_before_it(tmp_path: Path, name: str, draft: str) -> None:
     """The state of a graph keeps the answer of a model beside what a guard or a rewriting made of it."""
-    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, {draft: ANSWER, "documents": TEXTS, name: "I cannot say."}))
+    (sample,), _ = read_named(
+        tmp_path, make_outer(QUESTION, {draft: ANSWER, "documents": TEXTS, name: "I cannot say."})
+    )
     assert sample.answer == "I cannot say."
 
 
