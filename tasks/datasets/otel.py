@@ -243,8 +243,8 @@ def read_span(recorded: Recorded) -> Span:
     if _LANGFUSE in attributes:
         kind = refine_kind(kind, recorded.name)
     given, made = _pick(attributes, _INPUTS), _pick(attributes, _OUTPUTS)
-    if made is None and isinstance(result := open_value(attributes.get("final_result")), Mapping):
-        made = result  # of an agent of Pydantic AI that answers by a call of a tool
+    if made is None and isinstance(result := open_value(attributes.get("final_result")), Mapping | str):
+        made = result  # of an agent of Pydantic AI: its answer after validation, or by a call of a tool
     if kind != "tool" and isinstance(given, str):
         given = _open_given({**attributes, **known})
     # The messages that a model was sent and its replies, from attributes or events of the span.

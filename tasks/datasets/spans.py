@@ -252,8 +252,10 @@ _HISTORIES: Final = ("chat_history", "history", "message_history", "conversation
 _DEEPEST: Final = 12
 _MAX_ALIKE: Final = 8  # members of which all are looked at
 # An object as Python prints it: a stream, a document or message of LlamaIndex in place of its text.
-_STREAM: Final = re.compile(r"<(?:[\w.]+ object|(?:[^\n<>]|<locals>|<lambda>){0,300} at 0x[0-9a-fA-F]+)>")
-_PRINTED: Final = re.compile(rf"{_STREAM.pattern}|<\w+\([^\n<>]{{0,1000}}\)>|[A-Z]\w*\((?:\)|\w+=[\s\S]*(?:\)|\.\.\.))")
+_STREAM: Final = re.compile(r"<(?:[\w.]+ object|(?:[^\n<>]|<locals>|<lambda>){0,300} at 0x[0-9a-fA-F]+[^\n<>]{0,100})>")
+_PRINTED: Final = re.compile(
+    rf"{_STREAM.pattern}|<(?:Task|Future) [^\n]*>|<\w+\([^\n<>]{{0,1000}}\)>|[A-Z]\w*\((?:\)|\w+=[\s\S]*(?:\)|\.\.\.))"
+)
 _NOTHING: Final = frozenset({"null", "None"})
 _FLAGS: Final = frozenset({"true", "True", "false", "False"})
 """Results of a function that sends its answer itself, or of a stream that was broken off, as tracers write them. A
@@ -558,7 +560,10 @@ def read_documents(value: object, depth: int = 0) -> tuple[Document, ...] | None
     if not isinstance(value, list | tuple) or (value and all(has_roles([item]) for item in value)):
         return None
     if value and all(isinstance(item, list | tuple) and (not item or read_document(item) is None) for item in value):
-        value = [item for listed in value for item in listed]  # of several retrievers
+        value = [item for listed in value for item in listed]  # of several retrievers, or rows of a table
+        if not any(isinstance(item, Mapping | list) for item in value):
+            worded = [item for item in value if isinstance(item, str) and (" " in item.strip() or not item.isascii())]
+            value = worded or value  # no ids and scores
     documents = [read_document(item) for item in value]
     return None if None in documents else tuple(item for item in documents if item is not None)
 

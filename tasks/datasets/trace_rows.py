@@ -460,6 +460,11 @@ def _read_members(value: object, question: str, key: str = "", depth: int = 0) -
         yield _Member(key=key, documents=())
         return
     documents, is_object = read_documents(opened), False
+    if isinstance(opened, list) and documents is None and not depth and any(isinstance(one, list) for one in opened):
+        for place, item in enumerate(opened):  # a tuple: documents beside their scores, ids or a query
+            if isinstance(item, str) or any(isinstance(one, dict | list) for one in read_list(item) or ()):
+                yield from _read_members(item, question, str(place), depth + 1)
+        return
     if isinstance(opened, list | tuple) and opened and has_roles(opened):
         results = [message for message in find_messages(opened) if message.role == "tool"]
         listed = [
@@ -626,6 +631,15 @@ def _find_pair(asked: Span, tree: Sequence[Placed]) -> tuple[Span, Span | None] 
     steps = [item for item in answering if not any(outer.span_id in found for outer in item.around)]
     if not steps:
         return asked, None
+    writers = [item for item in tree if item.span.kind == "llm" and (asked.question or "") in (item.span.answer or "")]
+    if asked.kind == "retriever" and writers and (steps[0].depth == 0 or len(steps) == 1):
+        # A model wrote the query; the person's question is what the model was asked that answered.
+        texts = [text for item in tree for document in item.span.documents or () if (text := document.text)]
+        later = [item.span for item in tree if item.span.kind == "llm" and item not in writers and item.span.question]
+        last = max(later, key=lambda span: span.started_at or 0.0, default=None)
+        if last is None or any(text in (last.question or "") for text in texts):
+            return None
+        asked = last
     steps.sort(key=lambda item: item.span.started_at or 0.0)
     step = steps[0]
     if len(steps) > 1 or step.depth:

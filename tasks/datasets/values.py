@@ -441,10 +441,12 @@ def list_texts(value: object, name: str, depth: int = 0) -> Iterator[str]:
             yield from list_texts(item, f"{name}[{place}]", depth + 1)
 
 
-_TEXTS: Final = ("text", "content", "page_content", "pageContent", "text_resource", "snippet", "body")
+_TEXTS: Final = ("text", "content", "page_content", "pageContent", "text_resource", "snippet", "body", "chunk_text")
 _IDS: Final = ("id", "id_", "document_id", "doc_id", "chunk_id", "node_id")
 _INSIDE: Final = ("document", "node", "kwargs")  # members that hold the context, beside its score
 _PREFIX: Final = "document."  # of the names that OpenInference gives a context's members
+# Where vector stores have the text of a hit: Qdrant, Elasticsearch, Milvus, Pinecone, Weaviate.
+_STORED: Final = ("payload", "_source", "entity", "fields", "properties", "metadata")
 _PAGE: Final = "page_content"  # the attribute of LangChain's documents
 # How a list begins that is cut off, or that NumPy or a library printed.
 _TORN: Final = re.compile(r"\s*(?:\[\s*['\"{\[]|\[.*\]\s*\Z|array\()", re.DOTALL)
@@ -491,6 +493,10 @@ def open_context(item: object) -> Context | None:
     for name in _INSIDE:
         if isinstance(members.get(name), Mapping) and not any(members.get(key) for key in _TEXTS):
             members |= members.pop(name)
+    for name in _STORED:
+        stored = open_value(members.get(name))
+        if isinstance(stored, Mapping) and not any(members.get(key) for key in _TEXTS) and {*_TEXTS} & {*stored}:
+            members = {**stored, **{key: value for key, value in members.items() if key != name}}
     key = next((key for key in _TEXTS if members.get(key) is not None), None)
     text = MISSING if key is None else members.pop(key)
     if isinstance(text, Mapping) and "text" in text:

@@ -169,12 +169,16 @@ HITS = [{"id": place, "score": 0.5, "payload": {"text": text}} for place, text i
         ({"search_results": TEXTS}, TEXTS),
         ({"web_results": " ".join(TEXTS), "question": QUESTION}, [" ".join(TEXTS)]),
         ({"web_results": [], "question": QUESTION}, []),
-        ({"matches": HITS, "namespace": ""}, [json.dumps(hit, separators=(",", ":")) for hit in HITS]),
-        (HITS, [json.dumps(hit, separators=(",", ":")) for hit in HITS]),
+        ({"matches": HITS, "namespace": ""}, TEXTS),
+        (HITS, TEXTS),
         (" ".join(TEXTS), [" ".join(TEXTS)]),
         ({"city": "Quillon", "sky": "clear"}, ['{"city": "Quillon", "sky": "clear"}']),
         ({"context": " ".join(TEXTS), "route": "web", "steps": ["retrieve"]}, [" ".join(TEXTS)]),
         ({"web_results": [{"page_content": text} for text in TEXTS], "steps": ["retrieve"]}, TEXTS),
+        ([[{"content": text} for text in TEXTS], [0.9, 0.8]], TEXTS),
+        ([[{"content": text} for text in TEXTS], "night ferry times"], TEXTS),
+        ([[place, text, 0.9] for place, text in enumerate(TEXTS)], TEXTS),
+        ([TEXTS, ["d1", "d2"]], TEXTS),
     ],
     ids=[
         "documents",
@@ -187,6 +191,10 @@ HITS = [{"id": place, "score": 0.5, "payload": {"text": text}} for place, text i
         "an object",
         "a text beside names",
         "documents beside names",
+        "documents and scores",
+        "documents and a query",
+        "rows",
+        "texts and ids",
     ],
 )
 def test_what_a_named_step_returned_is_its_contexts_in_any_form(
@@ -500,6 +508,28 @@ def test_a_final_response_counts_before_a_draft(tmp_path: Path) -> None:
             tmp_path,
             make_outer(QUESTION, {"draft_answer": "It leaves at nine or so.", "bot_response": "I am sorry, but no."}),
         )
+
+
+def test_a_printed_stream_is_not_another_answer(tmp_path: Path) -> None:
+    """The chat engines of LlamaIndex return an object that holds a thread's event or a task."""
+    made = {
+        "response": "",
+        "event": "<threading.Event at 0x7ff14ca515d0: unset>",
+        "task": "<Task pending name='Task-59' coro=<Dispatcher.span.<locals>.wrapper() running at /app/x.py:441>>",
+    }
+    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, made))
+    assert sample.answer == ANSWER
+
+
+def test_a_query_that_a_model_wrote_is_not_the_question(tmp_path: Path) -> None:
+    """A workflow whose outermost step has no question that is known: the model that answered was asked it."""
+    outer, search, call = make_outer("<StartEvent()>", ANSWER)
+    rewrite = {**make_span(4, make_call("Write a query.", "ferry night departure"), parent=1, at_s=0.05, took_s=0.02)}
+    answering = {**make_span(3, make_call(QUESTION, ANSWER), parent=1, at_s=0.3, took_s=0.1), "name": "write"}
+    (sample,), _ = read_named(tmp_path, [outer, search, rewrite, answering])
+    assert sample.question == QUESTION
+    with pytest.raises(DatasetError, match="several"):
+        read_named(tmp_path, [outer, search, rewrite, call])
 
 
 def test_printed_arguments_are_not_another_question(tmp_path: Path) -> None:
