@@ -631,11 +631,13 @@ def _find_pair(asked: Span, tree: Sequence[Placed]) -> tuple[Span, Span | None] 
     steps = [item for item in answering if not any(outer.span_id in found for outer in item.around)]
     if not steps:
         return asked, None
-    writers = [item for item in tree if item.span.kind == "llm" and (asked.question or "") in (item.span.answer or "")]
+    models = [item.span for item in tree if item.span.kind == "llm"]
+    before = [span for span in models if (span.ended_at or 0.0) <= (asked.started_at or 0.0)]
+    writers = [span for span in before if (asked.question or "") in (span.answer or "")]
     if asked.kind == "retriever" and writers and (steps[0].depth == 0 or len(steps) == 1):
         # A model wrote the query; the person's question is what the model was asked that answered.
         texts = [text for item in tree for document in item.span.documents or () if (text := document.text)]
-        later = [item.span for item in tree if item.span.kind == "llm" and item not in writers and item.span.question]
+        later = [span for span in models if span not in before and span.question]
         last = max(later, key=lambda span: span.started_at or 0.0, default=None)
         if last is None or any(text in (last.question or "") for text in texts):
             return None
