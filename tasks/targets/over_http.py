@@ -46,6 +46,7 @@ from evalhouse.tasks.targets.protocol import (
     Response,
     TargetError,
     TargetQuestion,
+    check_no_error,
     make_answer,
 )
 from evalhouse.warehouse.messages import list_names, name_kind, note_secret, redact, shorten, spell_secret
@@ -299,17 +300,20 @@ async def read_stream(
                 if isinstance(part, dict | list):
                     place = f"answer = {answer.text!r} matches {name_kind(part)} in event {n_events}"
                     raise QuestionFailed(f"{place}; write the path of its text")
-            if isinstance(document, dict):
-                kind = document.get("event") or document.get("type")
-                is_step = str(kind).startswith("tool")
-                if not is_step and (
-                    document.get("error")
-                    or document.get("errorText")
-                    or any(map(_is_failure, (kind, document.get("status"))))
-                ):
-                    raise QuestionFailed(f"the stream reported an error: {shown}")
+            members = document if isinstance(document, dict) else {}
+            kind = str(members.get("event") or members.get("type") or event.kind)
+            is_tool = any(part in kind for part in ("tool", "function_call", "mcp_call"))
+            failures = (
+                members.get("error"),
+                members.get("errorText"),
+                *map(_is_failure, (kind, members.get("status"))),
+            )
+            if any(failures) and not is_tool:
+                raise QuestionFailed(f"the stream reported an error: {shown}")
             thoughts += filter(None, [_find_thoughts(answer, document)])
-            texts += [part if isinstance(part, str) else orjson.dumps(part).decode() for part in parts]
+            # Thoughts, or the arguments of a tool's call, may come in events of the same shape, as `reasoning-delta`.
+            listed = thoughts if any(part in kind for part in ("reason", "think", "thought")) else texts
+            listed += [] if is_tool else [one if isinstance(one, str) else orjson.dumps(one).decode() for one in parts]
             for path in (contexts, context_ids):
                 items = None if path is None else path.find_items(document)
                 # Items of several events follow each other; the same list once more adds nothing.
@@ -557,6 +561,7 @@ class HttpTarget:
                 answer: object = matches[0] if len(matches) == 1 else matches
                 if len(matches) > 1 and all(isinstance(part, str) for part in matches):
                     answer = "".join(map(str, matches))  # parts of one answer
+                check_no_error(answer, document)
                 contexts = None if self._contexts is None else self._contexts.find_items(document)
                 ids = None if self._context_ids is None else self._context_ids.find_items(document)
                 if ids is None and self._context_ids is not None and contexts:

@@ -153,6 +153,7 @@ def read_returned(value: object) -> Response:
         allowed = ", ".join(ANSWER_KEYS)
         keys = list_names([str(key) for key in value], 8)
         raise QuestionFailed(f"the mapping that was returned has no answer; it has: {keys}; looked for: {allowed}")
+    check_no_error(answer, value)
     contexts = value[contexts_key] if contexts_key else None
     return make_answer(answer, contexts, value.get(_IDS_KEY), thoughts=find_thoughts(value))
 
@@ -167,6 +168,12 @@ def _read_message(value: object) -> object:
         texts = [part.get("text") if isinstance(part, dict) else part for part in content if not is_thought(part)]
         content = "".join(text for text in texts if isinstance(text, str))
     return join_thoughts(thoughts, content) if isinstance(content, str) else content
+
+
+def check_no_error(answer: object, beside: object) -> None:
+    """Raise QuestionFailed for an empty answer with a filled `error` among what is beside it: it is no refusal."""
+    if answer in ("", None) and isinstance(beside, Mapping) and (error := beside.get("error")):
+        raise QuestionFailed(f"the answer is empty, and error is {quote_value(error)}")
 
 
 def make_answer(

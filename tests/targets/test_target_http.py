@@ -268,6 +268,7 @@ async def test_redirects_in_a_circle_end() -> None:
         (Canned(status=418, body=[b"short and stout"]), "status 418: short and stout"),
         (Canned(status=204), "status 204, but the body is empty"),
         (Canned(headers={"Content-Type": "text/html"}, body=[b"<h1>Log in"]), "a page for people came; check url"),
+        (answer_json({"answer": "", "error": "timeout"}), "the answer is empty, and error is 'timeout'"),
         (Canned(headers={"Content-Type": "text/event-stream"}, body=[b"data: {}\n\n"]), 'set stream = "sse"'),
     ],
 )
@@ -600,6 +601,18 @@ def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
     cited = "It opens [ID:0]. It closes [ID:1]."
     grown = [{"answer": text} for text in ("It", "It opens.", "It opens. It closes.", cited)]
     assert read_stream(write_sse(*grown)).answer == read_stream(write_sse(*grown[2:])).answer == cited
+
+
+def test_events_of_thoughts_and_tools_are_not_the_answer() -> None:
+    """One path, such as `$.delta` of the AI SDK and of OpenAI's responses, finds their texts as well."""
+    events = [
+        {"type": "reasoning-delta", "answer": "They ask "},
+        {"type": "response.reasoning_summary_text.delta", "answer": "when."},
+        {"type": "response.function_call_arguments.delta", "answer": '{"query": '},
+        {"type": "text-delta", "answer": "At "},
+        {"type": "response.output_text.delta", "answer": "six."},
+    ]
+    assert read_stream(write_sse(*events)).answer == "<think>\nThey ask when.\n</think>\n\nAt six."
 
 
 def test_a_step_that_fails_does_not_fail_the_answer() -> None:
