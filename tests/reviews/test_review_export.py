@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +251,24 @@ def test_a_label_counts_only_against_the_same_accepted_answers_and_turns(warehou
     assert find_shared("listed") == every - {"rank None"}
     assert find_shared("turn1") == set()
     assert find_shared("turn2", like="turn1") == set()
+
+
+def test_labels_from_before_turns_and_other_accepted_answers_counted_keep_their_items(warehouse: Warehouse) -> None:
+    sample = add_accepted(warehouse, "turn1", ["It is a dwarf."], "It is a dwarf.")
+    digest = lambda *texts: hashlib.sha256(" ".join(texts).encode()).hexdigest()  # noqa: E731
+    question, truth = digest(sample["question"]), digest(sample["ground_truth"])
+    former = {
+        ("classify", "A1", None): ("classify answer", "Lighthouse 1 is 31 metres high.", truth),
+        ("rank", None, 1): ("rank", sample["contexts"][0], truth),
+    }
+    for (step, statement, rank), (kind, text, against) in former.items():
+        item_hash = digest(kind, question, digest(text), against)
+        key = {"run_id": "turn1", "sample_id": "s01", "step": step, "statement_id": statement, "context_rank": rank}
+        drawn = {"export_id": "e", "judge_label": "TP", "stratum": "rest", "probability": 1.0, "asked": True}
+        pick = key | drawn | {"item_hash": item_hash, "question_hash": question, "picked_at": datetime(2026, 11, 2)}
+        add_rows(warehouse, "review_picks", pick)
+        found = [row for row in fetch_items(warehouse, "turn1", [step]) if row["item_hash"] == item_hash]
+        assert [(row["statement_id"], row["context_rank"]) for row in found] == [(statement, rank)]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ with texts as (
         sha256(coalesce(samples.answer, '')) as answer_hash,
         -- Of several accepted answers classify judges by the one that counts, rank by all, one a line.
         sha256(coalesce(accepted.text, samples.ground_truth, '')) as ground_truth_hash,
+        sha256(coalesce(samples.ground_truth, '')) as first_accepted_hash,
         samples.metadata ->> '$.ground_truths[*]' as accepted_answers,
         case
             when list_contains(accepted_answers, samples.ground_truth)
                 then sha256(array_to_string(accepted_answers, chr(10)))
-            else sha256(coalesce(samples.ground_truth, ''))
+            else first_accepted_hash
         end as all_accepted_hash,
         [sha256(coalesce(context, '')) for context in samples.contexts] as context_hashes,
         sha256(array_to_string(context_hashes, ' ')) as contexts_hash,
@@ -44,7 +45,8 @@ labelled as (
         texts.turns_hash,
         -- The same sentence in an answer and in a ground truth is two questions, with other labels to choose from.
         'classify ' || statements.source as kind,
-        case when statements.source = 'answer' then texts.ground_truth_hash else texts.answer_hash end as against_hash
+        case when statements.source = 'answer' then texts.ground_truth_hash else texts.answer_hash end as against_hash,
+        case when statements.source = 'answer' then texts.first_accepted_hash else against_hash end as former_hash
     from classifications
     inner join statements
         on statements.run_id = classifications.run_id
@@ -69,7 +71,8 @@ attributed as (
         texts.question_hash,
         texts.turns_hash,
         'attribute' as kind,
-        texts.contexts_hash as against_hash
+        texts.contexts_hash as against_hash,
+        against_hash as former_hash
     from attributions
     inner join statements
         on statements.run_id = attributions.run_id
@@ -93,7 +96,8 @@ ranked as (
         texts.question_hash,
         texts.turns_hash,
         'rank' as kind,
-        texts.all_accepted_hash as against_hash
+        texts.all_accepted_hash as against_hash,
+        texts.first_accepted_hash as former_hash
     from context_verdicts
     inner join texts
         on texts.run_id = context_verdicts.run_id
@@ -110,6 +114,12 @@ united as (
     from attributed
     union all by name
     from ranked
+),
+
+-- Labels and draws of a verdict from when turns and other accepted answers were not in its hash keep it.
+former as (
+    select distinct run_id, sample_id, step, statement_id, context_rank, item_hash
+    from (from review_picks union all by name from reviews)
 )
 
 select
@@ -126,11 +136,20 @@ select
     -- Labels keep the hash of forgotten texts.
     coalesce(
         forgotten_items.item_hash,
+        former.item_hash,
         sha256(
             concat_ws(' ', united.kind, united.question_hash, united.text_hash, united.against_hash, united.turns_hash)
         )
     ) as item_hash
 from united
+left join former
+    on former.run_id = united.run_id
+    and former.sample_id = united.sample_id
+    and former.step = united.step
+    and former.statement_id is not distinct from united.statement_id
+    and former.context_rank is not distinct from united.context_rank
+    and former.item_hash
+    = sha256(concat_ws(' ', united.kind, united.question_hash, united.text_hash, united.former_hash))
 left join forgotten_items
     on forgotten_items.run_id = united.run_id
     and forgotten_items.sample_id = united.sample_id
