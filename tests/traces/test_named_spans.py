@@ -453,6 +453,9 @@ def test_the_history_is_found_among_several_arguments(tmp_path: Path) -> None:
             "structured_response": {"answer": "It sails at ten.", "sources": ["a.md"]},
         },
         {"messages": [{"role": "assistant", "content": '{"answer": "It sails at ten.", "sources": [1]}'}]},
+        "StopEvent(result='It sails at ten.')",
+        "StopEvent(result={'answer': 'It sails at ten.', 'sources': []})",
+        "FerryReply(answer='It sails at ten.')",
     ],
 )
 def test_the_answer_is_found_in_an_envelope(tmp_path: Path, made: object) -> None:
