@@ -46,7 +46,7 @@ _DOCUMENT_LISTS: Final = ("documents", "contexts", "results", "source_documents"
 # An object with a text is a document if it also states where the text comes from, or how well it fits.
 _DOCUMENT_MARKS: Final = (
     "page_content", "pageContent", "id", "source", "url", "link", "href", "title", "doc_id", "document_id", "score",
-    "metadata",
+    "metadata", "meta_data",
 )  # fmt: skip
 
 

@@ -218,7 +218,7 @@ _WRAPPERS: Final[Mapping[Field, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
-    "question": ("question", "user_input", "query", "q", "message", "prompt", "text", "content"),
+    "question": ("question", "user_input", "query", "task", "q", "message", "prompt", "text", "content"),
     "answer": ("answer", "response", "output_text", "text", "content", "final_output", "generation"),
 }
 # The ends of other names: `user_query`, `finalAnswer`. A name counts if it begins as a first one, or has the only text

@@ -424,6 +424,7 @@ def test_a_tuple_has_the_answer_beside_other_things(tmp_path: Path, beside: obje
         {"args": [], "kwargs": {"user": "u-4711", "msg": QUESTION}},
         {"prompt": "You are a helpful assistant.", "message": QUESTION},
         {"query": "ferry night departure", "original_query": QUESTION},
+        {"task": QUESTION, "stream": False, "reset": True},
     ],
 )
 def test_the_question_is_found_among_several_arguments(tmp_path: Path, given: object) -> None:
