@@ -64,8 +64,9 @@ class StagedDataset:
     """A dataset that was read whole without a problem. `content_hash` changes when any sample does.
 
     `n_answered` is how many samples it brings an answer or contexts for, `n_continued` how many have earlier turns,
-    `n_later` how many are later turns by their number, without the ones before, `use` how its columns were read, and
-    `notes` what else the user should know about it.
+    `n_later` how many are later turns by their number, without the ones before, and `n_following` how many others have
+    the conversation's id of such a row before them. `use` is how its columns were read, and `notes` what else the user
+    should know about it.
     """
 
     staging: Staging
@@ -75,6 +76,7 @@ class StagedDataset:
     n_answered: int = 0
     n_continued: int = 0
     n_later: int = 0
+    n_following: int = 0
     notes: tuple[str, ...] = ()
 
     def read_first(self) -> Iterator[str]:
@@ -200,8 +202,9 @@ def stage_dataset(
 
     def read(encoding: str | None) -> StagedDataset:
         staging = Staging()
-        digest, n_answered, n_continued, n_later, use = hashlib.sha256(), 0, 0, 0, ColumnUse()
+        digest, n_answered, n_continued, n_later, n_following, use = hashlib.sha256(), 0, 0, 0, 0, ColumnUse()
         use.was_named = was_named
+        begun: dict[str, int | None] = {}  # by conversation, the number of its first row without the turns before
         try:
             for rows in read_samples(
                 source,
@@ -222,7 +225,12 @@ def stage_dataset(
                     n_answered += row.answer is not None or row.contexts is not None
                     n_continued += row.conversation is not None
                     name, turn = find_turn(row.metadata or {})
-                    n_later += row.conversation is None and name is not None and (turn or 0) > 1
+                    if row.conversation is None and name is not None:
+                        is_later = turn is not None and turn > 1
+                        n_later += is_later
+                        # The number of the first row again is the beginning of another conversation.
+                        n_following += not is_later and name in begun and (turn is None or turn != begun[name])
+                        begun.setdefault(name, turn)
                     digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
                 staging.add(staged)
         except BaseException:  # also on Ctrl-C the staged file goes
@@ -236,6 +244,7 @@ def stage_dataset(
             n_answered=n_answered,
             n_continued=n_continued,
             n_later=n_later,
+            n_following=n_following,
         )
 
     was_named = encoding is not None

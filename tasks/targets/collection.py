@@ -34,7 +34,16 @@ from evalhouse.warehouse.messages import name_setting, shorten
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_last_asked, fetch_responses
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
-from evalhouse.warehouse.rows.samples import Staging, StoredSample, Turn, dump_turns, find_owners, find_turn, load_turns
+from evalhouse.warehouse.rows.samples import (
+    CONVERSATION_NAMES,
+    Staging,
+    StoredSample,
+    Turn,
+    dump_turns,
+    find_owners,
+    find_turn,
+    load_turns,
+)
 from evalhouse.warehouse.store import Warehouse
 
 ReadSamples = Callable[[int, int], list[StoredSample]]
@@ -152,16 +161,21 @@ def group_turns(read_samples: Callable[[int, int], list[StoredSample]], n_sample
     return [[ordinal for _, ordinal in sorted(group)] for group in groups.values()]
 
 
-def check_takes_conversation(target: Target, settings: TargetSettings, n_continued: int, n_later: int) -> None:
+def check_takes_conversation(
+    target: Target, settings: TargetSettings, n_continued: int, n_later: int, n_following: int = 0
+) -> None:
     """Refuse to ask questions of conversations without the turns before them; raises TargetError.
 
-    `n_continued` is how many samples have earlier turns, `n_later` how many are later turns by their number alone. An
-    application that is given the conversation's id may remember it, if its turns are asked in order.
+    `n_continued` is how many samples have earlier turns, `n_later` how many are later turns by their number alone, and
+    `n_following` how many by the id of a row before, which matters to an application that is given the id: it may
+    remember the conversation, if its turns are asked in order.
     """
     is_history_set = "history" in settings.model_fields_set  # also to "dataset": each row is asked for itself
-    if n_later and not is_history_set and (target.takes_conversation or target.names_conversation):
+    n_alone = n_later + n_following if target.names_conversation else n_later if target.takes_conversation else 0
+    if n_alone and not is_history_set:
         raise TargetError(
-            f"{n_later:,} rows are later turns of conversations (`conversation_id`, `turn`) and do not hold the turns "
+            f"{n_alone:,} rows are later turns of conversations, by their `turn` or as rows with the same "
+            f"{' or '.join(f'`{name}`' for name in CONVERSATION_NAMES)} as one before, and do not hold the turns "
             'before; history = "own" in [target] asks the turns in order, each after the answers before it, '
             'history = "dataset" asks each row for itself'
         )

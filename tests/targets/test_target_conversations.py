@@ -269,6 +269,40 @@ async def test_rows_of_one_turn_each_are_asked_in_order_or_refused(tmp_path: Pat
         await target.close()
 
 
+LAST = [{"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1"}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "n_following"),
+    [
+        ([("x", None, None), ("y", None, None), ("x", None, None), ("x", None, None)], 2),
+        ([("x", 0, None), ("x", 1, None), ("y", 1, None), ("y", 0, None)], 2),
+        ([("x", None, None), ("y", None, None), (None, None, None), (None, None, None)], 0),
+        ([("x", 1, None), ("x", 2, LAST), ("x", 1, None)], 0),
+        ([("x", None, LAST), ("x", None, None)], 0),
+    ],
+    ids=["no numbers", "from 0", "an id each", "recorded twice", "out of order"],
+)
+async def test_rows_without_numbers_are_refused_for_a_bot_that_is_sent_their_id(
+    rows: list[tuple[str | None, int | None, list[dict[str, str]] | None]], n_following: int
+) -> None:
+    """Only `turn` from 2 on was looked at, so that exported sessions were asked side by side."""
+    columns = [{"session_id": name, "turn": turn, "conversation": earlier} for name, turn, earlier in rows]
+    frame = pl.DataFrame([{"question": f"q{place}", **row} for place, row in enumerate(columns)])
+    staged = stage_dataset(frame, mapping={}, limit=None)
+    staged.staging.discard()
+    assert (staged.n_later, staged.n_following) == (0, n_following)
+    for mark in ("metadata.session_id", "conversation", "metadata.lang"):
+        settings = TargetSettings(url="http://bot.test/", body={"q": "{{question}}", "s": f"{{{{{mark}}}}}"})
+        target = make_target(settings)
+        if n_following and mark == "metadata.session_id":
+            with pytest.raises(TargetError, match=r"2 rows are later turns.*same .*`session_id` as one before"):
+                check_takes_conversation(target, settings, 0, staged.n_later, staged.n_following)
+        else:
+            check_takes_conversation(target, settings, 0, staged.n_later, staged.n_following)
+        await target.close()
+
+
 async def test_own_answers_are_the_history_across_shards_and_in_order(tmp_path: Path) -> None:
     target = ScriptedTarget(remember)
     options = {"read_samples": read_talks, "conversations": GROUPS}
