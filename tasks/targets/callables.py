@@ -35,6 +35,7 @@ from evalhouse.tasks.targets.protocol import (
     read_returned,
 )
 from evalhouse.warehouse.messages import describe_error, name_kind
+from evalhouse.warehouse.rows.samples import CONVERSATION_NAMES
 
 _EXTRAS = ("metadata", "sample_id", "contexts", "context_ids", "conversation")
 _CALLED_WITH = f"it is called with the question, and by name with {', '.join(_EXTRAS)} where it names those"
@@ -273,7 +274,7 @@ class RunnableTarget:
         self._shape = shape = read_shape(self.name, self._runnable)
         self.takes_contexts = shape.contexts is not None
         self.takes_conversation = shape.takes_messages or shape.conversation is not None or shape.key == "messages"
-        self.names_conversation = "conversation_id" in shape.others
+        self.names_conversation = any(name in shape.others for name in CONVERSATION_NAMES)
         self._timeout_s = settings.timeout_s
         self._attempts = Attempts(settings)
 

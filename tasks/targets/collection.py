@@ -170,14 +170,14 @@ def check_takes_conversation(
     `n_following` how many by the id of a row before, which matters to an application that is given the id: it may
     remember the conversation, if its turns are asked in order.
     """
+    ids = " or ".join(f"`{name}`" for name in CONVERSATION_NAMES)
     is_history_set = "history" in settings.model_fields_set  # also to "dataset": each row is asked for itself
     n_alone = n_later + n_following if target.names_conversation else n_later if target.takes_conversation else 0
     if n_alone and not is_history_set:
         raise TargetError(
-            f"{n_alone:,} rows are later turns of conversations, by their `turn` or as rows with the same "
-            f"{' or '.join(f'`{name}`' for name in CONVERSATION_NAMES)} as one before, and do not hold the turns "
-            'before; history = "own" in [target] asks the turns in order, each after the answers before it, '
-            'history = "dataset" asks each row for itself'
+            f"{n_alone:,} rows are later turns of conversations, by their `turn` or as rows with the same {ids} as one "
+            'before, and do not hold the turns before; history = "own" in [target] asks the turns in order, each after '
+            'the answers before it, history = "dataset" asks each row for itself'
         )
     if not n_continued or target.takes_conversation:
         return
@@ -188,14 +188,17 @@ def check_takes_conversation(
         "callable": "let the function take an argument `conversation`, the list of messages before the question",
         "runnable": "let the Runnable's input have `messages`, or a member `conversation`, `chat_history` or `history`",
     }
-    how = next(words for name, words in where.items() if getattr(settings, name) is not None)
-    mark = "an argument `metadata`" if settings.callable is not None else "{{metadata.conversation_id}}"
+    kind = next(name for name in where if getattr(settings, name) is not None)
+    marks = {
+        "url": "{{metadata.conversation_id}}",
+        "callable": "an argument `metadata`",
+        "runnable": f"a required member {ids} of its input",
+    }
     raise TargetError(
         f"{n_continued:,} questions are asked in the middle of a conversation, and {target.name} does not receive the "
         "messages before. If it has no conversations, leave these rows out (`testset make` writes some only where "
-        f'--kinds names conversational). Else {how}; if it remembers them itself, set history = "own" and give it the '
-        "conversation's id, "
-        f"by {mark}"
+        f'--kinds names conversational). Else {where[kind]}; if it remembers them itself, set history = "own" and give '
+        f"it the conversation's id, by {marks[kind]}"
     )
 
 

@@ -262,6 +262,11 @@ class TalkInput(TypedDict):
     chat_history: NotRequired[list[dict[str, str]]]
 
 
+class SessionInput(TypedDict):
+    question: str
+    session_id: str
+
+
 class AgentInput(TypedDict):
     messages: list[dict[str, str]]
 
@@ -274,12 +279,17 @@ def _answer_talk(given: TalkInput) -> str:
     return remember(given["question"], given.get("chat_history", []))
 
 
+def _answer_session(given: SessionInput) -> str:
+    return f"{given['session_id']}: {given['question']}"
+
+
 def _answer_text(text: str) -> str:
     return f"About {text}"
 
 
 agent_of_messages = RunnableLambda(_answer_agent)
 with_chat_history = RunnableLambda(_answer_talk)
+with_session = RunnableLambda(_answer_session)
 chain_of_text = RunnableLambda(_answer_text)
 
 

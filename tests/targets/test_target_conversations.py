@@ -196,6 +196,19 @@ async def test_bot_with_memory_needs_the_conversation_id() -> None:
         await target.close()
 
 
+async def test_a_runnable_may_remember_by_any_name_of_the_conversations_id() -> None:
+    """Only `conversation_id` was known, and LangChain's name is `session_id`."""
+    settings = TargetSettings(runnable="target_bots:with_session")
+    target = make_target(settings)
+    with pytest.raises(TargetError, match="2 rows are later turns"):
+        check_takes_conversation(target, settings, 0, 2)
+    with pytest.raises(TargetError, match=r"by a required member .*`session_id` of its input"):
+        check_takes_conversation(target, settings, 3, 0)
+    own = TargetSettings(runnable="target_bots:with_session", history="own")
+    check_takes_conversation(target, own, 3, 2)
+    await target.close()
+
+
 # --- turns in order, conversations side by side
 
 
