@@ -597,8 +597,6 @@ def make_collection(
         numbers = list(range(-(-n_samples // size)))
         if target is not None and live_run.staged.n_answered:
             live_run.notices.append(_IGNORED.format(live_run.staged.n_answered, n_samples))
-        if isinstance(responses, ParentResponses):
-            responses.check_complete(read, n_samples, size)
     else:
         # Whole shards, in which samples that have their response are skipped.
         read = partial(fetch_samples_between, warehouse, run.run_id)
@@ -617,6 +615,8 @@ def make_collection(
             open_samples = list(warehouse.fetch("responses/open", run_id=run.run_id)["ordinal"])
             numbers = sorted({shard_of[ordinal] for ordinal in open_samples})
             n_samples = sum(len(held) for held in conversations if shard_of[held[0]] in set(numbers))
+    if live_run.staged is not None and isinstance(responses, ParentResponses):
+        responses.check_complete(read, conversations, n_samples, size)
     counted = warehouse.fetch_row("responses/counts", run_id=run.run_id) if live_run.resumed else {"n_ok": 0}
     return Collection(
         run_id=run.run_id,

@@ -106,7 +106,7 @@ def continue_conversation(
         continued.append(turn)
     # The dataset's turns after the question and the answer of this sample.
     turns = following.conversation
-    n_before = sum(turn.role == "user" for turn in sample.conversation)
+    n_before = sum(earlier.role == "user" for earlier in sample.conversation)
     places = [place for place, turn in enumerate(turns) if turn.role == "user"]
     if len(places) > n_before and turns[places[n_before]].text == sample.question:
         begin = places[n_before] + 1
@@ -116,25 +116,39 @@ def continue_conversation(
     return continued
 
 
+def came_after(turns: Sequence[Turn], response: StoredResponse) -> bool:
+    """Return True if a recorded response was given after these turns; one without a recorded question counts."""
+    if response.question is None:
+        return True
+    return make_messages(load_turns(response.conversation_json)) == make_messages(turns)
+
+
 def asks_the_same(sample: StoredSample, response: StoredResponse, *, own: bool) -> bool:
     """Return True if a recorded response belongs to a sample's question.
 
-    With the application's `own` answers in the history only the earlier questions must be the same: the answers to
-    these are compared when it is its turn.
+    With the application's `own` answers in the history only the question itself must be the same. The turns before may
+    be other samples: they are compared along the conversation.
     """
     if response.question is None:
         return True
-    earlier = load_turns(response.conversation_json)
-    if own:
-        same = list_questions(earlier) == list_questions(sample.conversation)
-    else:
-        same = make_messages(earlier) == make_messages(sample.conversation)
-    return same and response.question == sample.question
+    return response.question == sample.question and (own or came_after(sample.conversation, response))
 
 
-def list_questions(turns: Sequence[Turn]) -> list[str]:
-    """Return the user's texts."""
-    return [turn.text for turn in turns if turn.role == "user"]
+def find_first_open(conversation: Sequence[StoredSample], responses: Mapping[str, StoredResponse]) -> int:
+    """Return the place of the first turn without a response that was given after the turns before it.
+
+    It is the number of turns where each has one, up to one that failed.
+    """
+    earlier = conversation[0].conversation
+    for place, sample in enumerate(conversation):
+        response = responses.get(sample.sample_id)
+        if response is None or not came_after(earlier, response):
+            return place
+        if response.status == "failed":
+            break
+        if place + 1 < len(conversation):
+            earlier = continue_conversation(earlier, sample, response, conversation[place + 1])
+    return len(conversation)
 
 
 def group_turns(read_samples: Callable[[int, int], list[StoredSample]], n_samples: int, size: int) -> list[list[int]]:
@@ -153,12 +167,29 @@ def group_turns(read_samples: Callable[[int, int], list[StoredSample]], n_sample
             name, given = find_turn(sample.metadata)
             key, turn = (name, sample.ordinal), 1
             if name is not None:
-                turn = 1 + (len(list_questions(sample.conversation)) or n_turns[name]) if given is None else given
+                n_before = sum(earlier.role == "user" for earlier in sample.conversation) or n_turns[name]
+                turn = 1 + n_before if given is None else given
                 n_turns[name] += 1
                 times[name, turn] += 1
                 key = (name, times[name, turn])
             groups.setdefault(key, []).append((turn, sample.ordinal))
     return [[ordinal for _, ordinal in sorted(group)] for group in groups.values()]
+
+
+def read_conversations(
+    read_samples: ReadSamples, conversations: Sequence[Sequence[int]] | None, number: int, size: int
+) -> Iterator[list[StoredSample]]:
+    """Yield the conversations that begin in a shard, each with all of its turns; every sample by itself where no
+    answer is the history of another turn."""
+    first, last = number * size + 1, (number + 1) * size
+    samples = read_samples(first, last)
+    if conversations is None:
+        yield from ([sample] for sample in samples)
+        return
+    near = {sample.ordinal: sample for sample in samples}
+    for ordinals in conversations:
+        if first <= ordinals[0] <= last:
+            yield [near.get(ordinal) or read_samples(ordinal, ordinal)[0] for ordinal in ordinals]
 
 
 def check_takes_conversation(
@@ -232,13 +263,16 @@ class ParentResponses:
             name: response for name, response in responses.items() if asks_the_same(by_id[name], response, own=self.own)
         }
 
-    def check_complete(self, read_samples: ReadSamples, n_samples: int, size: int) -> None:
+    def check_complete(
+        self, read_samples: ReadSamples, conversations: Sequence[Sequence[int]] | None, n_samples: int, size: int
+    ) -> None:
         """Raise FatalJudgeError for questions that have no response, read `size` samples at a time."""
         missing: list[str] = []
-        for first in range(1, n_samples + 1, size):
-            samples = read_samples(first, first + size - 1)
-            responses = self.find(samples)
-            missing += [sample.sample_id for sample in samples if sample.sample_id not in responses]
+        for number in range(-(-n_samples // size)):
+            held = list(read_conversations(read_samples, conversations, number, size))
+            responses = self.find([sample for conversation in held for sample in conversation])
+            for conversation in held:
+                missing += [sample.sample_id for sample in conversation[find_first_open(conversation, responses) :]]
         if missing:
             run_id, n, have = self.parent.run_id, len(missing), "has" if len(missing) == 1 else "have"
             raise FatalJudgeError(
@@ -375,22 +409,11 @@ class Collection:
         """The number of samples to ask about, as far as is known: those taken from the record are not."""
         return self.n_samples - self.n_taken
 
-    def read_conversations(self, number: int, size: int) -> Iterator[list[StoredSample]]:
-        """Yield the conversations that begin in a shard, each with all of its turns; every sample by itself where no
-        answer is the history of another turn."""
-        first, last = number * size + 1, (number + 1) * size
-        samples = self.read_samples(first, last)
-        if self.conversations is None:
-            yield from ([sample] for sample in samples)
-            return
-        near = {sample.ordinal: sample for sample in samples}
-        for ordinals in self.conversations:
-            if first <= ordinals[0] <= last:
-                yield [near.get(ordinal) or self.read_samples(ordinal, ordinal)[0] for ordinal in ordinals]
-
     async def collect(self, stop_sign: StopSign, number: int, *, size: int) -> None:
         """Get a response to every sample of a shard of `size` samples; raises what stops the run."""
-        held = await asyncio.to_thread(lambda: list(self.read_conversations(number, size)))
+        held = await asyncio.to_thread(
+            lambda: list(read_conversations(self.read_samples, self.conversations, number, size))
+        )
         samples = [sample for conversation in held for sample in conversation]
         settled: dict[str, StoredResponse] = {}
         if self.is_resumed:
@@ -422,10 +445,8 @@ class Collection:
         failure, is_new = "", False
         for place, sample in enumerate(conversation):
             on_record = known.get(sample.sample_id)
-            if on_record is not None and earlier is not None and on_record.question is not None:
-                # It counts if it was given after the same messages.
-                same = make_messages(earlier) == make_messages(load_turns(on_record.conversation_json))
-                on_record = on_record if same else None
+            if on_record is not None and earlier is not None:
+                on_record = on_record if came_after(earlier, on_record) else None
             if sample.sample_id in settled and not is_new:
                 self.n_taken += 1
                 response = settled[sample.sample_id]
@@ -574,7 +595,7 @@ def stage_responses(collection: Collection, shard_size: int) -> Staging:
     staging = Staging()
     try:
         for number in collection.numbers:
-            held = list(collection.read_conversations(number, shard_size))
+            held = list(read_conversations(collection.read_samples, collection.conversations, number, shard_size))
             ids = [sample.sample_id for conversation in held for sample in conversation]
             responses = fetch_responses(collection.warehouse, collection.run_id, ids)
             rows: list[Mapping[str, object]] = []

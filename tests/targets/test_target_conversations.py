@@ -18,13 +18,17 @@ import pytest
 from cli_process import Place, finish, wait_for
 from target_house import ask_once, pose
 from target_server import Canned, Sent, TargetServer, answer_json, serving
-from test_collect_asking import ScriptedTarget, answer, collecting
+from test_collect_asking import FAILED, SIZE, ScriptedTarget, answer, collect_all, collecting
+from warehouse_runs import make_run
 
+from evalhouse.flows.preparing.live_run import find_parent_responses
 from evalhouse.flows.replay import pose_given
 from evalhouse.tasks.datasets.read import stage_dataset
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import (
     asks_the_same,
+    came_after,
     check_takes_conversation,
     group_turns,
     make_target,
@@ -32,7 +36,8 @@ from evalhouse.tasks.targets.collection import (
 )
 from evalhouse.tasks.targets.protocol import Response, TargetError, TargetQuestion
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_responses
-from evalhouse.warehouse.rows.samples import StoredSample, Turn, dump_turns
+from evalhouse.warehouse.rows.runs import insert_run
+from evalhouse.warehouse.rows.samples import StoredSample, Turn, dump_turns, take_in_samples
 from evalhouse.warehouse.store import Warehouse
 
 EARLIER = ({"role": "user", "content": "Add 1."}, {"role": "assistant", "content": "The total is 1."})
@@ -383,8 +388,37 @@ def test_matches_responses_by_conversation_or_by_question() -> None:
     )
     held = [same, answered_otherwise, asked_otherwise]
     assert [asks_the_same(sample, response, own=False) for response in held] == [True, False, False]
-    assert [asks_the_same(sample, response, own=True) for response in held] == [True, True, False]
+    assert [asks_the_same(sample, response, own=True) for response in held] == [True, True, True]
+    assert [came_after(sample.conversation, response) for response in held] == [True, False, False]
     assert not asks_the_same(sample, replace(same, question="q4"), own=True)
+
+
+@pytest.mark.parametrize("failing", ["", "q2"])
+async def test_responses_to_rows_of_one_turn_each_are_taken_again(tmp_path: Path, failing: str) -> None:
+    """The turns before were expected in each row, so that the responses of a whole collection were refused."""
+    rows = [replace(sample, sample_id=f"s{sample.ordinal}", conversation_json=None) for sample in TALKS]
+    ids = [row.sample_id for row in rows]
+    target = ScriptedTarget(lambda question: FAILED if question.question == failing else remember(question))
+    options: dict[str, Any] = {"read_samples": lambda first, last: rows[first - 1 : last], "conversations": GROUPS}
+    async with collecting(tmp_path, target, len(rows), **options) as (live_run, collection):
+        run = make_run(live_run.run_id, config={"target": {"history": "own"}})
+        insert_run(live_run.warehouse, run)
+        await collect_all(live_run, collection)
+        staging = stage_responses(collection, SIZE)
+        take_in_samples(live_run.warehouse, run.run_id, staging)
+        staging.discard()
+        known = find_parent_responses(live_run.warehouse, run)
+        known.check_complete(collection.read_samples, GROUPS, len(rows), SIZE)
+        again = replace(collection, run_id="again", target=None, known=known, n_asked=0)
+        await collect_all(live_run, again)
+        assert again.n_asked == 0
+        given, taken = (fetch_responses(live_run.warehouse, name, ids) for name in (run.run_id, "again"))
+        assert {name: (found.answer, found.error) for name, found in taken.items()} == {
+            name: (found.answer, found.error) for name, found in given.items()
+        }
+        rows[0] = replace(rows[0], question="q9")
+        with pytest.raises(FatalJudgeError, match="3 of 8 questions have no response in run run-1"):
+            known.check_complete(collection.read_samples, GROUPS, len(rows), SIZE)
 
 
 def test_replay_asks_after_the_earlier_turns() -> None:
