@@ -382,7 +382,7 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
             return resumed if isinstance(resumed, str) and resumed.rstrip().endswith(("?", "？")) else None
         if _RECORDED[field] in value and "kwargs" in value:
             return find_message(value[_RECORDED[field]], field, depth + 1)
-        if field == "question" and isinstance(args := members.get("args"), list) and {*value} == {"args", "kwargs"}:
+        if field == "question" and isinstance(args := members.get("args"), list) and {*value} <= {"args", "kwargs"}:
             return _find_argument(args, read_tree(members.get("kwargs")), depth)
         texts_by_name = {
             "".join(filter(str.isalnum, str(key).lower())): item

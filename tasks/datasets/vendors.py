@@ -208,6 +208,9 @@ def read_langsmith(row: Tree, blame: Blame) -> Iterator[Span]:
     metadata = {**read_tree(read_tree(row.get("extra")).get("metadata")), **read_tree(row.get("metadata"))}
     usage = read_tree(made.get("usage_metadata"))
     is_llm = kind == "llm"
+    exchanged: tuple[object, object] = (given, made)
+    if kind == "tool":  # its SDK puts what a function returned into `output`
+        exchanged = (given.get("input", given), made["output"] if [*made] == ["output"] else made)
     yield Span(
         trace_id=trace_id,
         span_id=run_id,
@@ -217,7 +220,7 @@ def read_langsmith(row: Tree, blame: Blame) -> Iterator[Span]:
         started_at=read_time(row.get("start_time")),
         ended_at=None if row.get("status") == "pending" else read_time(row.get("end_time")),
         error=error or (_NO_REASON if row.get("status") == "error" else None),
-        **read_exchange(kind, name, given.get("input", given) if kind == "tool" else given, made),
+        **read_exchange(kind, name, *exchanged),
         documents=read_documents(made) if kind in ("retriever", "reranker") else None,
         prompt_tokens=read_count(row.get("prompt_tokens") or usage.get("input_tokens")) if is_llm else None,
         completion_tokens=read_count(row.get("completion_tokens") or usage.get("output_tokens")) if is_llm else None,

@@ -157,6 +157,17 @@ def test_runs_of_langsmith_are_read_side_by_side_or_nested(tmp_path: Path) -> No
     assert read_one(tmp_path / "t.parquet", "langsmith").input_hash == sample.input_hash
 
 
+@pytest.mark.parametrize("is_text", [False, True])
+def test_documents_that_a_traced_tool_returned_are_contexts(tmp_path: Path, is_text: bool) -> None:
+    """LangSmith's decorator puts what a function returned into `output`."""
+    outer, search, call = _make_langsmith()
+    found = [{"id": f"d{place}", "content": text} for place, text in enumerate(TEXTS, start=1)]
+    made = json.dumps(found) if is_text else found
+    tool = {**search, "run_type": "tool", "name": "search", "inputs": {"query": "pier"}, "outputs": {"output": made}}
+    sample = read_one(write_lines(tmp_path / "t.jsonl", [outer, tool, call]), "langsmith")
+    assert (sample.contexts, sample.context_ids) == (TEXTS, ["d1", "d2"])
+
+
 def test_documents_that_a_graph_gave_out_with_its_answer_are_contexts_where_no_step_retrieved(tmp_path: Path) -> None:
     chunks = [
         {
