@@ -7,7 +7,7 @@ place of the dataset's.
 Recorded responses of a named run, or of a suite's last run that asked, are taken in place of asking. After an announced
 change of documents a response stays valid as long as it cited none of them. That is a guess from the contexts of the
 last time, with one known gap: a document that was never cited may now be the better source. Runs without changed ids
-ask everything, and close the gap.
+ask everything, and close the gap. Of an application that remembers conversations itself, whole ones are taken or asked.
 
 With `history = "dataset"` a sample's earlier turns come from the dataset, and every question is asked by itself.
 With "own" the application's answers replace the dataset's: turn 3 is asked after what it really answered in turns 1 and
@@ -439,9 +439,18 @@ class Collection:
         """Get the responses to the turns of a conversation in order, each after the real turns before it.
 
         A turn is settled if this run has its response, or known from the record; after a failed turn the others are not
-        asked, and after a new answer no recorded response is valid.
+        asked, and after a new answer no recorded response is valid. An application that remembers its conversations
+        itself is asked a whole one, unless this run has asked its first turns: it may have forgotten the others.
         """
         earlier = None if self.conversations is None else conversation[0].conversation
+        target = self.target
+        remembers = target is not None and target.names_conversation and not target.takes_conversation
+        if (
+            earlier is not None
+            and remembers
+            and find_first_open(conversation, {**known, **settled}) < len(conversation)
+        ):
+            known, settled = {}, {name: own for name, own in settled.items() if own.asked_run_id == self.run_id}
         failure, is_new = "", False
         for place, sample in enumerate(conversation):
             on_record = known.get(sample.sample_id)

@@ -49,7 +49,8 @@ class ScriptedTarget:
     """Says what `says` makes of a question; `asked` are the ids in the order of asking."""
 
     name = "scripted"
-    takes_contexts = True
+    takes_contexts = takes_conversation = True
+    names_conversation = False
 
     def __init__(self, says: Callable[[TargetQuestion], Response] | None = None) -> None:
         self.says = says or (lambda _: answer())

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import (
+    UnaffectedResponses,
     asks_the_same,
     came_after,
     check_takes_conversation,
@@ -419,6 +421,43 @@ async def test_responses_to_rows_of_one_turn_each_are_taken_again(tmp_path: Path
         rows[0] = replace(rows[0], question="q9")
         with pytest.raises(FatalJudgeError, match="3 of 8 questions have no response in run run-1"):
             known.check_complete(collection.read_samples, GROUPS, len(rows), SIZE)
+
+
+@pytest.mark.parametrize(("takes", "asked"), [(True, ["s6"]), (False, ["s1", "s6", "s5"])])
+async def test_a_bot_that_remembers_is_asked_whole_conversations_after_an_update(
+    tmp_path: Path, takes: bool, asked: list[str]
+) -> None:
+    """It was asked a later turn alone, without the turns before, which were taken from the record."""
+    rows = [replace(sample, sample_id=f"s{sample.ordinal}", conversation_json=None) for sample in TALKS]
+    failing: set[str] = set()
+
+    def cite(question: TargetQuestion) -> Response:
+        is_failing = question.sample_id in failing
+        return FAILED if is_failing else replace(remember(question), context_ids=(f"{question.sample_id}.md",))
+
+    target = ScriptedTarget(cite)
+    target.takes_conversation, target.names_conversation = takes, True
+    options: dict[str, Any] = {"read_samples": lambda first, last: rows[first - 1 : last], "conversations": GROUPS}
+    async with collecting(tmp_path, target, len(rows), **options) as (live_run, collection):
+        run = make_run(live_run.run_id)
+        insert_run(live_run.warehouse, run)
+        await collect_all(live_run, collection)
+        staging = stage_responses(collection, SIZE)
+        take_in_samples(live_run.warehouse, run.run_id, staging)
+        staging.discard()
+        known = UnaffectedResponses(
+            warehouse=live_run.warehouse, asking_runs={run.run_id: run.started_at},
+            announced={"s6.md": run.started_at + timedelta(days=1)}, own=True,
+        )  # fmt: skip
+        target.asked.clear()
+        failing.add("s6")
+        updated = replace(collection, run_id="updated", known=known)
+        await collect_all(live_run, updated)
+        assert target.asked == asked[: asked.index("s6") + 1]
+        target.asked.clear()
+        failing.clear()
+        await collect_all(live_run, replace(updated, is_resumed=True))
+        assert target.asked == asked[asked.index("s6") :], "what this run has asked is not asked again"
 
 
 def test_replay_asks_after_the_earlier_turns() -> None:
