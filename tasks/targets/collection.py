@@ -287,13 +287,15 @@ class UnaffectedResponses:
     """The last responses of a suite that cite no document that was announced as changed since they were asked for.
 
     `asking_runs` are the runs whose responses count, with their starts; `announced` has for each changed document, by
-    its id as `find_owners` compares it, the start of the last run that received it, and `unknown_until` is the start of
-    the last one that received a change without its documents.
+    its id as `find_owners` compares it, the start of the last run that received it, `announced_within` the same for
+    documents of which a passage was announced: for a bot that cites whole documents. `unknown_until` is the start of
+    the last run that received a change without its documents.
     """
 
     warehouse: Warehouse
     asking_runs: Mapping[str, datetime]
     announced: Mapping[str, datetime]
+    announced_within: Mapping[str, datetime] = field(default_factory=dict)
     unknown_until: datetime | None = None
     own: bool = False
 
@@ -313,7 +315,13 @@ class UnaffectedResponses:
             if self.unknown_until is not None and self.unknown_until > asked_at:
                 continue
             documents = list_cited_documents(response, owners)
-            if documents is not None and all(self.announced.get(name, asked_at) <= asked_at for name in documents):
+            if documents is None:
+                continue
+            cited = [owners[name][-1] for name in response.context_ids or () if documents]
+            changed_at = [self.announced.get(name, asked_at) for name in documents]
+            if all(
+                at <= asked_at for at in (*changed_at, *(self.announced_within.get(name, asked_at) for name in cited))
+            ):
                 valid[sample.sample_id] = response
         return valid
 
@@ -331,10 +339,12 @@ def find_unaffected(warehouse: Warehouse, run: RunRow, target: TargetSettings) -
         if other.suite_name == run.suite_name and not other.is_part_of_run and other.started_at < run.started_at
     ]
     announced: dict[str, datetime] = {}
+    announced_within: dict[str, datetime] = {}
     unnamed_changes = []
     for other in sorted((*earlier, run), key=lambda other: other.started_at):
-        changed = find_owners(other.kb_changed or ()).values()
-        announced |= {owners[-1]: other.started_at for owners in changed}
+        for owners in find_owners(other.kb_changed or ()).values():
+            announced[owners[-1]] = other.started_at
+            announced_within |= dict.fromkeys(owners[:-1], other.started_at)
         if other.trigger == "event" and not other.kb_changed:
             unnamed_changes.append(other.started_at)
     application = describe_application(target.model_dump(mode="json"))
@@ -346,6 +356,7 @@ def find_unaffected(warehouse: Warehouse, run: RunRow, target: TargetSettings) -
             if describe_application(other.config.get("target")) == application
         },
         announced=announced,
+        announced_within=announced_within,
         unknown_until=max(unnamed_changes, default=None),
         own=target.history == "own",
     )

@@ -148,6 +148,15 @@ def test_response_that_cited_no_changed_document_stays_valid(
     assert find(asked, changed) == expected
 
 
+@pytest.mark.parametrize(("changed", "expected"), [("a#2", None), ("c#1", "first")])
+def test_a_changed_passage_counts_where_the_bot_cites_whole_documents(
+    warehouse: Warehouse, changed: str, expected: str | None
+) -> None:
+    add_run(warehouse, "first", 1)
+    add_response(warehouse, "first", context_ids=["a", "b"])
+    assert find(warehouse, (changed,)) == expected
+
+
 @pytest.mark.parametrize(
     "changes",
     [
