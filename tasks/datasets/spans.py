@@ -227,7 +227,7 @@ _ENDS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("question", "query", "utterance", "message", "msg", "prompt", "input", "text"),
     "answer": ("answer", "response", "reply", "message", "completion", "text"),
 }
-_FINAL_ENDS: Final = (*_ENDS["answer"], "output")
+_ANSWER_ENDS: Final = ("answer", "response", "reply")
 # What a guard, a translation or a rewriting made of an answer that is beside it.
 _LATER: Final = (
     "safe", "guarded", "moderated", "filtered", "sanitized", "redacted", "cleaned", "checked", "verified", "validated",
@@ -394,8 +394,10 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
             asked = {start + end for start in ("user", "original", "human") for end in _ENDS["question"]}
             first = [name for name in named if name in asked]
         else:
-            first = [name for name in texts_by_name if name.startswith("final") and name.endswith(_FINAL_ENDS)]
-            first = first or [name for name in named if name.startswith(_LATER)]
+            ends = (*_ANSWER_ENDS, "output")
+            first = [name for name in texts_by_name if name.startswith("final") and name.endswith(ends)]
+            later = {made + end for made in _LATER for end in _ANSWER_ENDS}
+            first = first or [name for name in named if name in later]
         if len(first) == 1:
             return find_message(texts_by_name[first[0]], field, depth + 1)
         if field == "answer":
@@ -453,8 +455,7 @@ def _holds_messages(item: object) -> bool:
 
 def _names_answer(members: Mapping[str, object]) -> bool:
     """Return whether an object has a text by a name that only an answer has."""
-    ends = ("answer", "response", "reply")
-    return any(isinstance(item, str) and str(key).lower().endswith(ends) for key, item in members.items())
+    return any(isinstance(item, str) and str(key).lower().endswith(_ANSWER_ENDS) for key, item in members.items())
 
 
 def find_messages(value: object, depth: int = 0, *, is_given: bool = False) -> list[Message]:

@@ -502,6 +502,13 @@ def test_what_became_of_an_answer_counts_before_it(tmp_path: Path, name: str, dr
     assert sample.answer == "I cannot say."
 
 
+@pytest.mark.parametrize("name", ["redacted_text", "safety_message", "corrected_text", "final_message"])
+def test_what_a_graph_prepared_does_not_count_before_the_answer(tmp_path: Path, name: str) -> None:
+    """A question without names, or a guard's note, is in the state as well."""
+    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, {name: "Nothing unsafe was found.", "answer": ANSWER}))
+    assert sample.answer == ANSWER
+
+
 def test_a_final_response_counts_before_a_draft(tmp_path: Path) -> None:
     (sample,), _ = read_named(
         tmp_path, make_outer(QUESTION, {"draft_answer": ANSWER, "final_response": "I cannot say."})
