@@ -257,7 +257,9 @@ def compare(
 def _flatten(compared: MetricComparison) -> dict[str, Any]:
     metric = asdict(compared)
     paired, parts = metric.pop("paired"), metric.pop("parts")
-    for name in ("better", "plain_parts", "sizes", "shares", "is_unpicked", "cluster", "n_edited", "is_by_edits"):
+    for name in (
+        "better", "plain_parts", "sizes", "shares", "is_unpicked", "cluster", "n_edited", "n_refused", "is_by_edits",
+    ):  # fmt: skip
         metric.pop(name)
     noise = None
     if compared.noise is not None:

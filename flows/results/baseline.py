@@ -119,26 +119,32 @@ def describe_acceptance(accepted: Mapping[str, Any]) -> str:
     )
 
 
+def list_doubted(document: Mapping[str, Any]) -> list[str]:
+    """Return the metrics whose undecided drops keep the baseline: it is a worsening beyond chance (its whole interval),
+    lacks scores, or is over few samples of the baseline."""
+    doubted = {
+        check["metric"]: None
+        for check in document["checks"]
+        if check["kind"] == "max_drop"
+        and check["outcome"] == "undecided"
+        and check["reason"] not in _OTHER_YARDSTICKS
+        and ((check["ci_low"] or 0.0) > 0 or check["reason"] in _OF_OTHERS)
+    }
+    return list(doubted)
+
+
 def make_decision(document: Mapping[str, Any], origin: Origin) -> Decision:
     """Make the decision to store from a gate's document.
 
-    A run becomes a baseline if it passed and no undecided drop is a worsening beyond chance (its whole interval), lacks
-    scores, or is over few samples of the baseline. A run with such a drop may be within its limit and passes, but later
-    runs are compared with the level before it.
+    A run becomes a baseline if it passed and no undecided drop keeps the one before (`list_doubted`). A run with such a
+    drop may be within its limit and passes, but later runs are compared with the level before it.
     """
-    doubted = any(
-        check["kind"] == "max_drop"
-        and check["outcome"] == "undecided"
-        and ((check["ci_low"] or 0.0) > 0 or check["reason"] in _OF_OTHERS)
-        for check in document["checks"]
-        if check["reason"] not in _OTHER_YARDSTICKS
-    )
     baseline = document["baseline"]
     return Decision(
         run_id=document["run"]["run_id"],
         origin=origin,
         outcome=document["outcome"],
-        is_baseline=document["outcome"] == "passed" and not doubted,
+        is_baseline=document["outcome"] == "passed" and not list_doubted(document),
         undecided=document["undecided"],
         against=baseline["against"],
         base_run_ids=baseline["run_ids"],

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-from evalhouse.flows.results.baseline import Baseline, describe_acceptance
+from evalhouse.flows.results.baseline import Baseline, describe_acceptance, list_doubted
 from evalhouse.flows.results.comparison import (
     KINDS,
     describe_finding,
@@ -82,8 +82,8 @@ from evalhouse.tasks.comparing.slices import (
     find_slices,
     measure_slices,
 )
-from evalhouse.tasks.settings.suite import SliceGate
-from evalhouse.warehouse.messages import clean_text, cut, shorten
+from evalhouse.tasks.settings.suite import MEAN_OF_PASSED, PASSED, SliceGate
+from evalhouse.warehouse.messages import clean_text, cut, list_names, shorten
 from evalhouse.warehouse.rows.gates import Night
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, fetch_components
@@ -372,7 +372,7 @@ def list_explanations(document: Document) -> list[str]:
 
 
 def list_baseline(document: Document) -> list[str]:
-    """Explain a baseline that is the mean of several runs, or that a person accepted."""
+    """Explain a baseline that is the mean of several runs, that a person accepted, or that stays for the next runs."""
     baseline = document["baseline"]
     run_ids, accepted = baseline["run_ids"], baseline["accepted"]
     lines = []
@@ -380,6 +380,12 @@ def list_baseline(document: Document) -> list[str]:
         lines.append(f"against the mean of {len(run_ids)} runs that passed: {', '.join(run_ids)}")
     if accepted:
         lines.append(describe_acceptance(accepted))
+    doubted = list_doubted(document)
+    if run_ids and doubted and document["outcome"] == "passed" and baseline["against"] in (PASSED, MEAN_OF_PASSED):
+        lines.append(
+            f"this run is not the baseline of the next ones, because the drop of {list_names(doubted, _MAX_NAMED)} is "
+            "undecided: the baseline stays until a run has no such drop, or is accepted"
+        )
     return lines
 
 

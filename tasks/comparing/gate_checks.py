@@ -56,6 +56,7 @@ from evalhouse.tasks.comparing.runs import (
     MetricComparison,
     describe_metric,
     find_clusters,
+    find_right_refusals,
     shares_half,
     warn_of_edits,
     warn_of_status,
@@ -281,10 +282,10 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     score, the drop is 0 and passes, however few samples there are. It passes as well where all scores of both runs are
     one number beyond 0 to 1, which has no interval. All others are undecided, among them samples too few
     to exclude a drop beyond the limit though all scores are equal, fewer than MIN_CLUSTERS independent samples, a run
-    that has no score of more than MAX_LOST of what the baseline scored, two runs that share less than half of what
-    either scored, and a metric whose judge, prompt, settings or formula are not the baseline's. Undecided is also an
-    estimate of which the share scored rose by as much, for the newly scored samples are in its mean, and a metric that
-    applies to none of the samples that chance has picked.
+    that has no score of more than MAX_LOST of what the baseline scored (a right refusal lost none), two runs that share
+    less than half of what either scored, and a metric whose judge, prompt, settings or formula are not the baseline's.
+    Undecided is also an estimate of which the share scored rose by as much, for the newly scored samples are in its
+    mean, and a metric that applies to none of the samples that chance has picked.
 
     A failed drop says how many samples have another question or ground truth: whether to accept these is for a person.
     The judge's noise floor is shown and decides nothing: the interval is of differences with that noise in them.
@@ -369,6 +370,9 @@ def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Find
     paired, p = comparison.paired, comparison.paired.p_adjusted
     if comparison.n_base and comparison.is_unpicked:
         return _Finding("undecided", "few_common", _UNPICKED)
+    if comparison.n_base and not comparison.n_candidate and comparison.n_refused == comparison.n_base:
+        refused = f"all {comparison.n_base} samples that the baseline scored have no answer and are refused now"
+        return _Finding("passed", None, refused)
     if comparison.n_base and not comparison.n_candidate:
         return _Finding("failed", "nothing_scored", f"no sample is scored; the baseline has {comparison.n_base}")
     n_clusters, cluster = paired.n_clusters, comparison.cluster if paired.n > paired.n_clusters else None
@@ -498,8 +502,8 @@ class Nights:
     `values` is runs × samples of the run at hand, NaN where unscored; `clusters` numbers the cluster of each sample;
     `unlike` names by run what keeps it from being compared: `judge`, `formula`, or None where nothing does. `n_before`
     counts all samples that the earlier runs scored, in the run at hand or not. `mark_changes` sets `is_unchanged`, if
-    nothing that the metric reads differs from an earlier run, and `edited`, the samples whose question or ground truth
-    does.
+    nothing that the metric reads differs from an earlier run, `edited`, the samples whose question or ground truth
+    does, and `refused`, the samples without a score that the last run rightly refused.
     """
 
     metric: str
@@ -511,6 +515,7 @@ class Nights:
     n_before: int = 0
     is_unchanged: bool = False
     edited: Flags | None = None
+    refused: Flags | None = None
 
     def pick_alike(self) -> "Nights":
         """Return only the runs that were judged as the last one was."""
@@ -594,6 +599,7 @@ def mark_changes(warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], l
     edited = find_edited(inputs)
     rubrics = pair.fetch_rubrics()
     steps = find_graded(rubrics) | pair.fetch_metric_steps()
+    right_refusals = find_right_refusals(pair, pair.fetch("scores"))
     nights = {}
     for metric, of_metric in laid.nights.items():
         reads = list_inputs(steps.get(metric, ()), rubrics)
@@ -601,6 +607,7 @@ def mark_changes(warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], l
             of_metric,
             is_unchanged=not any(inputs[name].any() for name in reads),
             edited=flag_edited(edited, reads),
+            refused=samples.flag(right_refusals.get(metric, ())),
         )
     return replace(laid, nights=nights, edited={cause: int(flags.sum()) for cause, flags in edited.items()})
 
@@ -639,11 +646,14 @@ def compare_with_mean(laid: SideBySide, settings: ComparisonSettings) -> Compari
             parts=(Part(name=cause, n=paired.n, n_moved=n_moved, value=value),) if cause else (),
             better=of_metric.better,
         )
-        n_lost = int((~np.isnan(base) & np.isnan(candidate)).sum())
+        is_lost = ~np.isnan(base) & np.isnan(candidate)
+        n_refused = 0 if of_metric.refused is None else int((is_lost & of_metric.refused).sum())
+        n_lost = int(is_lost.sum()) - n_refused
         lost = {"unscored": n_lost} if n_lost else {}
         n_base = max(described.n_base, of_metric.n_before)
         n_edited = 0 if of_metric.edited is None else int((of_metric.edited & ~np.isnan(candidate - base)).sum())
-        metrics.append(replace(described, lost=lost, n_base=n_base, n_edited=n_edited, cluster=laid.cluster))
+        described = replace(described, lost=lost, n_base=n_base, n_refused=n_refused, n_edited=n_edited)
+        metrics.append(replace(described, cluster=laid.cluster))
     warnings = list(laid.warnings)
     runs = every[0].runs
     for place, run in enumerate(runs[:-1]):

@@ -102,6 +102,7 @@ class MetricComparison:
     which the `parts` add up to; None when a run has no score. `noise` is the possible share of the judge's noise in
     `paired`, None where no sample is common. `lost` counts by reason the samples of both runs that the base scored and
     the candidate did not, so that no difference has them; `n_missing` of them lack more than something to measure.
+    Not lost are the `n_refused` that have no answer and that the candidate rightly refused.
     `n_gained` counts the ones that the candidate alone scored and that had something to measure in the base.
     An estimate is of all samples that both datasets have, by the ones judged in either run; its `plain_parts` do not
     add up to its change, `sizes` are the samples of either dataset and of both, and `shares` tell what was lost and
@@ -127,6 +128,7 @@ class MetricComparison:
     better: Better = "high"
     lost: Mapping[str, int] = field(default_factory=dict)
     n_missing: int = 0
+    n_refused: int = 0
     n_gained: int = 0
     plain_parts: tuple[Part, ...] = ()
     is_estimate: bool = False
@@ -256,9 +258,9 @@ class Clusters:
 class MetricColumn:
     """One metric by sample, in the order of the samples; `steps`, `rests_on` and `version` are of the metric itself.
 
-    `unscored` has the reasons of the samples that the candidate did not score, by their places, and `n_gained` counts
-    the ones that it alone scored. `edited` flags the samples whose question, or whose ground truth if the metric reads
-    it, the dataset changed.
+    `unscored` has the reasons of the samples that the candidate did not score, by their places, `refused` flags the
+    other ones without a score, which it rightly refused, and `n_gained` counts the ones that it alone scored. `edited`
+    flags the samples whose question, or whose ground truth if the metric reads it, the dataset changed.
     """
 
     metric: str
@@ -271,6 +273,7 @@ class MetricColumn:
     rests_on: frozenset[Cause]
     version: str | None
     better: Better
+    refused: Flags
     unscored: Mapping[int, str] = field(default_factory=dict)
     n_gained: int = 0
 
@@ -455,6 +458,7 @@ def build_columns(
     steps = {step for of_metric in metric_steps.values() for step in of_metric}
     judges = find_changed_judges(pair, samples, other_judges, steps)
     edited = find_edited(inputs)
+    right_refusals = find_right_refusals(pair, scores)
     for metric in order:
         if metric not in by_metric:
             continue
@@ -472,6 +476,7 @@ def build_columns(
         rests_on = frozenset(INPUTS[name] for name in reads)
         base = samples.place_values(sample_ids, frame["base"])
         candidate = samples.place_values(sample_ids, frame["candidate"])
+        refused = samples.flag(right_refusals.get(metric, ()))
         yield MetricColumn(
             metric=metric,
             base=base,
@@ -483,9 +488,11 @@ def build_columns(
             rests_on=rests_on,
             version=next((version for version in frame["candidate_version"].to_list() if version is not None), None),
             better=next((way for way in SIGNS if way in frame["better"]), "high"),
+            refused=refused,
             unscored={
-                samples.places[sample_id]: reason
+                place: reason
                 for sample_id, reason in frame.select("sample_id", "candidate_reason").drop_nulls().iter_rows()
+                if not refused[place := samples.places[sample_id]]
             },
             n_gained=frame.filter(
                 pl.col("base_reason").is_not_null()
@@ -493,6 +500,19 @@ def build_columns(
                 & pl.col("candidate").is_not_null()
             ).height,
         )
+
+
+def find_right_refusals(pair: RunPair, scores: pl.DataFrame) -> dict[str, list[str]]:
+    """Return by metric the samples that the candidate has no score of because it refused, and that ask for what has no
+    answer, by the ground truth of either run."""
+    unanswerable = pair.fetch("unanswerable")
+    of_base = unanswerable.filter(run_id=pair.base.run_id)["sample_id"]
+    refused = unanswerable.filter("is_refused", run_id=pair.candidate.run_id)["sample_id"]
+    right = scores.filter(
+        pl.col("candidate_reason").is_in(list(NOTHING_TO_MEASURE))
+        & pl.col("sample_id").is_in(set(refused) & set(of_base))
+    )
+    return dict(right.group_by("metric").agg("sample_id").iter_rows())
 
 
 def leave_side_open(paired: Paired, better: Better) -> Paired:
@@ -559,6 +579,7 @@ def describe_column(
         described,
         lost=dict(lost.most_common()),
         n_missing=n_missing,
+        n_refused=int((is_lost & column.refused).sum()),
         n_gained=column.n_gained,
         n_edited=int((column.edited & ~np.isnan(column.moves)).sum()),
         is_by_edits=find_share(column.moves, column.edited) >= MOST,

@@ -147,6 +147,13 @@ def test_where_the_picks_have_none_of_a_metric_its_drop_is_undecided() -> None:
     assert check_drop(none, 0.02).outcome == "failed"
 
 
+@pytest.mark.parametrize(("n_refused", "outcome"), [(8, "passed"), (7, "failed")])
+def test_a_slice_of_which_all_is_rightly_refused_has_no_drop(n_refused: int, outcome: str) -> None:
+    """The gate failed by the slice of unanswerable questions when the bot learned to refuse them."""
+    none = make_comparison(None, None, None, p=None, counts={"n": 0, "n_clusters": 0, "n_base": 8, "n_candidate": 0})
+    assert check_drop(replace(none, n_refused=n_refused), 0.02).outcome == outcome
+
+
 def test_an_undecided_mean_names_the_groups_that_count() -> None:
     score = replace(make_score(0.7, 0.5, 0.8), cluster="document_id", n_clusters=10)
     check = check_mean("min", "factual_f1", 0.6, score)

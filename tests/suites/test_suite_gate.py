@@ -19,6 +19,7 @@ from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.baseline import read_moves
+from evalhouse.flows.results.gate import list_baseline
 from evalhouse.flows.results.headline import lay_against, write_headline
 from evalhouse.flows.serving.suite_checks import check_suite_gate, list_shortages
 from evalhouse.flows.serving.suite_runs import decide_suite_gate
@@ -435,6 +436,46 @@ def test_a_night_that_lacks_scores_is_no_baseline_even_if_more_is_undecided(stor
     assert (document["baseline"]["run_ids"], document["outcome"]) == (["good"], "failed")
 
 
+def split_texts(store: Warehouse, *run_ids: str, refused: str = "", truths: str = "n >= 8") -> None:
+    """Record the splits of these runs: ground truths state something where `truths` holds, answers but in `refused`."""
+    numbers = f"unnest($run_ids::varchar[]) as runs (run_id), range({N_SAMPLES}) as numbers (n)"
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute(
+            "insert into outcomes (run_id, sample_id, step) select run_id, 's' || n, 'extract_' || source "
+            f"from {numbers}, (values ('answer'), ('ground_truth')) as texts (source)",
+            {"run_ids": list(run_ids)},
+        )
+        connection.execute(
+            "insert into statements (run_id, sample_id, statement_id, source, ordinal, text) "
+            f"select run_id, 's' || n, 'A1', 'answer', 1, 'Open.' from {numbers} where n >= 8 or run_id <> $refused "
+            f"union all select run_id, 's' || n, 'G1', 'ground_truth', 1, 'It opens.' from {numbers} where {truths}",
+            {"run_ids": list(run_ids), "refused": refused},
+        )
+
+
+@pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
+@pytest.mark.parametrize(("truths", "reason", "is_baseline"), [
+    ("n >= 8", "no_statements", True), ("true", "no_statements", False), ("n >= 8", "no_answer", False),
+])  # fmt: skip
+def test_a_night_that_learns_to_refuse_what_has_no_answer_is_the_next_baseline(
+    store: Warehouse, against: str, truths: str, reason: str, *, is_baseline: bool
+) -> None:
+    """Its scores counted as lost, so the baseline stayed a night of inventions, and the fall back to them passed."""
+    limits = {**DROP, "against": against, "trend": False}
+    pass_night(store, "invents", 0, GOOD)
+    refuses = add_night(store, "refuses", 10, f"if(n < 8, null, {GOOD})", gate_limits=limits)
+    split_texts(store, "invents", "refuses", refused="refuses", truths=truths)
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute("update scores set unscored_reason = ? where value is null", [reason])
+    document = decide(store, refuses)
+    (drop,) = document["checks"]
+    assert drop["reason"] in ({None, "too_few_samples"} if is_baseline else {"scores_lost"})
+    (decided,) = store.read_rows("select is_baseline from gate_decisions where run_id = 'refuses'")
+    assert decided["is_baseline"] is is_baseline
+    stays = ["this run is not the baseline of the next ones, because the drop of factual_f1 is undecided"]
+    assert [line.partition(":")[0] for line in list_baseline(document)] == ([] if is_baseline else stays)
+
+
 def test_a_limit_of_the_suite_file_is_not_that_of_a_trial(store: Warehouse) -> None:
     """After the limit was raised, an old night of all samples was the baseline and the run before."""
     for minute, (night, value, limit) in enumerate(
@@ -664,6 +705,13 @@ def test_a_sampled_night_with_more_scores_and_no_fall_is_the_next_baseline(store
     assert {check["reason"] for check in document["checks"] if check["reason"]} == {"scores_gained"}
     decided = store.read_rows("select is_baseline from gate_decisions where run_id = 'night'")
     assert decided == [{"is_baseline": True}]
+
+
+def test_a_sampled_night_that_refuses_what_has_no_answer_lost_no_scores(store: Warehouse) -> None:
+    split_texts(store, "first", "night", refused="night")
+    judge_part(store, "first", 0, GOOD, "false")
+    document = judge_part(store, "night", 1, GOOD, "substr(sample_id, 2)::int < 8")
+    assert "scores_lost" not in {check["reason"] for check in document["checks"]}
 
 
 def test_an_estimate_is_decided_by_the_interval_of_the_estimate() -> None:
