@@ -258,7 +258,7 @@ def _flatten(compared: MetricComparison) -> dict[str, Any]:
     metric = asdict(compared)
     paired, parts = metric.pop("paired"), metric.pop("parts")
     for name in (
-        "better", "plain_parts", "sizes", "shares", "is_unpicked", "cluster", "n_edited", "n_refused", "is_by_edits",
+        "better", "plain_parts", "sizes", "shares", "is_unpicked", "cluster", "n_edited", "n_refused", "edits",
     ):  # fmt: skip
         metric.pop(name)
     noise = None

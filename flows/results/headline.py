@@ -3,9 +3,11 @@
 `evalhouse compare`, the report, the pages, JSON and notifications all open with it. It names the stage of the bot that
 is worse or better and the causes of bad answers that grew or shrank, beside the share of answers with a problem in both
 runs. The counts are over the samples that were judged in both, without the ones whose question or ground truth the
-dataset changed: where most of a difference is in these, the sentence gives that as the reason and names no stage.
+dataset changed: where most of a difference is in these, the sentence gives that as the reason and names no stage,
+unless what the bot changed in them explains it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -117,14 +119,25 @@ def write_headline(against: Against) -> Headline:
                 moved.sort(key=lambda move: (move.verdict != way, move.cause not in OF_RETRIEVAL))
             n_clear = sum(move.verdict == way for move in moved)
             moved = moved[: min(n_clear, _MAX_CLEAR) or _MAX_UNCLEAR]
-            why = ""
-            if not stages and 2 * sum(compared.is_by_edits for compared in clear[way]) >= len(clear[way]):
-                why, moved = f", because of: {name_part('+'.join(edits))}", []
-            explained += moved[:1]
             subject = " and ".join(_STAGES[stage] for stage in stages)
-            verb = "are" if len(stages) > 1 else "is"
+            verb, why = "are" if len(stages) > 1 else "is", ""
             if not stages:
                 subject, verb = "others" if clauses else "some scores", "are"
+            by_edits = Counter(compared.edits for compared in clear[way] if compared.edits)
+            if not stages and by_edits and 2 * by_edits.total() >= len(clear[way]):
+                moved = []
+                parts_of_way = [part for compared in clear[way] for part in compared.parts or compared.plain_parts]
+                names = {name for part in parts_of_way if part.n_moved for name in part.name.split("+")}
+                of_bot = [name for name in ("answer", "contexts") if name in names]
+                reason = by_edits.most_common(1)[0][0]
+                if reason == "beside":
+                    subject, verb = _STAGES["answer" if "answer" in of_bot else "retrieval"], "is"
+                    why = f", in samples whose {name_part('+'.join(edits))} too"
+                else:
+                    # Another question has another answer.
+                    also = of_bot if reason == "unclear" and "question" not in edits else []
+                    why = f", because of: {name_part('+'.join([*also, *edits]))}"
+            explained += moved[:1]
             has_same = "generation" in stages and not comparison.changed["contexts"] and not is_estimate
             same = ", with the same contexts" if has_same else ""
             than = "" if clauses else f" than in {called}"

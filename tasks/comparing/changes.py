@@ -616,6 +616,31 @@ def find_cause_changes(
     )
 
 
+Edits = Literal["cause", "unclear", "beside"]
+"""The part of edits of the dataset in a difference that is mostly in edited samples: its cause; unclear, as answers or
+contexts changed in the same samples alone; or beside what the bot changed."""
+
+
+def judge_edits(moves: Floats, edited: Flags, by_bot: Flags) -> Edits | None:
+    """Return how edits stand to a metric's move, None where the edited samples account for less than most of it.
+
+    `by_bot` flags the samples in which answer or contexts changed, if the metric reads them. What moved the samples
+    with both follows from the ones with an edit alone or from the ones without an edit, if these are more.
+    """
+    if find_share(moves, edited) < MOST:
+        return None
+    scored = ~np.isnan(moves)
+    both, edit_alone, bot_alone = scored & edited & by_bot, scored & edited & ~by_bot, scored & ~edited & by_bot
+    if not both.any():
+        return "cause"
+    if not edit_alone.any() and not bot_alone.any():
+        return "unclear"
+    is_more = edit_alone.sum() >= bot_alone.sum()
+    of_edit = moves[edit_alone].mean() if is_more else moves[both].mean() - moves[bot_alone].mean()
+    by_edits = moves[edit_alone].sum() + both.sum() * of_edit
+    return "cause" if by_edits / np.nansum(moves[edited]) >= MOST else "beside"
+
+
 def find_share(gains: Floats, where: Flags) -> float:
     """Return the share of a move that these samples account for; 0 where all of it cancels out."""
     whole = float(np.nansum(gains))

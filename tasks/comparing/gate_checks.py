@@ -321,6 +321,8 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
             finding = _Finding("undecided", "few_common", few)
         if finding.outcome == "failed" and comparison.n_edited:
             note = EDITED.format(n=comparison.n_edited, of=paired.n, since="")
+            if comparison.edits in ("beside", "unclear"):
+                note += "; first look at the bot: the drop is where its answer or contexts changed too"
             finding = replace(finding, detail=f"{finding.detail}; {note}")
         if finding.outcome != "passed" and floor and paired.difference and abs(paired.difference) <= floor:
             noise = f"the judge's noise alone may make changes of up to {floor:.3f}"

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.changes import (
     INPUTS,
-    MOST,
     NOISE,
     OF_ONE_RUN,
     Cause,
     CauseChanges,
     Edit,
+    Edits,
     Flags,
     MetricMoves,
     PairedSamples,
@@ -32,9 +32,9 @@ from evalhouse.tasks.comparing.changes import (
     find_changed_judges,
     find_edited,
     find_graded,
-    find_share,
     flag_edited,
     join_inputs,
+    judge_edits,
     list_changed_settings,
     list_inputs,
     name_changes,
@@ -109,7 +109,7 @@ class MetricComparison:
     gained. `is_unpicked` is True if the candidate judged a part, and by chance the metric applies to no sample in that.
     `cluster` is the column of the clusters in `paired`, None where each sample is one.
     `n_edited` samples that both runs scored have another question, or another ground truth that the metric reads;
-    `is_by_edits` if these account for most of the difference.
+    `edits` says how these stand to the difference, None where they account for less than most of it.
     """
 
     metric: str
@@ -137,7 +137,7 @@ class MetricComparison:
     is_unpicked: bool = False
     cluster: str | None = None
     n_edited: int = 0
-    is_by_edits: bool = False
+    edits: Edits | None = None
 
     @property
     def is_compared(self) -> bool:
@@ -574,6 +574,7 @@ def describe_column(
     )
     is_lost = in_candidate & ~np.isnan(column.base)
     lost = Counter(reason for place, reason in column.unscored.items() if is_lost[place])
+    by_bot = np.any([changed[cause] for cause in ("answer", "contexts") if cause in column.rests_on], axis=0)
     n_missing = sum(n for reason, n in lost.items() if reason not in NOTHING_TO_MEASURE)
     return replace(
         described,
@@ -582,7 +583,7 @@ def describe_column(
         n_refused=int((is_lost & column.refused).sum()),
         n_gained=column.n_gained,
         n_edited=int((column.edited & ~np.isnan(column.moves)).sum()),
-        is_by_edits=find_share(column.moves, column.edited) >= MOST,
+        edits=judge_edits(column.moves, column.edited, by_bot),
     )
 
 

@@ -603,6 +603,33 @@ def test_an_edit_of_the_dataset_is_no_fall_of_the_bot(
     assert (says in check.detail) is bool(named)
 
 
+@pytest.mark.parametrize(("edited", "column", "sentence"), [
+    (40, "ground_truth", "What the bot answers is worse than in the base, in samples whose ground truth changed too"),
+    (40, "question", "What the bot answers is worse than in the base, in samples whose question changed too"),
+    (20, "ground_truth", "Some scores are worse than in the base, because of: answer and ground truth changed"),
+])  # fmt: skip
+def test_an_edit_of_all_samples_does_not_excuse_the_answers_that_fell(
+    make: Make, edited: int, column: str, sentence: str
+) -> None:
+    """All ground truths got another full stop in the night in which half of the answers broke, and were the reason."""
+    nights = make()
+    ids = name_ids(40)
+    for run_id in (BASE, CANDIDATE):
+        n_edited, n_worse = (edited, 20) if run_id == CANDIDATE else (0, 0)
+        for place, name in enumerate(ids):
+            others = {column: "Reformatted!"} if place < n_edited else {}
+            others |= {"answer": "Elsewhere."} if place < n_worse else {}
+            nights.add("samples", {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **others})
+        nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
+        nights.add_scores(run_id, "factual_f1", {name: float(place >= n_worse) for place, name in enumerate(ids)})
+    comparison = nights.compare_pair()
+    headline = write_headline(Against(called="the base", name="the base", comparison=comparison))
+    assert headline.sentence == sentence
+    (check,) = check_drops({"factual_f1": 0.02}, {"factual_f1": get(comparison, "factual_f1")})
+    assert check.outcome == "failed"
+    assert check.detail.endswith("; first look at the bot: the drop is where its answer or contexts changed too")
+
+
 def test_causes_are_counted_in_samples_whose_question_and_ground_truth_are_the_same(make: Make) -> None:
     nights = make()
     ids = name_ids(20)
