@@ -257,6 +257,7 @@ def compare(
 def _flatten(compared: MetricComparison) -> dict[str, Any]:
     metric = asdict(compared)
     paired, parts = metric.pop("paired"), metric.pop("parts")
+    paired.pop("alone")
     for name in (
         "better", "plain_parts", "sizes", "shares", "is_unpicked", "cluster", "n_edited", "n_refused", "edits",
     ):  # fmt: skip

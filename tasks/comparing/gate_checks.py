@@ -92,6 +92,7 @@ Reason = Literal[
 ]
 
 _SMALLEST_P = 0.001
+_UNGROUPED = '; `cluster = "none"` in [gate], or `--cluster none`, counts each sample for itself'
 _UNPICKED = "none of the picked samples has this metric"
 
 
@@ -319,6 +320,16 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
             scored = f"{n_candidate} here, {n_base} in the baseline"
             few = f"only {n} samples are {are_in} ({scored}); `evalhouse gate --accept RUN` sets a baseline"
             finding = _Finding("undecided", "few_common", few)
+        is_open = finding.reason in ("too_few_samples", "not_beyond_chance", "interval_holds_limit")
+        if is_open and comparison.cluster and paired.n > paired.n_clusters:
+            detail = finding.detail.removesuffix(_UNGROUPED)
+            if comparison.cluster not in detail:
+                detail += f"; {paired.n} samples in {paired.n_clusters} groups by {comparison.cluster}"
+            if paired.alone and not comparison.is_estimate:
+                by_sample = replace(comparison, paired=paired.alone, cluster=None)
+                alone = _judge_drop(by_sample, limit, paired.alone.find_drop(comparison.better)).outcome
+                detail += f", each sample for itself would have {alone}" if alone != "undecided" else ""
+            finding = replace(finding, detail=f"{detail}{_UNGROUPED}")
         if finding.outcome == "failed" and comparison.n_edited:
             note = EDITED.format(n=comparison.n_edited, of=paired.n, since="")
             if comparison.edits in ("beside", "unclear"):
@@ -364,7 +375,7 @@ def _find_few(
     counted = f"{n} groups by {cluster}" if cluster else f"{n} independent samples"
     few = f"{counted}; a {kind} takes at least {least} to be significant"
     if cluster:
-        few += '; `cluster = "none"` in [gate], or `--cluster none`, counts each sample for itself'
+        few += _UNGROUPED
     return _Finding("undecided", "too_few_samples", few)
 
 
@@ -533,12 +544,13 @@ class Nights:
 @dataclass(frozen=True, kw_only=True)
 class SideBySide:
     """Runs side by side, by metric, with the samples of their values; `cluster` is the metadata column that the
-    clusters rest on, None without one; `warnings` are of the clusters. `edited` counts the samples whose question or
-    ground truth was another one in an earlier run (`mark_changes`)."""
+    clusters rest on, None without one, and `is_found` if it was not named; `warnings` are of the clusters. `edited`
+    counts the samples whose question or ground truth was another one in an earlier run (`mark_changes`)."""
 
     nights: Mapping[str, Nights]
     sample_ids: Sequence[str] = ()
     cluster: str | None = None
+    is_found: bool = False
     warnings: tuple[str, ...] = ()
     edited: Mapping[Edit, int] = field(default_factory=dict)
 
@@ -582,8 +594,13 @@ def lay_side_by_side(
             better=next((way for way in SIGNS if way in rows["better"]), "high"),
             n_before=rows.filter(pl.col("run_id") != run.run_id).drop_nulls("value")["sample_id"].n_unique(),
         )
-    warnings = tuple(clusters.warn())
-    return SideBySide(nights=nights, sample_ids=samples.ids, cluster=clusters.column, warnings=warnings)
+    return SideBySide(
+        nights=nights,
+        sample_ids=samples.ids,
+        cluster=clusters.column,
+        is_found=clusters.is_found,
+        warnings=tuple(clusters.warn()),
+    )
 
 
 def average_runs(values: Floats) -> Floats:
@@ -631,6 +648,7 @@ def compare_with_mean(laid: SideBySide, settings: ComparisonSettings) -> Compari
         nights[0].clusters,
         low_is_good=[of_metric.better == "low" for of_metric in nights],
         scales=[find_scale(of_metric.values) for of_metric in nights],
+        is_found=laid.is_found,
         seed=settings.seed,
         resamples=settings.resamples,
     )

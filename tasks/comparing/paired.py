@@ -64,6 +64,9 @@ at most 0.05 from six on."""
 MAX_LOST: Final = 0.05
 """The share of samples without a score from which a difference of the others may not be that of the bot."""
 
+FEW_GROUPS: Final = 10
+"""Groups below which a drop is seen only if it is in nearly all of them."""
+
 _MAX_SIGNS = 500_000  # of a block of signs: 4 MB, which stays in the processor's cache
 
 
@@ -73,7 +76,8 @@ class Paired:
 
     `ci_low` and `ci_high` are None with fewer than two clusters, and where all scores of both runs are one number
     beyond 0 to 1. `p` is None without a common sample, `p_adjusted` also for a metric that was not tested along with
-    the others. `n_higher` and `n_lower` count samples; the others of `n` are equal.
+    the others. `n_higher` and `n_lower` count samples; the others of `n` are equal. `alone` is the same difference with
+    each sample for itself, where there are fewer than FEW_GROUPS clusters by a column that was not named.
     """
 
     n: int
@@ -87,6 +91,7 @@ class Paired:
     p_adjusted: float | None
     is_exact: bool
     verdict: Verdict
+    alone: "Paired | None" = None
 
     def find_drop(self, better: Better) -> "Drop":
         """Return how far a metric that is better when high fell, or one that is better when low rose."""
@@ -121,6 +126,7 @@ def compare_paired(
     scales: Sequence[float] = (),
     family: Sequence[bool] = (),
     is_simultaneous: bool = False,
+    is_found: bool = False,
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> list[Paired]:
@@ -130,8 +136,8 @@ def compare_paired(
     cluster of each sample; `low_is_good` marks the metrics of which a high value is bad. `scales` are the widest
     differences that two scores can have (1 unless given; 0 where that is not known and all scores are equal, which
     have no interval). `family` marks the metrics over which p is adjusted (all unless given; the others have none).
-    Each interval holds in 95 of 100 comparisons, or with `is_simultaneous` all of the family at once. Equal arguments
-    give equal results.
+    Each interval holds in 95 of 100 comparisons, or with `is_simultaneous` all of the family at once. `is_found` says
+    that the column of the clusters was not named. Equal arguments give equal results.
 
     A difference is better or worse when the adjusted test shows it and the interval does not hold 0.
     """
@@ -181,6 +187,15 @@ def compare_paired(
                 verdict=verdict,
             )
         )
+    if is_found and any(result.n_clusters < min(FEW_GROUPS, result.n) for result in results):
+        numbers = np.arange(len(differences))
+        each = compare_paired(
+            differences, numbers, low_is_good=low_is_good, scales=scales, family=family, seed=seed, resamples=resamples
+        )
+        results = [
+            replace(result, alone=alone) if result.n_clusters < min(FEW_GROUPS, result.n) else result
+            for result, alone in zip(results, each, strict=True)
+        ]
     return results
 
 

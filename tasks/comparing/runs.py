@@ -232,13 +232,14 @@ class Comparison:
 class Clusters:
     """The cluster of each sample, and the column they rest on; None where each sample is one.
 
-    Each of the `n_without` samples that have no value in that column is a separate cluster. `too_few` is a known column
-    that was not taken, with the number of its groups.
+    Each of the `n_without` samples that have no value in that column is a separate cluster. `is_found` if the column
+    was not named; `too_few` is a known one that was not taken, with the number of its groups.
     """
 
     column: str | None
     places: Integers
     n_without: int = 0
+    is_found: bool = False
     too_few: tuple[str, int] | None = None
 
     def warn(self) -> Iterator[str]:
@@ -299,6 +300,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
             low_is_good=[column.better == "low" for column in columns],
             scales=scales,
             family=[settings.metrics is None or column.metric in settings.metrics for column in columns],
+            is_found=grouped.is_found,
             seed=settings.seed,
             resamples=settings.resamples,
         )
@@ -617,7 +619,8 @@ def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> 
         key = sample_id.encode() if value is None else b"\0" + orjson.dumps(value)
         places.append(numbers.setdefault(key, len(numbers)))
     n_without = sum(metadata[sample_id].get(column) is None for sample_id in common)
-    return Clusters(column=column, places=np.array(places, dtype=np.int64), n_without=n_without, too_few=too_few)
+    found = np.array(places, dtype=np.int64)
+    return Clusters(column=column, places=found, n_without=n_without, is_found=not wanted, too_few=too_few)
 
 
 def group_means(

@@ -144,6 +144,7 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
         clusters.places,
         low_is_good=[cell.better == "low" for _, cell in cells],
         scales=[find_scale(np.concatenate([cell.base, cell.candidate])) for _, cell in cells],
+        is_found=clusters.is_found,
         seed=settings.seed,
         resamples=settings.resamples,
     )

@@ -392,6 +392,31 @@ def test_a_column_that_is_not_named_groups_samples_from_six_groups_on(
     assert check.outcome == trend
 
 
+@pytest.mark.parametrize(("n_groups", "asked", "alone"), [
+    (6, None, ", each sample for itself would have failed"), (6, "document_id", ""), (12, None, ""),
+])  # fmt: skip
+def test_an_undecided_drop_names_its_groups_and_what_each_sample_would_say(
+    make: Make, n_groups: int, asked: str | None, alone: str
+) -> None:
+    """A fall from 1 to 0.333, in four of six documents, passed the gate without a word about documents."""
+    nights = make()
+    ids = name_ids(n_groups * 15)
+    rows = [{"sample_id": name, "metadata": f'{{"document_id": {place // 15}}}'} for place, name in enumerate(ids)]
+    for run_id in (BASE, CANDIDATE):
+        answers = {"input_hash": run_id, "answer": run_id}
+        nights.add("samples", *({**SAMPLE, **answers, **one} for one in rows))
+        nights.add_samples(run_id, dict.fromkeys(ids, run_id))
+    nights.add_scores(BASE, "m", dict.fromkeys(ids, 1.0))
+    nights.add_scores(CANDIDATE, "m", {name: float(place >= 60) for place, name in enumerate(ids)})
+    laid = lay_side_by_side(nights.warehouse, nights.runs[CANDIDATE], [nights.runs[BASE]], metrics=["m"], cluster=asked)
+    for comparison in (nights.compare_pair(cluster=asked), compare_with_mean(laid, ComparisonSettings())):
+        (check,) = check_drops({"m": 0.02}, {"m": get(comparison, "m")})
+        assert check.outcome == "undecided"
+        groups = f"; {len(ids)} samples in {n_groups} groups by document_id{alone}"
+        way = '; `cluster = "none"` in [gate], or `--cluster none`, counts each sample for itself'
+        assert check.detail.endswith(f"{groups}{way}")
+
+
 def test_a_column_that_is_not_there_is_refused(make: Make) -> None:
     with pytest.raises(ComparisonError, match="metadata column 'talks'; did you mean talk"):
         make_talks(make).compare_pair(cluster="talks")
