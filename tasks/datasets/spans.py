@@ -258,6 +258,8 @@ _PRINTED: Final = re.compile(
 )
 # The event with which a workflow of LlamaIndex ends.
 _RETURNED: Final = re.compile(r"[A-Z]\w*\((?:result|answer|response|output)=(?P<value>.+)\)", re.DOTALL)
+# A message of AutoGen.
+_TYPED: Final = re.compile(r"(?:id|source)='.* content=(?P<value>'.*'|\".*\") type='\w+'.*", re.DOTALL)
 _NOTHING: Final = frozenset({"null", "None"})
 _FLAGS: Final = frozenset({"true", "True", "false", "False"})
 """Results of a function that sends its answer itself, or of a stream that was broken off, as tracers write them. A
@@ -361,7 +363,7 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
     """
     value = open_cell(value) if depth == 0 or field == "answer" else value
     if isinstance(value, str):
-        if field == "answer" and depth <= _DEEPEST and (printed := _RETURNED.fullmatch(value)):
+        if depth <= _DEEPEST and (printed := (_RETURNED if field == "answer" else _TYPED).fullmatch(value)):
             returned = open_value(f"[{printed['value']}]")
             return find_message(returned, field, depth + 1) if isinstance(returned, list) else None
         return value if value.strip() and not _is_printed(value) else None

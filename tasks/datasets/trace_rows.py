@@ -80,14 +80,19 @@ class SpanNames:
         return [(field.name, given) for field in fields(self) if (given := getattr(self, field.name))]
 
 
+def _list_of_field(span: Span, field: str) -> dict[str, object]:
+    """Return the members that may have a field. DSPy gives documents to the step that answers."""
+    given = {} if field == "answer" else list_members(span.arguments)
+    return given if field == "question" else {**given, **list_members(span.result)}
+
+
 def list_values(span: Span, field: str, given: Collection[str]) -> list[tuple[str, object]] | None:
     """Return what a span has of a field, by the names that were given: all that it was given or returned under "", or
     members by their keys. None if it has no such name; [] if it has no such member."""
-    value = span.arguments if field == "question" else span.result
     if span.name in given:
-        return [("", value)]
+        return [("", span.arguments if field == "question" else span.result)]
     keys = [name.removeprefix(f"{span.name}#") for name in given if name.startswith(f"{span.name}#")]
-    members = list_members(value) if keys else {}
+    members = _list_of_field(span, field) if keys else {}
     return [(key, members[key]) for key in keys if key in members] if keys else None
 
 
@@ -116,8 +121,7 @@ def list_span_names(span: Span, names: SpanNames) -> list[str]:
     found = [span.name]
     for field, given in names.list_given():
         if any(name.startswith(f"{span.name}#") for name in given):
-            members = list_members(span.arguments if field == "question" else span.result)
-            found += [f"{span.name}#{key}" for key in members]
+            found += [f"{span.name}#{key}" for key in _list_of_field(span, field)]
     return list(dict.fromkeys(found))
 
 

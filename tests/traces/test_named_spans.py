@@ -341,6 +341,14 @@ def test_members_with_the_question_and_the_answer_can_be_named(tmp_path: Path) -
     assert (sample.question, sample.answer) == ("When does the ferry leave?", "I cannot say.")
 
 
+def test_documents_that_a_step_was_given_can_be_named(tmp_path: Path) -> None:
+    outer, _, call = make_outer(QUESTION, ANSWER)
+    given = {"openinference.span.kind": "CHAIN", "input.value": json.dumps({"context": TEXTS, "question": QUESTION})}
+    step = {**make_span(5, given | {"output.value": ANSWER}, parent=1, at_s=0.25, took_s=0.2), "name": "Predict"}
+    (sample,), _ = read_named(tmp_path, [outer, step, call], contexts="Predict#context")
+    assert sample.contexts == TEXTS
+
+
 def test_a_member_that_is_not_there_is_refused_with_the_ones_there_are(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"no span for --map contexts=web#serch; names of spans: .*web#found, web#n"):
         read_named(tmp_path, make_step({"found": TEXTS, "n": 2}), answer="answer", contexts="web#serch")
@@ -425,6 +433,7 @@ def test_a_tuple_has_the_answer_beside_other_things(tmp_path: Path, beside: obje
         {"prompt": "You are a helpful assistant.", "message": QUESTION},
         {"query": "ferry night departure", "original_query": QUESTION},
         {"task": QUESTION, "stream": False, "reset": True},
+        {"messages": [f"id='7e7d' source='user' metadata={{}} content={QUESTION!r} type='TextMessage'"]},
     ],
 )
 def test_the_question_is_found_among_several_arguments(tmp_path: Path, given: object) -> None:
