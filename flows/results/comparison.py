@@ -39,6 +39,7 @@ Row = Mapping[str, Any]
 _CHANGED = {
     "question": "question",
     "answer": "answer",
+    "earlier_answers": "earlier answers",
     "contexts": "contexts",
     "ground_truth": "ground truth",
     "reference_ids": "reference ids",
@@ -48,6 +49,7 @@ _CHANGED = {
 _ALSO = {
     "question": "another question",
     "answer": "another answer",
+    "earlier_answers": "other earlier answers",
     "contexts": "other contexts",
     "ground_truth": "another ground truth",
 }

@@ -56,8 +56,8 @@ Templates = Mapping[str, Collection[str]]
 """The texts of the stored prompts that a rubric asked with, by its step."""
 NO_TEMPLATES: Final[Templates] = {}
 Flags = NDArray[np.bool_]
-Cause = Literal["question", "answer", "contexts", "ground_truth", "judge", "formula"]
-CAUSES: Final[tuple[Cause, ...]] = ("question", "answer", "contexts", "ground_truth", "judge", "formula")
+Cause = Literal["question", "answer", "earlier_answers", "contexts", "ground_truth", "judge", "formula"]
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 NOISE, ADDED, REMOVED, NEWLY_SCORED, NO_LONGER_SCORED = "noise", "added", "removed", "newly_scored", "no_longer_scored"
 OF_ONE_RUN: Final = (ADDED, REMOVED, NEWLY_SCORED, NO_LONGER_SCORED)
 """The parts of a difference by samples that only one run scored."""
@@ -70,7 +70,8 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "contexts": "contexts",
     "context_ids": "contexts",
     "reference_context_ids": "ground_truth",
-    "conversation": "question",
+    "conversation": "question",  # the user's texts in it
+    "earlier_answers": "earlier_answers",
     "tool_calls": "answer",
     "expected_tool_calls": "ground_truth",
     "rows": "answer",
@@ -81,11 +82,11 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "contexts_role": "contexts",
     "ground_truths": "ground_truth",
 }
-METADATA_INPUTS: Final = tuple(INPUTS)[7:]
+METADATA_INPUTS: Final = tuple(INPUTS)[8:]
 """The inputs that a sample's metadata holds."""
 Edit = Literal["question", "ground_truth", "reference_ids"]
 """Changes of a sample by its dataset, under the same id, by which scores move without a change of the bot."""
-# Earlier turns do not count: they may be the bot's own answers.
+# Earlier turns do not count.
 _EDITS: Final[Mapping[str, str]] = {
     name: "reference_ids" if name == "reference_context_ids" else cause
     for name, cause in INPUTS.items()
@@ -227,6 +228,8 @@ def list_inputs(steps: Collection[str], rubrics: Templates = NO_TEMPLATES) -> li
     moving = {name for names in inputs for name in names or ()}
     if "ground_truth" in moving:
         moving.add("ground_truths")
+    if "conversation" in moving:
+        moving.add("earlier_answers")
     # Of ranked contexts the ids are compared where the dataset has them.
     return [name for name in INPUTS if name in moving or ("rank" in steps and name.endswith("context_ids"))]
 

@@ -17,8 +17,9 @@ from evalhouse.tasks.comparing.runs import choose_cluster
 from evalhouse.tasks.datasets.read import StagedDataset
 from evalhouse.tasks.judge.protocol import JudgeFailed, Question, UnusableReply
 from evalhouse.tasks.pipeline.live_run import LiveRun, collect_turns
+from evalhouse.tasks.targets.collection import list_questions
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.rows.samples import StoredSample, dump_turns, load_turns
 
 _AT_ONCE: Final = 500
 STEP: Final = "prefer"
@@ -92,6 +93,13 @@ class PairsOfRuns:
                 sides = (row["base_contexts"], row["candidate_contexts"])
                 ranked = sorted((rank, text) for side in sides for rank, text in enumerate(side or ()))
                 no_contexts = all(side is None for side in sides)
+                # Another text of the user makes another question. Earlier answers of the bot that only one side gave
+                # are not shown, so that neither side is judged in the conversation of the other.
+                before, turns = load_turns(row["base_conversation_json"]), load_turns(row["conversation_json"])
+                asked, asked_base = list_questions(turns), list_questions(before)
+                if before != turns:
+                    texts = {(turn.role, turn.text) for turn in before}
+                    row["conversation_json"] = dump_turns([turn for turn in turns if (turn.role, turn.text) in texts])
                 sample = StoredSample(
                     **{name: row[name] for name in names},
                     answer=row["candidate_answer"],
@@ -105,7 +113,9 @@ class PairsOfRuns:
                         base=row["base_answer"],
                         candidate=row["candidate_answer"],
                         cluster=_name_cluster(sample, self.cluster),
-                        problem="other_question" if row["is_other_question"] else None,
+                        problem=None
+                        if (row["question"], asked) == (row["base_question"], asked_base)
+                        else "other_question",
                     )
                 )
             yield pairs

@@ -115,6 +115,8 @@ CHANGES: tuple[tuple[dict[str, object], list[str]], ...] = (
     ({"metadata": '{"rows": [2], "latency": 3}'}, ["rows"]),
     ({"metadata": '{"rows": [1], "latency": 9, "tables": {"a": 1}}'}, ["tables"]),
     ({"metadata": None}, ["rows"]),
+    ({"conversation": '[{"role": "user", "text": "Hello."}]'}, ["conversation"]),
+    ({"conversation": '[{"role": "assistant", "text": "Hello."}]'}, ["earlier_answers"]),
 )
 
 

@@ -168,7 +168,7 @@ READ_BY_PROOFS = {"sql_equivalence": {"setup", "tables"}}
 def test_only_the_inputs_of_its_prompt_can_move_a_rubric(rubric: str) -> None:
     taken = {OTHER_NAMES.get(name, name) for name in RUBRICS[rubric].variables} | READ_BY_PROOFS.get(rubric, set())
     taken |= {"ground_truths"} if "ground_truth" in taken else set()
-    taken |= {"conversation"}  # every request holds the earlier turns
+    taken |= {"conversation", "earlier_answers"}  # every request holds the earlier turns
     for name, cause in INPUTS.items():
         assert name_one({f"grade_{rubric}"}, name) == (cause if name in taken else NOISE), name
 
@@ -183,7 +183,7 @@ def test_a_rubrics_inputs_are_those_of_the_prompts_on_record(rubric: str) -> Non
     on_record = {f"grade_{rubric}": [template]}
     named = {name: name_one({f"grade_{rubric}"}, name, rubrics=on_record) for name in INPUTS}
     assert {name for name, cause in named.items() if cause != NOISE} == {
-        "conversation", "ground_truth", "ground_truths", "question",
+        "conversation", "earlier_answers", "ground_truth", "ground_truths", "question",
     }  # fmt: skip
     on_record[f"grade_{rubric}"].append(later)
     assert name_one({f"grade_{rubric}"}, "schema", rubrics=on_record) == "question", "of either run"

@@ -373,6 +373,30 @@ def test_samples_whose_question_is_another_are_left_out(paid: House) -> None:
     assert "the runs ask another question" in house.call("prefer", BASE, CANDIDATE, *JUDGE).stdout
 
 
+@pytest.mark.parametrize(("other", "left_out"), [("Hi.", {}), ("", {"other_question": 1})])
+def test_other_earlier_answers_of_the_bot_are_no_other_question(
+    house: House, other: str, left_out: dict[str, int]
+) -> None:
+    """All later turns of a bot that is given its own answers were left out, and a fall in these was a tie."""
+    with duckdb.connect(str(house.folder / "pair.duckdb")) as connection:
+        for is_candidate in ("True", "False"):
+            turns = [
+                {"role": "user", "text": "Hello." if other else is_candidate},
+                {"role": "assistant", "text": "Yes."},
+                {"role": "assistant", "text": other + is_candidate},
+            ]
+            connection.execute(
+                "update samples set conversation = ? where sample_id = 'ship-01' and input_hash like '%' || ?",
+                [json.dumps(turns), is_candidate],
+            )
+    asked = preferring_judge.use(prefer_truth)
+    assert house.prefer(BASE, CANDIDATE)["left_out"] == left_out
+    # No side is judged in the conversation of the other.
+    shown = [read_blocks(content).get("conversation") for content in asked]
+    texts = [list(block.read_items().values()) for block in shown if block and block.lines]
+    assert texts == ([] if left_out else [["user: Hello.", "assistant: Yes."]] * 2)
+
+
 def test_the_judge_is_shown_the_contexts_of_both_sides_once(house: House) -> None:
     asked = preferring_judge.use(prefer_truth)
     house.prefer(BASE, CANDIDATE)

@@ -1,5 +1,5 @@
 -- One row per sample of both runs, in the candidate's order: question, conversation, ground truth and metadata as the
--- candidate has them, the answers and contexts of both.
+-- candidate has them, the question, conversation, answers and contexts of both.
 select
     ours.ordinal,
     ours.sample_id,
@@ -8,7 +8,8 @@ select
     now.ground_truth,
     coalesce(ours.metadata, now.metadata)::varchar as metadata_json,
     now.conversation::varchar as conversation_json,
-    was.question is distinct from now.question or was.conversation is distinct from now.conversation as is_other_question,
+    was.question as base_question,
+    was.conversation::varchar as base_conversation_json,
     was.answer as base_answer,
     now.answer as candidate_answer,
     was.contexts as base_contexts,

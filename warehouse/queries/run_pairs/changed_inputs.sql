@@ -25,6 +25,10 @@ compared as (
         reference_context_ids,
         metadata,
         conversation::varchar as conversation,
+        list_where(
+            json_extract_string(conversation, '$[*].text'),
+            list_transform(json_extract_string(conversation, '$[*].role'), lambda role: role = 'user')
+        ) as earlier_questions,
         list_transform(
             [question, answer, ground_truth],
             lambda text: if(starts_with(text, 'forgotten on '), left(right(text, 17), 16), left(md5(text), 16))
@@ -50,7 +54,10 @@ texts as (
         base.reference_context_ids is distinct from candidate.reference_context_ids as reference_context_ids,
         -- Whether a forgotten one changed is unknown.
         base.conversation is distinct from candidate.conversation
-            and not contains(concat(base.conversation, candidate.conversation), '"forgotten on ') as conversation,
+            and not contains(concat(base.conversation, candidate.conversation), '"forgotten on ') as earlier_turns,
+        coalesce(base.earlier_questions, []) = coalesce(candidate.earlier_questions, []) as asks_the_same,
+        earlier_turns and not asks_the_same as conversation,
+        earlier_turns and asks_the_same as earlier_answers,
         coalesce(pairs.base_metadata, base.metadata) as base_metadata,
         coalesce(pairs.candidate_metadata, candidate.metadata) as candidate_metadata
     from pairs
@@ -60,5 +67,5 @@ texts as (
         and candidate.input_hash = pairs.candidate_hash
 )
 
-select * exclude (base_metadata, candidate_metadata), {further}
+select * exclude (earlier_turns, asks_the_same, base_metadata, candidate_metadata), {further}
 from texts
