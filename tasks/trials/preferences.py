@@ -17,7 +17,6 @@ from evalhouse.tasks.comparing.runs import choose_cluster
 from evalhouse.tasks.datasets.read import StagedDataset
 from evalhouse.tasks.judge.protocol import JudgeFailed, Question, UnusableReply
 from evalhouse.tasks.pipeline.live_run import LiveRun, collect_turns
-from evalhouse.tasks.targets.collection import list_questions
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.samples import StoredSample, dump_turns, load_turns
 
@@ -96,7 +95,7 @@ class PairsOfRuns:
                 # Another text of the user makes another question. Earlier answers of the bot that only one side gave
                 # are not shown, so that neither side is judged in the conversation of the other.
                 before, turns = load_turns(row["base_conversation_json"]), load_turns(row["conversation_json"])
-                asked, asked_base = list_questions(turns), list_questions(before)
+                asked, asked_base = ([turn.text for turn in side if turn.role == "user"] for side in (turns, before))
                 if before != turns:
                     texts = {(turn.role, turn.text) for turn in before}
                     row["conversation_json"] = dump_turns([turn for turn in turns if (turn.role, turn.text) in texts])
