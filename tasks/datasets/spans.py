@@ -393,7 +393,7 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         }
         named = [name for name in texts_by_name if name.endswith(_ENDS[field]) and not name.startswith(_OTHERS)]
         if field == "question":
-            asked = {start + end for start in ("user", "original", "human") for end in _ENDS["question"]}
+            asked = {start + end for start in ("user", "original") for end in ("question", "query", "message", "msg")}
             first = [name for name in named if name in asked]
         else:
             ends = (*_ANSWER_ENDS, "output")
@@ -436,9 +436,10 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
 
 def _find_argument(args: Sequence[object], named: Mapping[str, object], depth: int) -> str | None:
     """Return the question among the arguments of a function, as Langfuse records them: by position and by name."""
-    known = {name: item for name, item in named.items() if name in _KEYS["question"]}
-    if known and (text := find_message(known, "question", depth + 1)) is not None:
-        return text
+    for members in (named, *(item for item in args if isinstance(item, Mapping))):
+        known = {name: item for name, item in members.items() if name in _KEYS["question"]}
+        if known and (text := find_message(known, "question", depth + 1)) is not None:
+            return text
     # Beside a language or a user's id a question has several words.
     texts = [item for item in args if isinstance(item, str) and (" " in item.strip() or item.endswith(("?", "？")))]
     texts = [item for item in texts if item.rstrip().endswith(("?", "？"))] or texts

@@ -428,6 +428,8 @@ def test_a_tuple_has_the_answer_beside_other_things(tmp_path: Path, beside: obje
         {"args": ["u-4711", QUESTION], "kwargs": {}},
         {"args": ["Anna Smith", QUESTION, 5], "kwargs": {}},
         {"args": ["u-4711"], "kwargs": {"question": QUESTION}},
+        {"args": [{"question": QUESTION, "lang": "en"}, "Anna Smith"], "kwargs": {}},
+        {"question": QUESTION, "user_prompt": "You are a helpful assistant."},
         {"args": [[{"role": "user", "content": QUESTION}], "u-4711"], "kwargs": {}},
         {"args": [], "kwargs": {"user": "u-4711", "msg": QUESTION}},
         {"prompt": "You are a helpful assistant.", "message": QUESTION},
