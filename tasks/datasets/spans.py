@@ -257,7 +257,7 @@ _PRINTED: Final = re.compile(
     rf"{_STREAM.pattern}|<(?:Task|Future) [^\n]*>|<\w+\([^\n<>]{{0,1000}}\)>|[A-Z]\w*\((?:\)|\w+=[\s\S]*(?:\)|\.\.\.))"
 )
 # The event with which a workflow of LlamaIndex ends.
-_RETURNED: Final = re.compile(r"[A-Z]\w*\((?:result|answer|response|output)=(?P<value>.+)\)", re.DOTALL)
+_RETURNED: Final = re.compile(r"[A-Z]\w{0,80}\((?:result|answer|response|output)=(?P<value>.+)\)", re.DOTALL)
 # A message of AutoGen.
 _TYPED: Final = re.compile(r"(?:id|source)='.* content=(?P<value>'.*'|\".*\") type='\w+'.*", re.DOTALL)
 _NOTHING: Final = frozenset({"null", "None"})

@@ -171,7 +171,7 @@ def _read_message(value: object) -> object:
 
 
 def check_no_error(answer: object, beside: object) -> None:
-    """Raise QuestionFailed for an empty answer with a filled `error` among what is beside it: it is no refusal."""
+    """Raise QuestionFailed for an empty answer with a filled `error` beside it, which is not a refusal."""
     if answer in ("", None) and isinstance(beside, Mapping) and (error := beside.get("error")):
         raise QuestionFailed(f"the answer is empty, and error is {quote_value(error)}")
 
