@@ -128,7 +128,8 @@ def find_unfinished(
     run = find_run(warehouse, wanted)
     if run.kind == "noise":
         raise WarehouseError(
-            f"run {run.run_id} measured the noise of {run.parent_run_id}; the next run measures it again"
+            f"run {run.run_id} measures the noise of {run.parent_run_id}: `evalhouse resume {run.parent_run_id}` "
+            "continues it if it was stopped, and the next run measures it again"
         )
     if run.kind == "repeats":
         raise WarehouseError(

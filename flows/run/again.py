@@ -8,7 +8,8 @@ The noise run judges some samples a second time, to see how far the judge disagr
 again, the splitting of answers and ground truths included: a split is a reply of the judge too, and different
 statements are the larger part of the noise of an answer's metrics. If later nights take the ground truth's split from
 stored replies, the floor is a little high, which is the safe side. Samples are drawn from samples that only the judge
-can have changed since the run before; if these are too few, as in a first run, from all.
+can have changed since the run before; if these are too few, as in a first run, from all. A noise run that was stopped
+continues when its parent is resumed.
 
 The repeats ask a share of the target's questions again, once a round, to see how far the bot disagrees with itself.
 Questions are drawn by their ids, the same ones every night; a round asks the drawn questions that were answered in the
@@ -73,24 +74,37 @@ async def measure_noise(
             budget_usd -= sum(sum_cost(warehouse, paid) for paid in list_paid(warehouse, run.run_id, settings))
             if budget_usd <= 0:
                 return NoiseOutcome(problem="nothing is left of the budget")
+        noise_runs = list_runs(warehouse, kinds=("noise",))
+        begun = next((other for other in noise_runs if other.parent_run_id == run.run_id), None)
         sample_ids, population = _draw_samples(run, warehouse, share=settings.noise_share)
-        if not sample_ids:
+        n_samples = len(sample_ids)
+        if begun is not None:  # it was stopped, and has its samples and some replies
+            population = next((drawn for drawn, tag in TAGS.items() if tag in begun.tags), population)
+            n_samples = begun.n_samples or n_samples
+        if not n_samples:
             return NoiseOutcome(problem="no sample has a score")
         changes = {"fresh": True, "budget_usd": budget_usd, "tags": (TAGS[population],)}
         settings = leave_out(settings, lambda where: where.belongs_to_run).model_copy(update=changes)
-        again = begin_run(
-            "noise", settings, parent=run.run_id, tags=settings.tags, n_samples=len(sample_ids), repeats=run
-        )
+        if begun is not None:
+            again = replace(begun, status="running", finished_at=None, problem=None)
+        else:
+            again = begin_run(
+                "noise", settings, parent=run.run_id, tags=settings.tags, n_samples=n_samples, repeats=run
+            )
         tools = make_tools(settings, "noise")
         judges = tools.judges.change(lambda judge: RepeatedJudge(judge, again.run_id))
         live_run = replace(tools, judges=judges).make_live_run(again.run_id, warehouse)
         repeat_embeddings(live_run.embedder, again.run_id)
-        live_run.progress.n_samples = len(sample_ids)
+        live_run.resumed = begun is not None
+        live_run.progress.n_samples = n_samples
         live_run.progress.what = "samples judged again"
         try:
-            # The samples first: a noise run on record has some.
-            copy_samples(warehouse, run_id=run.run_id, again_run_id=again.run_id, sample_ids=sample_ids)
-            insert_run(warehouse, again)
+            if begun is None:
+                # The samples first: a noise run on record has some.
+                copy_samples(warehouse, run_id=run.run_id, again_run_id=again.run_id, sample_ids=sample_ids)
+                insert_run(warehouse, again)
+            else:
+                update_run(warehouse, again.run_id, status="running", finished_at=None, problem=None)
         except BaseException:  # Ctrl-C too: the record is closed
             live_run.asker.record.close()
             raise
@@ -98,7 +112,7 @@ async def measure_noise(
         return NoiseOutcome(
             outcome=outcome,
             population=population,
-            n_samples=len(sample_ids),
+            n_samples=n_samples,
             n_changed=warehouse.fetch_row("noise/changed_samples", run_id=again.run_id)["n"],
             problem=outcome.problem,
         )

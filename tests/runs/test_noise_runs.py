@@ -176,6 +176,16 @@ def test_stopping_the_noise_run_keeps_the_run_itself(nights: Nights, tmp_path: P
     assert document["status"] == "completed"
     assert document["metrics"] == nights.first.document["metrics"]
     assert (document["noise"]["status"], document["noise"]["problem"]) == ("cancelled", "stopped by SIGINT")
+    resumed = nights.place.call("resume", document["run_id"], "--json", "--warehouse", str(copied))
+    assert resumed.status == 0, resumed.stderr
+    assert resumed.document["noise"]["run_id"] == document["noise"]["run_id"]
+    assert (resumed.document["noise"]["status"], resumed.document["noise"]["n_samples"]) == ("completed", N_AGAIN)
+    with duckdb.connect(str(copied), read_only=True) as connection:
+        counted = "select count(*) from llm_calls where run_id = ? and error is null and reused_call_id is null"
+        asked = [
+            connection.execute(counted, [one["run_id"]]).fetchall()[0][0] for one in (document["noise"], nights.noise)
+        ]
+    assert asked[0] == asked[1], "no request was sent twice"
 
 
 def test_noise_run_is_not_resumed(nights: Nights) -> None:
