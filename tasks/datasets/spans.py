@@ -299,6 +299,11 @@ def read_exchange(
     calls = [item for message in replied for item in message.tool_calls]
     returned: object = None if turn is None or turn.contexts is None else turn.contexts
     result = None if kind == "llm" else made
+    if kind == "llm" and returned is None:  # what OpenAI's file search found, where a request includes its results
+        output = read_list(read_tree(made).get("output")) or ()
+        searches = [item for item in map(read_tree, output) if item.get("type") == "file_search_call"]
+        found = [read_tree(one) for search in searches for one in search.get("results") or ()]
+        returned = [{"id": one.get("file_id"), **one} for one in found] or None
     before, kept = _read_choice(given, made) if kind in ("chain", "other", "retriever") else ((), None)
     if kind == "tool":
         calls = [{"name": name, "arguments": given}] if name else []

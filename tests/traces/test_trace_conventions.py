@@ -198,6 +198,13 @@ def test_a_request_as_text_has_what_tools_returned() -> None:
     assert _read({**asked, "langfuse.observation.type": "chain"}).beside == "Be brief."  # which a person may have typed
 
 
+def test_what_openais_file_search_found_is_returned() -> None:
+    results = [{"file_id": "d1", "filename": "d1.md", "score": 0.9, "text": TEXTS[0], "attributes": {}}]
+    output = [{"type": "file_search_call", "queries": ["ferry"], "results": results}, {"type": "message"}]
+    span = _read({"openinference.span.kind": "LLM", "output.value": json.dumps({"output": output})})
+    assert [(document.id, document.text) for document in span.returned or ()] == [("d1", TEXTS[0])]
+
+
 def test_the_structured_answer_of_a_pydantic_ai_agent_is_read() -> None:
     """The model calls a tool with its answer, and no answer was found."""
     result = {"answer": ANSWER, "confident": True}
