@@ -249,7 +249,8 @@ def _pool(rows: Sequence[Row]) -> tuple[Noise | None, float | None]:
 ASKED: Final = {
     "classify answer": "Does the ground truth say this?",
     "classify ground_truth": "Does the answer say this?",
-    "attribute": "Do the contexts, or earlier turns if there are any, say this, alone or together?",
+    "attribute answer": "Do the contexts, or earlier turns if there are any, say this, alone or together?",
+    "attribute ground_truth": "Do the contexts say this, one alone or several together?",
     "rank": "Does this context help to reach the ground truth?",
 }
 _MAX_BYTES: Final = 64 * 1024
@@ -308,7 +309,7 @@ def list_items(warehouse: Warehouse, run_id: str, sample_id: str, reviewer: str)
             **item,
             "name": name_item(item),
             "target": item["statement_id"] or f"C{item['context_rank']}",
-            "asked": ASKED[f"classify {item['source']}" if item["step"] == "classify" else item["step"]],
+            "asked": ASKED["rank" if item["step"] == "rank" else f"{item['step']} {item['source']}"],
             "choices": list_choices(item["step"], item["source"]),
             "own": next((label for label in item["labels"] if label["reviewer"] == reviewer), None),
             "others": [label for label in item["labels"] if label["reviewer"] != reviewer],

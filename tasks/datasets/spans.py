@@ -258,8 +258,6 @@ _PRINTED: Final = re.compile(
 )
 # The event with which a workflow of LlamaIndex ends.
 _RETURNED: Final = re.compile(r"[A-Z]\w{0,80}\((?:result|answer|response|output)=(?P<value>.+)\)", re.DOTALL)
-# A message of AutoGen.
-_TYPED: Final = re.compile(r"(?:id|source)='.* content=(?P<value>'.*'|\".*\") type='\w+'.*", re.DOTALL)
 _NOTHING: Final = frozenset({"null", "None"})
 _FLAGS: Final = frozenset({"true", "True", "false", "False"})
 """Results of a function that sends its answer itself, or of a stream that was broken off, as tracers write them. A
@@ -368,9 +366,13 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
     """
     value = open_cell(value) if depth == 0 or field == "answer" else value
     if isinstance(value, str):
-        if depth <= _DEEPEST and (printed := (_RETURNED if field == "answer" else _TYPED).fullmatch(value)):
-            returned = open_value(f"[{printed['value']}]")
-            return find_message(returned, field, depth + 1) if isinstance(returned, list) else None
+        printed = _RETURNED.fullmatch(value) if field == "answer" else None
+        inner = printed["value"] if printed is not None else ""
+        if field == "question" and value.startswith(("id='", "source='")):  # a message of AutoGen
+            inner = value.partition(" content=")[2].rpartition(" type='")[0]
+        if depth <= _DEEPEST and inner:
+            opened = open_value(f"[{inner}]")
+            return find_message(opened, field, depth + 1) if isinstance(opened, list) else None
         return value if value.strip() and not _is_printed(value) else None
     if depth > _DEEPEST:
         return None

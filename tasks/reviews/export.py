@@ -156,7 +156,9 @@ def label_lexically(
             verdicts: Any = judge_lexically(step, data)["verdicts"]
             for verdict in verdicts:
                 if step == "attribute":
-                    label = "supported" if verdict["contexts"] else "unsupported"
+                    # Of the ground truth's statements contexts alone count.
+                    held = [one for one in verdict["contexts"] if verdict["id"].startswith("A") or "C" in str(one)]
+                    label = "supported" if held else "unsupported"
                 else:
                     label = verdict["label"]
                 labels[sample_id, step, verdict["id"]] = label

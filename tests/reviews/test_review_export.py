@@ -249,8 +249,19 @@ def test_a_label_counts_only_against_the_same_accepted_answers_and_turns(warehou
     assert find_shared("same") == every
     assert find_shared("counted") == every - {"classify answer"}
     assert find_shared("listed") == every - {"rank None"}
-    assert find_shared("turn1") == set()
-    assert find_shared("turn2", like="turn1") == set()
+    # The contexts alone are to support the ground truth, as in context_recall.
+    assert find_shared("turn1") == find_shared("turn2", like="turn1") == {"attribute ground_truth"}
+
+
+def test_support_by_earlier_turns_counts_as_in_the_metrics(warehouse: Warehouse) -> None:
+    """The corrected mean of context_recall was that of faithfulness."""
+    add_accepted(warehouse, "turn1", [], "")
+    change(
+        warehouse, "update attributions set supported = true, context_ranks = [], joint_ranks = [], turn_ranks = [2]"
+    )
+    rows = fetch_items(warehouse, "turn1", ["attribute"])
+    labels = {row["statement_id"]: row["judge_label"] for row in rows}
+    assert labels == {"A1": "supported", "A2": "supported", "G1": "unsupported", "G2": "unsupported"}
 
 
 def test_labels_from_before_turns_and_other_accepted_answers_counted_keep_their_items(warehouse: Warehouse) -> None:

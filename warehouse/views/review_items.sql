@@ -66,10 +66,17 @@ attributed as (
         statements.source,
         statements.text,
         sha256(coalesce(statements.text, '')) as text_hash,
-        case when attributions.supported then 'supported' else 'unsupported' end as judge_label,
+        -- context_recall counts the contexts alone, faithfulness earlier turns too (statement_verdicts).
+        attributions.supported
+            and (
+                statements.source = 'answer'
+                or len(attributions.context_ranks) > 0
+                or coalesce(len(attributions.turn_ranks), 0) = 0
+            ) as is_supported,
+        if(is_supported, 'supported', 'unsupported') as judge_label,
         attributions.reason,
         texts.question_hash,
-        texts.turns_hash,
+        case when statements.source = 'answer' then texts.turns_hash end as turns_hash,
         'attribute' as kind,
         texts.contexts_hash as against_hash,
         against_hash as former_hash
@@ -164,7 +171,7 @@ comment on column review_items.statement_id is 'Statement the verdict is about; 
 comment on column review_items.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
 comment on column review_items.source is 'Text the statement was split from: answer or ground_truth; NULL in step rank.';
 comment on column review_items.text is 'The statement, or in step rank the context.';
-comment on column review_items.judge_label is 'What the judge says: TP, FP or FN; supported or unsupported; useful or not_useful.';
+comment on column review_items.judge_label is 'What the judge says: TP, FP or FN; supported or unsupported, for the ground truth by contexts alone; useful or not_useful.';
 comment on column review_items.reason is 'The judge''s reason; NULL when it gave none.';
 comment on column review_items.question_hash is 'SHA-256 of the question.';
-comment on column review_items.item_hash is 'SHA-256 over the hashes of question, statement or context, and what it is judged against: in classify the other text, in attribute all contexts, in rank the ground truth; and of the turns before the question. Of several accepted answers classify has the one that counts, rank all.';
+comment on column review_items.item_hash is 'SHA-256 over the hashes of question, statement or context, and what it is judged against: in classify the other text, in attribute all contexts, in rank the ground truth; and of the turns before the question, except in attribute for the ground truth, where contexts alone count. Of several accepted answers classify has the one that counts, rank all.';

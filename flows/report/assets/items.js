@@ -5,13 +5,14 @@
 const ASKED = {
   "classify answer": "Does the ground truth say this?",
   "classify ground_truth": "Does the answer say this?",
-  attribute: "Do the contexts, or earlier turns if there are any, say this, alone or together?",
+  "attribute answer": "Do the contexts, or earlier turns if there are any, say this, alone or together?",
+  "attribute ground_truth": "Do the contexts say this, one alone or several together?",
   rank: "Does this context help to reach the ground truth?",
 };
 const SOURCES = { answer: "Answer", ground_truth: "Ground truth" };
 
 function nameAsked(item) {
-  return ASKED[item.step === "classify" ? `classify ${item.source}` : item.step];
+  return ASKED[item.step === "rank" ? "rank" : `${item.step} ${item.source}`];
 }
 
 function showText(title, text, kind = "") {
