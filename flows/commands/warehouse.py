@@ -32,6 +32,7 @@ from evalhouse.flows.results.output import (
     write_frame,
 )
 from evalhouse.warehouse.location import parse_location
+from evalhouse.warehouse.messages import list_names
 
 if TYPE_CHECKING:
     from evalhouse.warehouse.store import Warehouse
@@ -270,6 +271,7 @@ def _print_forgotten(warehouse: "Warehouse", forgotten: "Forgotten", *, dry_run:
                 "rows": dict(forgotten.tables),
                 "bytes": forgotten.n_bytes,
                 "under_way": list(forgotten.running),
+                "later_turns": list(forgotten.later_turns),
                 "traces": None
                 if traces is None
                 else {
@@ -293,6 +295,11 @@ def _print_forgotten(warehouse: "Warehouse", forgotten: "Forgotten", *, dry_run:
             f"{write_count(len(forgotten.run_ids), 'run')}, {forgotten.n_bytes / _MB:,.1f} MB of text",
             bold=True,
         )
+        if forgotten.later_turns:
+            print_line(
+                f"its texts remain as an earlier turn in the conversation of {list_names(forgotten.later_turns, 8)}; "
+                f"forget these too, as in `evalhouse warehouse forget --sample {forgotten.later_turns[0]}`"
+            )
         if (traces := forgotten.traces) and traces.first_began_at and traces.last_began_at:
             from evalhouse.warehouse.rows.spans import write_began  # noqa: PLC0415
 

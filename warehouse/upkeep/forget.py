@@ -133,7 +133,8 @@ class GoneTraces:
 class Forgotten:
     """The result of forgetting, or of a dry run: rows and bytes of texts by table, and running runs, left out.
 
-    `traces` are received ones that were deleted with it, None where none were.
+    `traces` are received ones that were deleted with it, None where none were. `later_turns` are the samples whose
+    conversation holds a forgotten sample as an earlier turn.
     """
 
     rule: Rule
@@ -143,6 +144,7 @@ class Forgotten:
     n_bytes: int = 0
     running: tuple[str, ...] = ()
     traces: GoneTraces | None = None
+    later_turns: tuple[str, ...] = ()
 
     def count(self, table: str, n_rows: int, n_bytes: int) -> None:
         """Add rows of a table."""
@@ -288,6 +290,9 @@ def _decide(warehouse: Warehouse, rule: Rule, forgetting_id: str, *, dry_run: bo
         )
         if not n_samples:
             return forgotten
+        if rule.sample_id is not None:
+            later = connection.execute(read_query("forget/later_turns"), {"sample_id": rule.sample_id}).fetchall()
+            forgotten.later_turns = tuple(sample_id for (sample_id,) in later)
         now = now_utc()
         head = {
             "forgetting_id": forgetting_id, "sample_id": rule.sample_id, "rule": rule.words,
