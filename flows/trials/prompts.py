@@ -322,7 +322,10 @@ def walk_verdicts(work: SampleWork) -> Iterator[tuple[str, str, str, Mapping[str
     for row in work.rows["classifications"]:
         yield "classify", str(row["statement_id"]), str(row["label"]), row
     for row in work.rows["attributions"]:
-        yield "attribute", str(row["statement_id"]), "supported" if row["supported"] else "unsupported", row
+        item_id = str(row["statement_id"])
+        # Of the ground truth's statements contexts alone count, as in review_items.
+        counts = item_id.startswith("A") or row["context_ranks"] or not row.get("turn_ranks")
+        yield "attribute", item_id, "supported" if row["supported"] and counts else "unsupported", row
     for row in work.rows["context_verdicts"]:
         yield "rank", f"C{row['context_rank']}", "useful" if row["useful"] else "not_useful", row
 

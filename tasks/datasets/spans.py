@@ -212,13 +212,13 @@ def nest(attributes: Tree) -> dict[str, Any]:
 Field = Literal["question", "answer"]
 # Names around a value, the outermost first.
 _WRAPPERS: Final[Mapping[Field, tuple[str, ...]]] = {
-    "question": ("inputs", "input", "messages", "new_message", "contents", "args", "kwargs", "params"),
+    "question": ("inputs", "input", "messages", "new_message", "contents", "args", "kwargs", "params", "task"),
     "answer": (
         "outputs", "output", "messages", "generations", "choices", "candidates", "message", "result", "returned",
     ),
 }  # fmt: skip
 _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
-    "question": ("question", "user_input", "query", "task", "q", "message", "prompt", "text", "content"),
+    "question": ("question", "user_input", "query", "q", "message", "prompt", "text", "content"),
     "answer": ("answer", "response", "output_text", "text", "content", "final_output", "generation"),
 }
 # The ends of other names: `user_query`, `finalAnswer`. A name counts if it begins as a first one, or has the only text

@@ -301,7 +301,7 @@ async def read_stream(
                     place = f"answer = {answer.text!r} matches {name_kind(part)} in event {n_events}"
                     raise QuestionFailed(f"{place}; write the path of its text")
             members = document if isinstance(document, dict) else {}
-            kind = str(members.get("event") or members.get("type") or event.kind)
+            kind = str(members.get("event") or members.get("type") or event.kind).casefold()
             is_tool = any(part in kind for part in ("tool", "function_call", "mcp_call"))
             failures = (
                 members.get("error"),
@@ -340,7 +340,8 @@ def _join_parts(texts: Sequence[str]) -> str:
     is_growing = is_growing and len(before[-1]) >= _MIN_REPEATED
     whole = before[-1] if is_growing else "".join(before)
     bare = _CITED.sub("", whole)
-    if len(bare) >= _MIN_REPEATED and _CITED.sub("", last).startswith(bare):
+    is_repeated = last.startswith(whole) or _CITED.sub("", last).startswith(bare)
+    if len(bare) >= _MIN_REPEATED and is_repeated:
         return last
     return whole + last
 

@@ -359,13 +359,13 @@ def test_a_sample_is_forgotten_with_its_scores(filled: Warehouse, ask: Ask) -> N
     assert ask("show", "latest", "--warehouse", str(filled.location.path)).status == 0
 
 
-def test_later_turns_that_hold_a_forgotten_question_are_named(house: House, filled: Warehouse, ask: Ask) -> None:
-    """The person's words were left in the conversation of the next turn, and nothing said so."""
+def test_later_turns_that_hold_a_forgotten_question_are_named(filled: Warehouse, ask: Ask) -> None:
+    """The person's words were left in the conversation of the next turn, without a word about it."""
     asked, later = (str(ROWS[place]["id"]) for place in (0, 1))
     turns = orjson.dumps([{"role": "user", "text": ROWS[0]["question"]}, {"role": "assistant", "text": "No."}]).decode()
     with filled.writing() as connection:
         connection.execute("update samples set conversation = $1 where sample_id = $2", [turns, later])
-    finished = ask("warehouse", "forget", "--sample", asked, "--dry-run")
+    finished = ask("warehouse", "forget", "--sample", asked, "--dry-run", "--warehouse", str(filled.location.path))
     assert f"remain as an earlier turn in the conversation of {later}; forget these too" in " ".join(
         finished.stdout.split()
     )

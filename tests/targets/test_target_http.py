@@ -601,6 +601,8 @@ def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
     cited = "It opens [ID:0]. It closes [ID:1]."
     grown = [{"answer": text} for text in ("It", "It opens.", "It opens. It closes.", cited)]
     assert read_stream(write_sse(*grown)).answer == read_stream(write_sse(*grown[2:])).answer == cited
+    torn = [{"answer": text} for text in ("It opens at", "It opens at six. [1", "It opens at six. [1]")]
+    assert read_stream(write_sse(*torn)).answer == "It opens at six. [1]"
 
 
 def test_events_of_thoughts_and_tools_are_not_the_answer() -> None:
@@ -609,6 +611,7 @@ def test_events_of_thoughts_and_tools_are_not_the_answer() -> None:
         {"type": "reasoning-delta", "answer": "They ask "},
         {"type": "response.reasoning_summary_text.delta", "answer": "when."},
         {"type": "response.function_call_arguments.delta", "answer": '{"query": '},
+        {"type": "TOOL_CALL_ARGS", "answer": '{"query": '},
         {"type": "text-delta", "answer": "At "},
         {"type": "response.output_text.delta", "answer": "six."},
     ]

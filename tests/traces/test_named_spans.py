@@ -435,6 +435,7 @@ def test_a_tuple_has_the_answer_beside_other_things(tmp_path: Path, beside: obje
         {"prompt": "You are a helpful assistant.", "message": QUESTION},
         {"query": "ferry night departure", "original_query": QUESTION},
         {"task": QUESTION, "stream": False, "reset": True},
+        {"task": "chat", "message": QUESTION},
         {"messages": [f"id='7e7d' source='user' metadata={{}} content={QUESTION!r} type='TextMessage'"]},
     ],
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from endpoint import Asked, Endpoint, running_endpoint
 from prompt_files import read_content, write_prompt
 from warehouse_processes import find_tables
 
+from evalhouse.flows.trials.prompts import walk_verdicts
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep.forget import Rule, forget
@@ -281,3 +284,14 @@ def test_examples_that_do_not_help_are_not_written(place: Place, caller: Caller)
     ended = learn(caller, "--on", RUN, "-o", "vain", "--judge", "openai:deaf")
     assert "Not adopted: with examples the judge agrees with people no better beyond chance" in ended.stdout
     assert not (place.folder / "vain").exists()
+
+
+def test_support_of_a_ground_truth_is_by_the_contexts_alone() -> None:
+    """People are asked about the contexts there, and the judge was held to be wrong where only a turn has it."""
+    by_turn = {"supported": True, "context_ranks": [], "joint_ranks": [], "turn_ranks": [1]}
+    rows = [{**by_turn, "statement_id": name} for name in ("A1", "G1")]
+    work: Any = SimpleNamespace(rows=defaultdict(list, attributions=rows))
+    assert [(item_id, label) for _, item_id, label, _ in walk_verdicts(work)] == [
+        ("A1", "supported"),
+        ("G1", "unsupported"),
+    ]
