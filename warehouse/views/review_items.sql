@@ -73,7 +73,7 @@ attributed as (
                 or len(attributions.context_ranks) > 0
                 or coalesce(len(attributions.turn_ranks), 0) = 0
             ) as is_supported,
-        if(is_supported, 'supported', 'unsupported') as judge_label,
+        case when is_supported then 'supported' else 'unsupported' end as judge_label,
         attributions.reason,
         texts.question_hash,
         case when statements.source = 'answer' then texts.turns_hash end as turns_hash,
