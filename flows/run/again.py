@@ -76,11 +76,13 @@ async def measure_noise(
                 return NoiseOutcome(problem="nothing is left of the budget")
         noise_runs = list_runs(warehouse, kinds=("noise",))
         begun = next((other for other in noise_runs if other.parent_run_id == run.run_id), None)
-        sample_ids, population = _draw_samples(run, warehouse, share=settings.noise_share)
-        n_samples = len(sample_ids)
-        if begun is not None:  # it was stopped, and has its samples and some replies
-            population = next((drawn for drawn, tag in TAGS.items() if tag in begun.tags), population)
-            n_samples = begun.n_samples or n_samples
+        sample_ids: list[str] = []
+        if begun is None:
+            sample_ids, population = _draw_samples(run, warehouse, share=settings.noise_share)
+            n_samples = len(sample_ids)
+        else:  # it was stopped, and has its samples and some replies
+            population = "unchanged" if TAGS["unchanged"] in begun.tags else "all"
+            n_samples = begun.n_samples or 0
         if not n_samples:
             return NoiseOutcome(problem="no sample has a score")
         changes = {"fresh": True, "budget_usd": budget_usd, "tags": (TAGS[population],)}

@@ -227,12 +227,22 @@ _ENDS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("question", "query", "utterance", "message", "msg", "prompt", "input", "text"),
     "answer": ("answer", "response", "reply", "message", "completion", "text"),
 }
+_ASKED: Final = frozenset(
+    {start + end for start in ("user", "original") for end in ("question", "query", "message", "msg")}
+)
 _ANSWER_ENDS: Final = ("answer", "response", "reply")
+_FINAL_ENDS: Final = (*_ANSWER_ENDS, "output")
 # What a guard, a translation or a rewriting made of an answer that is beside it.
-_LATER: Final = (
-    "safe", "guarded", "moderated", "filtered", "sanitized", "redacted", "cleaned", "checked", "verified", "validated",
-    "approved", "revised", "reviewed", "corrected", "refined", "improved", "enhanced", "edited", "polished",
-    "rewritten", "formatted", "translated", "localized",
+_LATER: Final = frozenset(
+    {
+        made + end
+        for made in (
+            "safe", "guarded", "moderated", "filtered", "sanitized", "redacted", "cleaned", "checked", "verified",
+            "validated", "approved", "revised", "reviewed", "corrected", "refined", "improved", "enhanced", "edited",
+            "polished", "rewritten", "formatted", "translated", "localized",
+        )
+        for end in _ANSWER_ENDS
+    }
 )  # fmt: skip
 _ALIKE: Final = ("answer", "response", "output")
 _ENVELOPED: Final = ("data", "payload", "body", "result", "results")
@@ -400,13 +410,10 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         }
         named = [name for name in texts_by_name if name.endswith(_ENDS[field]) and not name.startswith(_OTHERS)]
         if field == "question":
-            asked = {start + end for start in ("user", "original") for end in ("question", "query", "message", "msg")}
-            first = [name for name in named if name in asked]
+            first = [name for name in named if name in _ASKED]
         else:
-            ends = (*_ANSWER_ENDS, "output")
-            first = [name for name in texts_by_name if name.startswith("final") and name.endswith(ends)]
-            later = {made + end for made in _LATER for end in _ANSWER_ENDS}
-            first = first or [name for name in named if name in later]
+            first = [name for name in texts_by_name if name.startswith("final") and name.endswith(_FINAL_ENDS)]
+            first = first or [name for name in named if name in _LATER]
         if len(first) == 1:
             return find_message(texts_by_name[first[0]], field, depth + 1)
         if field == "answer":
@@ -423,7 +430,7 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         for key in (*_KEYS[field], *_WRAPPERS[field]):
             if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
                 return text
-        worded = [name for name, item in texts_by_name.items() if " " in item.strip() or not item.isascii()]
+        worded = [name for name, item in texts_by_name.items() if _is_worded(item)]
         if len(named) == 1 and {*worded} <= {*named}:
             return find_message(texts_by_name[named[0]], field, depth + 1)
         # Of several members one text is taken if all have it.
@@ -433,12 +440,17 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         return None
     if field == "answer" and len(value) > 1:  # a function may return its answer with documents, ids or a flag
         texts = [item for item in value if isinstance(item, str)]
-        worded = [item for item in texts if " " in item.strip() or not item.isascii()]
+        worded = [item for item in texts if _is_worded(item)]
         if len(worded) == 1 and (len(texts) < len(value) or len(value) == 2):
             return find_message(worded[0], field, depth + 1)
     # Of several choices of a model the first is the one that is used.
     are_choices = field == "answer" and all(isinstance(item, Mapping) and "finish_reason" in item for item in value)
     return find_message(value[0], field, depth + 1) if len(value) == 1 or (value and are_choices) else None
+
+
+def _is_worded(text: str) -> bool:
+    """Return whether a text may have several words, unlike an id or a name. Some languages have no spaces."""
+    return " " in text.strip() or not text.isascii()
 
 
 def _find_argument(args: Sequence[object], named: Mapping[str, object], depth: int) -> str | None:
@@ -578,7 +590,7 @@ def read_documents(value: object, depth: int = 0) -> tuple[Document, ...] | None
     if value and all(isinstance(item, list | tuple) and (not item or read_document(item) is None) for item in value):
         value = [item for listed in value for item in listed]  # of several retrievers, or rows of a table
         if not any(isinstance(item, Mapping | list) for item in value):
-            worded = [item for item in value if isinstance(item, str) and (" " in item.strip() or not item.isascii())]
+            worded = [item for item in value if isinstance(item, str) and _is_worded(item)]
             value = worded or value  # no ids and scores
     documents = [read_document(item) for item in value]
     return None if None in documents else tuple(item for item in documents if item is not None)

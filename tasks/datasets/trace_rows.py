@@ -196,15 +196,15 @@ def split_by_question(spans: Sequence[Span], names: SpanNames = SpanNames()) -> 
     listed = list(parts.values())
     if others or has_answer or any(answer in (top.question or "") for top in asking for answer in answers):
         # The turns of a session, of which some looked nothing up, or steps for one question: it depends on whether what
-        # has the span that a user named answers a question that neither an earlier step was asked nor one wrote.
+        # has the span that a user named answers a question that no step beside it was asked or wrote.
         named = [key for key, part in parts.items() if any(list_values(span, "answer", names.answer) for span in part)]
         apart = []
         for key in named[1:] if named[:1] == [*parts][:1] else named:
-            question, before = by_id[key].question or "", [by_id[other] for other in parts if other != key]
-            is_step = any(question == other.question for other in before) or any(
+            question, beside = by_id[key].question or "", [by_id[other] for other in parts if other != key]
+            is_step = any(question == other.question for other in beside) or any(
                 other.answer
                 and (question in other.answer or (len(other.answer) >= MIN_SENT and other.answer in question))
-                for other in before
+                for other in beside
             )
             apart.append(not is_step)
         if names.answer and not any(apart):
@@ -635,17 +635,17 @@ def _find_pair(asked: Span, tree: Sequence[Placed]) -> tuple[Span, Span | None] 
     steps = [item for item in answering if not any(outer.span_id in found for outer in item.around)]
     if not steps:
         return asked, None
-    models = [item.span for item in tree if item.span.kind == "llm"]
-    before = [span for span in models if (span.ended_at or 0.0) <= (asked.started_at or 0.0)]
-    writers = [span for span in before if (asked.question or "") in (span.answer or "")]
-    if asked.kind == "retriever" and writers and (steps[0].depth == 0 or len(steps) == 1):
-        # A model wrote the query; the person's question is what the model was asked that answered.
-        texts = [text for item in tree for document in item.span.documents or () if (text := document.text)]
-        later = [span for span in models if span not in before and span.question]
-        last = max(later, key=lambda span: span.started_at or 0.0, default=None)
-        if last is None or any(text in (last.question or "") for text in texts):
-            return None
-        asked = last
+    if asked.kind == "retriever" and (steps[0].depth == 0 or len(steps) == 1):
+        models = [item.span for item in tree if item.span.kind == "llm"]
+        before = [span for span in models if (span.ended_at or 0.0) <= (asked.started_at or 0.0)]
+        if any((asked.question or "") in (span.answer or "") for span in before):
+            # A model wrote the query; the person's question is what the model was asked that answered.
+            texts = [text for item in tree for document in item.span.documents or () if (text := document.text)]
+            later = [span for span in models if span not in before and span.question]
+            last = max(later, key=lambda span: span.started_at or 0.0, default=None)
+            if last is None or any(text in (last.question or "") for text in texts):
+                return None
+            asked = last
     steps.sort(key=lambda item: item.span.started_at or 0.0)
     step = steps[0]
     if len(steps) > 1 or step.depth:

@@ -171,8 +171,7 @@ def collect_turns(sample: StoredSample, max_tokens: int) -> PriorTurns:
     n = 0
     if sample.conversation_json is not None:
         items = [
-            Item(id=f"{TURN_PREFIX}{place}", text=f"{turn.role}: {turn.text}")
-            for place, turn in enumerate(sample.conversation, start=1)
+            Item(id=f"{TURN_PREFIX}{place}", text=turn.line) for place, turn in enumerate(sample.conversation, start=1)
         ]
         n = max(len(items) - 1, 0)
         while n > 0 and estimate_items(items[n - 1 :]) <= max_tokens // 2:

@@ -123,11 +123,6 @@ def pick_samples(items: Sequence[Item], generator: random.Random) -> list[str]:
     return samples if len(samples) <= LEXICAL_SAMPLES else sorted(generator.sample(samples, LEXICAL_SAMPLES))
 
 
-def write_turns(sample: Row) -> list[str]:
-    """Return the turns before a sample's question, each as a text with its role."""
-    return [f"{turn.role}: {turn.text}" for turn in sample["conversation"]]
-
-
 def label_lexically(
     texts: Mapping[str, Row], statements: Mapping[str, Sequence[Row]], steps: Collection[str]
 ) -> dict[tuple[str, str, str], str]:
@@ -147,7 +142,7 @@ def label_lexically(
             "question": sample["question"],
             "ground_truth": sample["accepted"] or "",
             CONVERSATION: [
-                {"id": f"{TURN_PREFIX}{n}", "text": line} for n, line in enumerate(write_turns(sample), start=1)
+                {"id": f"{TURN_PREFIX}{n}", "text": turn.line} for n, turn in enumerate(sample["conversation"], start=1)
             ],
             "contexts": [{"id": f"C{n}", "text": text} for n, text in enumerate(sample["contexts"] or (), start=1)],
             **sides,
@@ -395,7 +390,7 @@ def list_rows(export: Export, *, reviewer: str, with_verdicts: bool) -> list[dic
             "note": None,
             "reviewer": reviewer or None,
             "step": step,
-            "conversation": "\n".join(write_turns(sample)) or None,
+            "conversation": "\n".join(turn.line for turn in sample["conversation"]) or None,
             "question": sample["question"],
             "statement": item.statement,
             "context": item.find_text(sample) if step == "rank" else None,

@@ -76,6 +76,11 @@ class Turn:
     contexts: list[str] | None = None
     context_ids: list[str] | None = None
 
+    @property
+    def line(self) -> str:
+        """The text with its speaker, as judges and reviewers see it."""
+        return f"{self.role}: {self.text}"
+
 
 def plain_turns(turns: Sequence[Turn]) -> list[dict[str, object]]:
     """Return turns as JSON values; a field that a turn does not have is left out."""
