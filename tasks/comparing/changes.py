@@ -622,26 +622,34 @@ def find_cause_changes(
 Edits = Literal["cause", "unclear", "beside"]
 """The part of edits of the dataset in a difference that is mostly in edited samples: its cause; unclear, as answers or
 contexts changed in the same samples alone; or beside what the bot changed."""
+_MIN_ALONE: Final = 6
+_MIN_ALONE_SHARE: Final = 0.1
+"""The least samples with one of both changes, and their least share of the samples with both, that tell these apart."""
 
 
-def judge_edits(moves: Floats, edited: Flags, by_bot: Flags) -> Edits | None:
+def judge_edits(base: Floats, moves: Floats, edited: Flags, by_bot: Flags) -> Edits | None:
     """Return how edits stand to a metric's move, None where the edited samples account for less than most of it.
 
-    `by_bot` flags the samples in which answer or contexts changed, if the metric reads them. What moved the samples
-    with both follows from the ones with an edit alone or from the ones without an edit, if these are more.
+    `base` has the scores before; `by_bot` flags the samples in which answer or contexts changed, if the metric reads
+    them. What moved the samples with both follows from the ones with an edit alone or from the ones without an edit, if
+    these are more. A score that cannot move further that way says nothing: where a bot writes its answers in new words
+    each night, the only ones left alike are refusals, which scored 0 and do so again.
     """
     if find_share(moves, edited) < MOST:
         return None
-    scored = ~np.isnan(moves)
-    both, edit_alone, bot_alone = scored & edited & by_bot, scored & edited & ~by_bot, scored & ~edited & by_bot
+    ends = np.concatenate([base, base + moves])
+    at_end = np.nanmin(ends) if np.nansum(moves[edited]) < 0 else np.nanmax(ends)
+    can_move = ~np.isnan(moves) & (base != at_end)
+    both, edit_alone, bot_alone = can_move & edited & by_bot, can_move & edited & ~by_bot, can_move & ~edited & by_bot
+    n_alone = max(edit_alone.sum(), bot_alone.sum())
     if not both.any():
         return "cause"
-    if not edit_alone.any() and not bot_alone.any():
+    if n_alone < max(_MIN_ALONE, _MIN_ALONE_SHARE * both.sum()):
         return "unclear"
     is_more = edit_alone.sum() >= bot_alone.sum()
     of_edit = moves[edit_alone].mean() if is_more else moves[both].mean() - moves[bot_alone].mean()
     by_edits = moves[edit_alone].sum() + both.sum() * of_edit
-    return "cause" if by_edits / np.nansum(moves[edited]) >= MOST else "beside"
+    return "cause" if by_edits / np.nansum(moves[edited & can_move]) >= MOST else "beside"
 
 
 def find_share(gains: Floats, where: Flags) -> float:

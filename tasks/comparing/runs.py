@@ -585,7 +585,7 @@ def describe_column(
         n_refused=int((is_lost & column.refused).sum()),
         n_gained=column.n_gained,
         n_edited=int((column.edited & ~np.isnan(column.moves)).sum()),
-        edits=judge_edits(column.moves, column.edited, by_bot),
+        edits=judge_edits(column.base, column.moves, column.edited, by_bot),
     )
 
 

@@ -657,6 +657,25 @@ def test_an_edit_of_all_samples_does_not_excuse_the_answers_that_fell(
     assert check.detail.endswith("; first look at the bot: the drop is where its answer or contexts changed too")
 
 
+@pytest.mark.parametrize("n_alike", [0, 8])
+def test_refusals_that_stay_alike_do_not_blame_the_bot_for_an_edit_of_all_ground_truths(
+    make: Make, n_alike: int
+) -> None:
+    """All prices rose in the ground truths, the bot gave the old ones in other words, and 8 of 40 refused."""
+    nights = make()
+    ids = name_ids(40)
+    for run_id in (BASE, CANDIDATE):
+        for place, name in enumerate(ids):
+            others = {"answer": "Unknown."} if place < n_alike else {"answer": f"It costs ten, as {run_id} says."}
+            others["ground_truth"] = f"It costs {'ten' if run_id == BASE else 'eleven'}."
+            nights.add("samples", {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **others})
+        nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
+        scores = {name: float(run_id == BASE and place >= n_alike) for place, name in enumerate(ids)}
+        nights.add_scores(run_id, "factual_f1", scores)
+    headline = write_headline(Against(called="the base", name="the base", comparison=nights.compare_pair()))
+    assert headline.sentence == "Some scores are worse than in the base, because of: answer and ground truth changed"
+
+
 def test_causes_are_counted_in_samples_whose_question_and_ground_truth_are_the_same(make: Make) -> None:
     nights = make()
     ids = name_ids(20)
