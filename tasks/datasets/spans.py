@@ -7,7 +7,7 @@ conversation. Only what cannot be anything else is read as a text.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
@@ -420,9 +420,13 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
             if isinstance(members.get("structured_response"), Mapping):  # of an agent of LangChain
                 return find_message(members["structured_response"], field, depth + 1)
             # An interface's "message": "success" is beside the data.
-            data = [members[name] for name in _ENVELOPED if isinstance(members.get(name), Mapping)]
-            if len(data) == 1 and _names_answer(data[0]):
+            data = [members[name] for name in _ENVELOPED if name in members] if not _names_answer(members) else []
+            if len(data) == 1 and isinstance(data[0], Mapping) and _names_answer(data[0]):
                 return find_message(data[0], field, depth + 1)
+            if isinstance(members.get("message"), str) and any(
+                isinstance(one, str) and _is_worded(one) for one in data
+            ):
+                return None
             # One of them may be a draft of the other.
             alike = {texts_by_name[name].strip() for name in _ALIKE if name in texts_by_name}
             if len([item for item in alike if " " in item]) > 1:
@@ -438,11 +442,15 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         return alone.pop() if len(alone) == 1 and len(members) <= _MAX_ALIKE else None
     if not isinstance(value, list | tuple):
         return None
-    if field == "answer" and len(value) > 1:  # a function may return its answer with documents, ids or a flag
-        texts = [item for item in value if isinstance(item, str)]
-        worded = [item for item in texts if _is_worded(item)]
-        if len(worded) == 1 and (len(texts) < len(value) or len(value) == 2):
-            return find_message(worded[0], field, depth + 1)
+    if field == "answer" and len(value) > 1:  # a function may return its answer with documents, ids, a flag or a status
+        texts = [item for item in value if isinstance(item, str) and item.strip()]
+        objects = [item for item in value if isinstance(item, Mapping) and _names_answer(item)]
+        histories = [item for item in value if _holds_messages(item)]
+        held = [item for item in texts if _is_worded(item)] if texts else objects or histories
+        # Of two texts alone the one with several words may be the documents, beside the answer "22:40".
+        is_alone = len(texts) < 2 or (len(texts) < len(value) and held[:1] == texts[:1])
+        if len(held) == 1 and is_alone and len(objects) < 2:
+            return find_message(held[0], field, depth + 1)
     # Of several choices of a model the first is the one that is used.
     are_choices = field == "answer" and all(isinstance(item, Mapping) and "finish_reason" in item for item in value)
     return find_message(value[0], field, depth + 1) if len(value) == 1 or (value and are_choices) else None
@@ -455,20 +463,27 @@ def _is_worded(text: str) -> bool:
 
 def _find_argument(args: Sequence[object], named: Mapping[str, object], depth: int) -> str | None:
     """Return the question among the arguments of a function, as Langfuse records them: by position and by name."""
-    for members in (named, *(item for item in args if isinstance(item, Mapping))):
-        known = {name: item for name, item in members.items() if name in _KEYS["question"]}
-        if known and (text := find_message(known, "question", depth + 1)) is not None:
-            return text
-    # Beside a language or a user's id a question has several words.
-    texts = [item for item in args if isinstance(item, str) and (" " in item.strip() or item.endswith(("?", "？")))]
-    texts = [item for item in texts if item.rstrip().endswith(("?", "？"))] or texts
-    texts = texts or [item for item in args if isinstance(item, str) and not item.isascii()]
-    candidates: Sequence[object] = texts or (
-        args if len(args) == 1 else [item for item in args if _holds_messages(item)]
+    objects = (named, *(item for item in args if isinstance(item, Mapping)))
+
+    def find_by_name(names: Collection[str]) -> Iterator[object]:
+        for members in objects:
+            if known := {name: item for name, item in members.items() if name in names}:
+                yield known
+
+    # Beside a language or a user's id a question has several words; beside it a prompt, a page or settings are usual.
+    texts = [item for item in args if isinstance(item, str) and item.strip()]
+    asked = [item for item in texts if item.rstrip().endswith(("?", "？"))]
+    worded = [item for item in texts if _is_worded(item)]
+    candidates = (
+        *find_by_name(_KEYS["question"][:2]),
+        *(asked if len(asked) == 1 else ()),
+        *find_by_name(_KEYS["question"][2:4]),
+        *(worded if len(worded) == 1 else ()),
+        *(item for item in args if _holds_messages(item)),
+        *find_by_name(_KEYS["question"][4:]),
+        *(args if len(args) == 1 else () if args else (named,)),
     )
-    if not candidates and named:
-        return find_message(named, "question", depth + 1)
-    return find_message(candidates[0], "question", depth + 1) if len(candidates) == 1 else None
+    return next(filter(None, (find_message(item, "question", depth + 1) for item in candidates)), None)
 
 
 def _holds_messages(item: object) -> bool:

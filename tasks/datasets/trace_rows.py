@@ -104,7 +104,7 @@ def list_members(value: object, path: str = "", depth: int = 0) -> dict[str, obj
     """
     tree = open_value(value)
     if isinstance(tree, list) and (
-        path == "args" or (depth == 0 and {type(one) for one in tree} - {str} and str in map(type, tree))
+        path == "args" or (depth == 0 and len(tree) > 1 and any(isinstance(one, str | dict) for one in tree))
     ):
         tree = dict(enumerate(tree))
     found: dict[str, object] = {}

@@ -38,10 +38,12 @@ GIVEN_MARKS = ("contexts", "context_ids")
 """Lists that a request holds only if the application is given the contexts to answer from."""
 CONVERSATION = "conversation"
 """The list of messages before the question; an item of a list that is this mark is replaced by all of them."""
+CONVERSATION_ID = "conversation_id"
 _LISTS = (*GIVEN_MARKS, CONVERSATION)
-_MARKS = ("question", "sample_id", *_LISTS)
+_MARKS = ("question", "sample_id", CONVERSATION_ID, *_LISTS)
 _MARKS_SHOWN = (
-    "{{question}}", "{{sample_id}}", "{{metadata.NAME}}", "{{conversation}}", "{{contexts}}", "{{context_ids}}",
+    "{{question}}", "{{sample_id}}", "{{conversation_id}}", "{{metadata.NAME}}", "{{conversation}}", "{{contexts}}",
+    "{{context_ids}}",
 )  # fmt: skip
 _OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -57,9 +59,10 @@ class TargetSettings(_Table):
     """One application: exactly one of `url`, `callable` and `runnable`.
 
     `body` is a JSON template and `url` may hold the same marks: `{{question}}`, `{{sample_id}}` and `{{metadata.NAME}}`
-    stand for the sample's; a text that is a mark alone keeps the value's type. `{{contexts}}` and `{{context_ids}}` are
-    lists that the body holds if the application should answer from given contexts, `{{conversation}}` is the list of
-    messages before the question. `answer`, `contexts` and `context_ids` are JSONPath (RFC 9535) into the response.
+    stand for the sample's, `{{conversation_id}}` for an id that no other run sends; a text that is a mark alone keeps
+    its type. `{{contexts}}` and `{{context_ids}}` are lists that the body holds if the application should answer from
+    given contexts, `{{conversation}}` is the list of messages before the question. `answer`, `contexts` and
+    `context_ids` are JSONPath (RFC 9535) into the response.
     """
 
     url: str | None = Field(default=None, description="address of an HTTP endpoint")

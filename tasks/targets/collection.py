@@ -17,6 +17,7 @@ first turn, and a person's between two questions, stay as the dataset has them.
 
 import asyncio
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -198,12 +199,12 @@ def check_takes_conversation(
     """Refuse to ask questions of conversations without the turns before them; raises TargetError.
 
     `n_continued` is how many samples have earlier turns, `n_later` how many are later turns by their number alone, and
-    `n_following` how many by the id of a row before, which matters to an application that is given the id: it may
-    remember the conversation, if its turns are asked in order.
+    `n_following` how many by the id of a row before. An application that has conversations can answer these only after
+    the turns before them.
     """
     ids = " or ".join(f"`{name}`" for name in CONVERSATION_NAMES)
     is_history_set = "history" in settings.model_fields_set  # also to "dataset": each row is asked for itself
-    n_alone = n_later + n_following if target.names_conversation else n_later if target.takes_conversation else 0
+    n_alone = n_later + n_following if target.names_conversation or target.takes_conversation else 0
     if n_alone and not is_history_set:
         raise TargetError(
             f"{n_alone:,} rows are later turns of conversations, by their `turn` or as rows with the same {ids} as one "
@@ -221,7 +222,7 @@ def check_takes_conversation(
     }
     kind = next(name for name in where if getattr(settings, name) is not None)
     marks = {
-        "url": "{{metadata.conversation_id}}",
+        "url": "{{conversation_id}}",
         "callable": "an argument `metadata`",
         "runnable": f"a required member {ids} of its input",
     }
@@ -414,6 +415,8 @@ class Collection:
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.concurrency)
+        target = self.target
+        self._remembers = target is not None and target.names_conversation and not target.takes_conversation
 
     @property
     def n_to_ask(self) -> int:
@@ -454,11 +457,9 @@ class Collection:
         itself is asked a whole one, unless this run has asked its first turns: it may have forgotten the others.
         """
         earlier = None if self.conversations is None else conversation[0].conversation
-        target = self.target
-        remembers = target is not None and target.names_conversation and not target.takes_conversation
         if (
             earlier is not None
-            and remembers
+            and self._remembers
             and find_first_open(conversation, {**known, **settled}) < len(conversation)
         ):
             known, settled = {}, {name: own for name, own in settled.items() if own.asked_run_id == self.run_id}
@@ -488,20 +489,36 @@ class Collection:
                 )
             else:
                 is_new = True
-                response = await self._ask(stop_sign, sample, earlier)
+                response = await self._ask(stop_sign, sample, earlier, conversation[0].sample_id)
             if response.status == "failed":
                 failure = f"turn {place + 1} of its conversation failed, so that it was not asked: {response.error}"
             elif earlier is not None and place + 1 < len(conversation):
                 earlier = continue_conversation(earlier, sample, response, conversation[place + 1])
 
-    async def _ask(self, stop_sign: StopSign, sample: StoredSample, earlier: Sequence[Turn] | None) -> StoredResponse:
-        """Ask about a sample, after the `earlier` turns or the dataset's conversation, and store the response."""
+    async def _ask(
+        self, stop_sign: StopSign, sample: StoredSample, earlier: Sequence[Turn] | None, first_id: str
+    ) -> StoredResponse:
+        """Ask about a sample, after the `earlier` turns or the dataset's conversation, and store the response.
+
+        `first_id` is the sample that begins the conversation. An application may remember what other runs asked under
+        the dataset's ids, so that these are replaced where it remembers the turns itself.
+        """
         async with self._slots:
             stop_sign.raise_if_given()
             asked_at = time.time()
-            question = self.pose(sample)
+            made = uuid.uuid5(uuid.NAMESPACE_OID, f"{self.run_id}/{first_id}")
+            question = replace(self.pose(sample), conversation_id=str(made))
             if earlier is not None:
                 question = replace(question, conversation=make_messages(earlier))
+                if self._remembers:
+                    # A number stays one, of 31 bits.
+                    given = {name: sample.metadata.get(name) for name in CONVERSATION_NAMES}
+                    of_run = {
+                        name: made.int >> 97 if isinstance(value, int) else str(made)
+                        for name, value in given.items()
+                        if value is not None
+                    }
+                    question = replace(question, metadata={**question.metadata, **of_run})
             if self.target is None:
                 raise FatalJudgeError(
                     f"sample {question.sample_id} has no recorded response, and no target was given to ask"

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 import aiohttp
@@ -31,6 +31,7 @@ from evalhouse.tasks.judge.protocol import parse_retry_after
 from evalhouse.tasks.settings.environment import NamedValueError, describe_name, read_named
 from evalhouse.tasks.settings.suite import (
     CONVERSATION,
+    CONVERSATION_ID,
     GIVEN_MARKS,
     MARK,
     METADATA,
@@ -98,8 +99,8 @@ def _find_text(mark: re.Match[str], question: TargetQuestion) -> str:
 def _find_value(name: str, question: TargetQuestion) -> Any:  # noqa: ANN401  # JSON
     if name == "question":
         return question.question
-    if name == "sample_id":
-        return question.sample_id
+    if name in ("sample_id", CONVERSATION_ID):
+        return getattr(question, name)
     if name == CONVERSATION:
         return [dict(message) for message in question.conversation]
     if name in GIVEN_MARKS:
@@ -327,23 +328,22 @@ async def read_stream(
     return make_answer(_join_parts(texts), found.get("contexts"), found.get("context_ids"), thoughts=of_stream)
 
 
-_CITED: Final = re.compile(r"\s+|\[(?:ID:)?\d+\]|##\d+\$\$")  # a closing event may add citations to the text
-
-
 def _join_parts(texts: Sequence[str]) -> str:
-    """Return the text of a stream: all parts, or the last one if it repeats them or each begins with the one before.
+    """Return the text of a stream: all parts, or the last one if it repeats them or each began with the one before.
 
-    White space and citations may differ in the last part.
+    A closing event may repeat the text with citations of any kind within it, or with other spaces and marks.
     """
     *before, last = [text for text in texts if text] or [""]
     is_growing = len(before) > 1 and all(after.startswith(text) for text, after in pairwise(before))
-    is_growing = is_growing and len(before[-1]) >= _MIN_REPEATED
+    is_growing = is_growing and len(before[-1]) >= max(_MIN_REPEATED, len(before[0]) + 1)
     whole = before[-1] if is_growing else "".join(before)
-    bare = _CITED.sub("", whole)
-    is_repeated = last.startswith(whole) or _CITED.sub("", last).startswith(bare)
-    if len(bare) >= _MIN_REPEATED and is_repeated:
-        return last
-    return whole + last
+    letters, of_last = ("".join(filter(str.isalnum, text.casefold())) for text in (whole, last))
+    is_repeated = len(whole) >= _MIN_REPEATED and last.startswith(whole)
+    is_repeated = is_repeated or (len(letters) >= _MIN_REPEATED and of_last.startswith(letters))
+    if len(letters) >= _MIN_SPREAD and len(of_last) <= 3 * len(letters):
+        following = iter(of_last)
+        is_repeated = is_repeated or is_growing or all(letter in following for letter in letters)
+    return last if is_repeated else whole + last
 
 
 def _is_failure(kind: object) -> bool:
@@ -362,7 +362,8 @@ def _find_thoughts(answer: JsonPath, document: object) -> str | None:
 # --- asking
 
 _PASSING = (408, 425, 429)
-_MIN_REPEATED = 6  # letters that a part of a stream does not begin with by chance
+_MIN_REPEATED = 6  # letters with which a part of a stream does not begin by chance
+_MIN_SPREAD = 12  # letters that it does not have in their order, among at most three times as many
 _MAX_SHOWN = 4096  # bytes of a stream that are kept for messages
 _MAX_BYTES = 32 * 1024 * 1024
 _MAX_REDIRECTS = 5
@@ -406,7 +407,8 @@ class HttpTarget:
         marks = {mark for text in (settings.url, *find_texts(self._body)) for mark in MARK.findall(text)}
         self.takes_contexts = "contexts" in marks
         self.takes_conversation = CONVERSATION in marks
-        self.names_conversation = any(f"{METADATA}{name}" in marks for name in CONVERSATION_NAMES)
+        ids = {CONVERSATION_ID, *(f"{METADATA}{name}" for name in CONVERSATION_NAMES)}
+        self.names_conversation = not ids.isdisjoint(marks)
         self._stream = settings.stream
         self._timeout_s = settings.timeout_s
         contexts, context_ids = settings.contexts, settings.context_ids

@@ -38,6 +38,7 @@ class TargetQuestion:
     contexts: tuple[str, ...] | None = None
     context_ids: tuple[str, ...] | None = None
     conversation: tuple[Mapping[str, str], ...] = ()
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -134,6 +135,11 @@ def expect_totals(*, own: bool) -> dict[str, int]:
             {"q": "Add 2.", "history": []},
         ),
         (
+            {"q": "{{question}}", "s": "s-{{conversation_id}}"},
+            {"q": "Add 2.", "s": "s-4711"},
+            {"q": "Add 2.", "s": "s-"},
+        ),
+        (
             {"messages": [RULES, "{{conversation}}", {"role": "user", "content": "{{question}}"}]},
             {"messages": [RULES, *EARLIER, {"role": "user", "content": "Add 2."}]},
             {"messages": [RULES, {"role": "user", "content": "Add 2."}]},
@@ -144,7 +150,7 @@ async def test_request_has_the_conversation_in_place_of_its_mark(
     template: object, sent: object, first_sent: object
 ) -> None:
     with serving(answer_json({"answer": "The total is 3."})) as server:
-        question = replace(pose("Add 2."), conversation=EARLIER)
+        question = replace(pose("Add 2."), conversation=EARLIER, conversation_id="4711")
         response = await ask_once(question, url=server.url, body=template)
         assert (response.error, server.requests[0].body) == (None, sent)
         first = await ask_once(pose("Add 2."), url=server.url, body=template)
@@ -190,9 +196,9 @@ async def test_target_without_the_conversation_is_refused_with_the_fix(settings:
 
 
 async def test_bot_with_memory_needs_the_conversation_id() -> None:
-    for history, mark, is_fine in [("own", "conversation_id", True), ("dataset", "conversation_id", False),
-                                   ("own", "lang", False)]:  # fmt: skip
-        body = {"q": "{{question}}", "session": f"{{{{metadata.{mark}}}}}"}
+    for history, mark, is_fine in [("own", "metadata.conversation_id", True), ("own", "conversation_id", True),
+                                   ("dataset", "conversation_id", False), ("own", "metadata.lang", False)]:  # fmt: skip
+        body = {"q": "{{question}}", "session": f"{{{{{mark}}}}}"}
         settings = TargetSettings(url="http://bot.test/", body=body, history=history)  # type: ignore[arg-type]
         target = make_target(settings)
         if is_fine:
@@ -303,7 +309,7 @@ LAST = [{"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1"
     ],
     ids=["no numbers", "from 0", "an id each", "recorded twice", "out of order"],
 )
-async def test_rows_without_numbers_are_refused_for_a_bot_that_is_sent_their_id(
+async def test_rows_without_numbers_are_refused_for_a_bot_with_conversations(
     rows: list[tuple[str | None, int | None, list[dict[str, str]] | None]], n_following: int
 ) -> None:
     """Only `turn` from 2 on was looked at, so that exported sessions were asked side by side."""
@@ -315,7 +321,7 @@ async def test_rows_without_numbers_are_refused_for_a_bot_that_is_sent_their_id(
     for mark in ("metadata.session_id", "conversation", "metadata.lang"):
         settings = TargetSettings(url="http://bot.test/", body={"q": "{{question}}", "s": f"{{{{{mark}}}}}"})
         target = make_target(settings)
-        if n_following and mark == "metadata.session_id":
+        if n_following and mark != "metadata.lang":
             with pytest.raises(TargetError, match=r"2 rows are later turns.*same .*`session_id` as one before"):
                 check_takes_conversation(target, settings, 0, staged.n_later, staged.n_following)
         else:
@@ -458,6 +464,41 @@ async def test_a_bot_that_remembers_is_asked_whole_conversations_after_an_update
         failing.clear()
         await collect_all(live_run, replace(updated, is_resumed=True))
         assert target.asked == asked[asked.index("s6") :], "what this run has asked is not asked again"
+
+
+async def test_a_bot_that_remembers_gets_other_ids_in_each_run(tmp_path: Path) -> None:
+    """Each night had the dataset's ids, so that a bot with a lasting memory answered after last night's questions."""
+    asked: dict[str, list[TargetQuestion]] = {}
+
+    def note(question: TargetQuestion) -> Response:
+        asked.setdefault(question.sample_id, []).append(question)
+        return remember(question)
+
+    rows = [
+        replace(sample, metadata_json=json.dumps({**sample.metadata, "session_id": 7, "lang": "en"}))
+        if sample.metadata
+        else sample
+        for sample in TALKS
+    ]
+    target = ScriptedTarget(note)
+    target.takes_conversation, target.names_conversation = False, True
+    options: dict[str, Any] = {"read_samples": lambda first, last: rows[first - 1 : last], "conversations": GROUPS}
+    async with collecting(tmp_path, target, len(rows), **options) as (live_run, collection):
+        await collect_all(live_run, collection)
+        await collect_all(live_run, replace(collection, run_id="next-night"))
+        target.takes_conversation = True
+        await collect_all(live_run, replace(collection, run_id="another"))
+    nights = {
+        name: [(one.metadata["conversation_id"], one.metadata["session_id"], one.conversation_id) for one in questions]
+        for name, questions in asked.items()
+        if questions[0].metadata
+    }
+    assert nights["x/1"] == nights["x/2"] == nights["x/3"]
+    assert nights["x/1"][2][:2] == ("x", 7), "it is sent the turns, so that the ids are the dataset's"
+    ids = {night for turns in nights.values() for night in turns[:2]}
+    assert len(ids) == len({text for _, _, text in ids}) == len({number for _, number, _ in ids})
+    assert all(text == named == str(uuid.UUID(text)) and isinstance(number, int) for named, number, text in ids)
+    assert {one.metadata["lang"] for questions in asked.values() for one in questions if one.metadata} == {"en"}
 
 
 def test_replay_asks_after_the_earlier_turns() -> None:

@@ -63,7 +63,7 @@ def test_sound_settings_are_taken_and_survive_being_kept(values: dict[str, Any])
         ({"url": "http://bot.example/a b"}, "url: 'http://bot.example/a b' has white space in it"),
         ({"url": "http://{{metadata.host}}/ask"}, "url: the host of the address may not contain a mark"),
         ({"url": URL + "?q={{questoin}}"}, "url: unknown mark {{questoin}}; did you mean {{question}}?"),
-        ({"url": URL + "?q={{wxyz}}"}, "unknown mark {{wxyz}}; known: {{question}}, {{sample_id}}, {{metadata.NAME}}"),
+        ({"url": URL + "?q={{wxyz}}"}, "unknown mark {{wxyz}}; known: {{question}}, {{sample_id}}, "),
         ({"url": URL + "?key=${BOT_KEY}&q={{question}}"}, "names a variable of the environment, and those go"),
         ({"url": URL, "body": {"q": "{{question}}", "t": "{{top_k}}"}}, "body: unknown mark {{top_k}}; known: "),
         ({"url": URL, "body": {"q": "{{question}}", "m": "{{metadata.}}"}}, "body: unknown mark {{metadata.}}"),
