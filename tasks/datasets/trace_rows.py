@@ -779,12 +779,13 @@ def _pick_question(found: Span, answer: Span, steps: Sequence[Placed], documents
     """Return the span with the question that a person asked: the one `found` first, or the step that answered, unless
     it was given a prompt, which has the question or what was retrieved in it, or what a step beside it has written."""
     beside = [step.span for step in steps if step.span is not answer]
-    if found.kind == "retriever":  # a model beside may have written its query
-        written = (step for step in beside if step.question and (found.question or "") in (step.answer or ""))
+    query, asked = found.question or "", answer.question or ""
+    if found.kind == "retriever":  # a model beside may have written its query, as a reply or for a tool
+        texts = ((step, [step.answer, *(str(call["arguments"]) for call in step.tool_calls)]) for step in beside)
+        written = (step for step, made in texts if step.question and any(query in (text or "") for text in made))
         found = next(written, found)
-    asked = answer.question or ""
-    is_prompt = asked != found.question and (
-        (found.question or "") in asked or any(document in asked for document in documents)
-    )
+    # Keywords are a part of a question too.
+    is_part = query in asked and ("\n" in asked.strip() or not asked.rstrip().endswith(("?", "？")) or "?" in query)
+    is_prompt = asked != found.question and (is_part or any(document in asked for document in documents))
     is_written = any(step.answer == asked for step in beside)
     return found if is_prompt or is_written else answer

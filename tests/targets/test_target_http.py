@@ -603,6 +603,21 @@ def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
     assert read_stream(write_sse(*grown)).answer == read_stream(write_sse(*grown[2:])).answer == cited
     torn = [{"answer": text} for text in ("It opens at", "It opens at six. [1", "It opens at six. [1]")]
     assert read_stream(write_sse(*torn)).answer == "It opens at six. [1]"
+    refused = [{"answer": text} for text in ("It opens", "It opens at six.", "It opens at six. Bring", "I cannot say.")]
+    assert read_stream(write_sse(*refused)).answer == "I cannot say."
+
+
+@pytest.mark.parametrize(
+    "mark", ["[1, 2]", "[doc1]", "[^1]", "[1](https://harbour.test/times)", "【4:0†source】", "**"]
+)
+def test_a_closing_event_may_repeat_the_text_with_any_citation(mark: str) -> None:
+    """Only `[1]` and two other forms were known: with others the answer stood there twice."""
+    closing = f"It opens at six{mark}. It closes at nine, and nobody may come along then."
+    parts = ["It opens", " at six.", " It closes at nine, and nobody", " may come along then.", closing]
+    assert read_stream(write_sse(*({"answer": part} for part in parts))).answer == closing
+    whole = "It opens at six. It closes at nine. It opens at six on Sundays as well, if it does not rain."
+    texts = [whole[:17], whole[17:36], whole[36:]]
+    assert read_stream(write_sse(*({"answer": part} for part in texts))).answer == whole
 
 
 def test_events_of_thoughts_and_tools_are_not_the_answer() -> None:

@@ -419,6 +419,30 @@ def test_a_tuple_has_the_answer_beside_other_things(tmp_path: Path, beside: obje
     texts = ["One text of the harbour.", "Another text of the harbour.", beside]
     (sample,), _ = read_named(tmp_path, make_outer(QUESTION, texts), answer="reply#1")
     assert sample.answer == texts[1]
+    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, [{"answer": refusal}, beside]))
+    assert sample.answer == refusal
+    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, [{"answer": refusal}, beside]), answer="reply#0.answer")
+    assert sample.answer == refusal
+
+
+def test_of_two_texts_the_one_of_several_words_may_be_the_documents(tmp_path: Path) -> None:
+    """A function returned its answer "22:40" with its context as one text, and that was the answer."""
+    outer, search, _ = make_outer(QUESTION, ["22:40", JOINED])
+    call = {**make_span(3, make_call(f"{JOINED}\n{QUESTION}", "22:40"), parent=1, at_s=0.3, took_s=0.1)}
+    (sample,), _ = read_named(tmp_path, [outer, search, call])
+    assert sample.answer == "22:40"
+    refused = make_outer(QUESTION, ["I am sorry, but I cannot help with that.", JOINED])
+    with pytest.raises(DatasetError, match="several"):
+        read_named(tmp_path, refused)
+    (sample,), _ = read_named(tmp_path, refused, answer="reply#0")
+    assert sample.answer == "I am sorry, but I cannot help with that."
+
+
+def test_the_history_that_a_function_returns_ends_in_the_answer(tmp_path: Path) -> None:
+    """A function of a chat's page returns the emptied text field with all messages."""
+    messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "I cannot help with that."}]
+    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, ["", messages]))
+    assert sample.answer == "I cannot help with that."
 
 
 @pytest.mark.parametrize(
@@ -432,6 +456,9 @@ def test_a_tuple_has_the_answer_beside_other_things(tmp_path: Path, beside: obje
         {"question": QUESTION, "user_prompt": "You are a helpful assistant."},
         {"args": [[{"role": "user", "content": QUESTION}], "u-4711"], "kwargs": {}},
         {"args": [], "kwargs": {"user": "u-4711", "msg": QUESTION}},
+        {"args": [QUESTION], "kwargs": {"prompt": "You are a helpful assistant."}},
+        {"args": [QUESTION, {"url": "https://harbour.test", "text": "Welcome to the harbour."}], "kwargs": {}},
+        {"args": [QUESTION, {"role": "system", "content": "You are a helpful assistant."}], "kwargs": {}},
         {"prompt": "You are a helpful assistant.", "message": QUESTION},
         {"query": "ferry night departure", "original_query": QUESTION},
         {"task": QUESTION, "stream": False, "reset": True},
@@ -476,8 +503,21 @@ def test_the_answer_is_found_in_an_envelope(tmp_path: Path, made: object) -> Non
     assert sample.answer == "It sails at ten."
 
 
-def test_an_answer_beside_another_response_is_not_guessed(tmp_path: Path) -> None:
-    made = {"answer": "It leaves at nine.", "response": "I cannot say when it leaves."}
+@pytest.mark.parametrize("inner", [{"answer": "It leaves at nine."}, {"llm_response": "It leaves at nine."}])
+def test_the_data_beside_an_answer_are_not_the_answer(tmp_path: Path, inner: dict[str, str]) -> None:
+    """A guard's refusal stands beside the draft, or beside the row of the dataset that was asked."""
+    (sample,), _ = read_named(tmp_path, make_outer(QUESTION, {"answer": "I cannot say.", "result": inner}))
+    assert sample.answer == "I cannot say."
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        {"answer": "It leaves at nine.", "response": "I cannot say when it leaves."},
+        {"code": 0, "message": "The request was processed.", "data": "I cannot say when it leaves."},
+    ],
+)
+def test_an_answer_beside_another_response_is_not_guessed(tmp_path: Path, made: dict[str, object]) -> None:
     with pytest.raises(DatasetError, match="several"):
         read_named(tmp_path, make_outer(QUESTION, made))
 
@@ -553,6 +593,26 @@ def test_a_query_that_a_model_wrote_is_not_the_question(tmp_path: Path) -> None:
     assert sample.question == QUESTION
     with pytest.raises(DatasetError, match="several"):
         read_named(tmp_path, [outer, search, rewrite, call])
+
+
+@pytest.mark.parametrize("query", ["night ferry", "ferry times"])
+def test_a_query_for_a_tool_is_not_the_question(tmp_path: Path, query: str) -> None:
+    """A loop of calls without a chain: keywords that are a part of the question were the question."""
+    wrote = make_call(QUESTION, "") | {
+        "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "search",
+        "llm.output_messages.0.message.tool_calls.0.tool_call.function.arguments": json.dumps({"query": query}),
+    }
+    search = {"openinference.span.kind": "RETRIEVER", "input.value": query}
+    search |= {f"retrieval.documents.{place}.document.content": text for place, text in enumerate(TEXTS)}
+    for first in ([make_span(2, wrote, parent=1, took_s=0.1)], []):  # or code wrote it
+        spans = [
+            {**make_span(1, {"http.request.method": "POST"}), "name": "POST /chat"}, *first,
+            make_span(3, search, parent=1, at_s=0.2, took_s=0.1),
+            make_span(4, make_call(QUESTION, ANSWER), parent=1, at_s=0.4, took_s=0.1),
+        ]  # fmt: skip
+        if first or query in QUESTION:
+            (sample,), _ = read_named(tmp_path, spans)
+            assert (sample.question, sample.answer) == (QUESTION, ANSWER)
 
 
 def test_printed_arguments_are_not_another_question(tmp_path: Path) -> None:
