@@ -611,9 +611,9 @@ def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
     "mark", ["[1, 2]", "[doc1]", "[^1]", "[1](https://harbour.test/times)", "【4:0†source】", "**"]
 )
 def test_a_closing_event_may_repeat_the_text_with_any_citation(mark: str) -> None:
-    """Only `[1]` and two other forms were known: with others the answer stood there twice."""
-    closing = f"It opens at six{mark}. It closes at nine, and nobody may come along then."
-    parts = ["It opens", " at six.", " It closes at nine, and nobody", " may come along then.", closing]
+    """Only `[1]` and two other forms were known: with others the answer was doubled."""
+    closing = f"It opens at six{mark}. It closes at nine, and no guest may come along then."
+    parts = ["It opens", " at six.", " It closes at nine, and no guest", " may come along then.", closing]
     assert read_stream(write_sse(*({"answer": part} for part in parts))).answer == closing
     whole = "It opens at six. It closes at nine. It opens at six on Sundays as well, if it does not rain."
     texts = [whole[:17], whole[17:36], whole[36:]]

@@ -505,7 +505,7 @@ def test_the_answer_is_found_in_an_envelope(tmp_path: Path, made: object) -> Non
 
 @pytest.mark.parametrize("inner", [{"answer": "It leaves at nine."}, {"llm_response": "It leaves at nine."}])
 def test_the_data_beside_an_answer_are_not_the_answer(tmp_path: Path, inner: dict[str, str]) -> None:
-    """A guard's refusal stands beside the draft, or beside the row of the dataset that was asked."""
+    """A guard's refusal is beside the draft, or beside the row of the dataset that was asked."""
     (sample,), _ = read_named(tmp_path, make_outer(QUESTION, {"answer": "I cannot say.", "result": inner}))
     assert sample.answer == "I cannot say."
 
