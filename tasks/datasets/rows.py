@@ -418,6 +418,11 @@ class Columns:
                         f"{name_setting('mapping', f'answer={answer.name}')})",
                     )
                 located["ground_truth"] = located.pop("answer")
+        truth = located.get("ground_truth")
+        is_of_phoenix = truth is not None and truth.name == "reference" and "context.span_id" in row
+        if is_of_phoenix and {"ground_truth", "contexts"}.isdisjoint(self.mapped) and "contexts" not in located:
+            # The frame of questions for Phoenix's evaluators, which call the retrieved text the reference.
+            located["contexts"] = located.pop("ground_truth")
         if len(self._shapes) < _MAX_SHAPES and not opens:
             self._shapes[shape] = located
         return located

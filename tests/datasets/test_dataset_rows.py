@@ -172,6 +172,16 @@ def test_columns_of_the_common_tools_are_understood(tmp_path: Path) -> None:
             assert (sample.contexts, sample.given_id, sample.metadata) == (["c"], "i", {}), tool
 
 
+def test_the_reference_of_a_frame_of_phoenix_is_what_was_retrieved(tmp_path: Path) -> None:
+    """Its frame for evaluators had the documents as ground truth: right answers scored low, without faithfulness."""
+    row = {"context.span_id": "0a1b", "input": "q", "output": "a", "reference": "One text. Another text."}
+    sample = read_one(tmp_path, row)
+    assert (sample.answer, sample.ground_truth, sample.contexts) == ("a", None, ["One text. Another text."])
+    mapped = read_one(tmp_path, row, {"ground_truth": "reference"})
+    assert (mapped.ground_truth, mapped.contexts) == ("One text. Another text.", None)
+    assert read_one(tmp_path, {**row, "contexts": ["c"]}).contexts == ["c"]
+
+
 def test_rows_of_one_file_may_have_different_columns(tmp_path: Path) -> None:
     rows: list[Row] = [
         {"question": "a", "answer": "x"},
