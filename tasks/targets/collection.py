@@ -454,7 +454,7 @@ class Collection:
 
         A turn is settled if this run has its response, or known from the record; after a failed turn the others are not
         asked, and after a new answer no recorded response is valid. An application that remembers its conversations
-        itself is asked a whole one, unless this run has asked its first turns: it may have forgotten the others.
+        itself is asked a whole one under a new id: it may have forgotten the first turns, or a turn that failed.
         """
         earlier = None if self.conversations is None else conversation[0].conversation
         if (
@@ -462,8 +462,8 @@ class Collection:
             and self._remembers
             and find_first_open(conversation, {**known, **settled}) < len(conversation)
         ):
-            known, settled = {}, {name: own for name, own in settled.items() if own.asked_run_id == self.run_id}
-        failure, is_new = "", False
+            known = settled = {}
+        failure, is_new, made = "", False, uuid.uuid4()
         for place, sample in enumerate(conversation):
             on_record = known.get(sample.sample_id)
             if on_record is not None and earlier is not None:
@@ -489,24 +489,23 @@ class Collection:
                 )
             else:
                 is_new = True
-                response = await self._ask(stop_sign, sample, earlier, conversation[0].sample_id)
+                response = await self._ask(stop_sign, sample, earlier, made)
             if response.status == "failed":
                 failure = f"turn {place + 1} of its conversation failed, so that it was not asked: {response.error}"
             elif earlier is not None and place + 1 < len(conversation):
                 earlier = continue_conversation(earlier, sample, response, conversation[place + 1])
 
     async def _ask(
-        self, stop_sign: StopSign, sample: StoredSample, earlier: Sequence[Turn] | None, first_id: str
+        self, stop_sign: StopSign, sample: StoredSample, earlier: Sequence[Turn] | None, made: uuid.UUID
     ) -> StoredResponse:
         """Ask about a sample, after the `earlier` turns or the dataset's conversation, and store the response.
 
-        `first_id` is the sample that begins the conversation. An application may remember what other runs asked under
-        the dataset's ids, so that these are replaced where it remembers the turns itself.
+        `made` is an id for the conversation. An application may remember what other runs asked under the dataset's ids,
+        so that it replaces these where the application remembers the turns itself.
         """
         async with self._slots:
             stop_sign.raise_if_given()
             asked_at = time.time()
-            made = uuid.uuid5(uuid.NAMESPACE_OID, f"{self.run_id}/{first_id}")
             question = replace(self.pose(sample), conversation_id=str(made))
             if earlier is not None:
                 question = replace(question, conversation=make_messages(earlier))

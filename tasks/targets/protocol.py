@@ -29,7 +29,7 @@ class TargetQuestion:
 
     `contexts` are set if the application should answer from these instead of looking for others; `context_ids` are
     their ids, as far as known. `conversation` are the messages before the question, the oldest first, as OpenAI's
-    chat API has them.
+    chat API has them; `conversation_id` is a UUID for one asking of a conversation.
     """
 
     sample_id: str
