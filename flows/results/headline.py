@@ -82,6 +82,12 @@ def is_measured_otherwise(compared: MetricComparison) -> bool:
     return any(part.n_moved and not set(MEASURING).isdisjoint(part.name.split("+")) for part in compared.parts)
 
 
+def _name_moved(compared: MetricComparison) -> set[str]:
+    """Return the inputs that changed in the samples which moved a metric."""
+    parts = compared.parts or compared.plain_parts
+    return {name for part in parts if part.n_moved for name in part.name.split("+")}
+
+
 def write_headline(against: Against) -> Headline:
     """Write what changed since the run that another is compared with."""
     if against.comparison is None:
@@ -126,12 +132,13 @@ def write_headline(against: Against) -> Headline:
             by_edits = Counter(compared.edits for compared in clear[way] if compared.edits)
             if not stages and by_edits and 2 * by_edits.total() >= len(clear[way]):
                 moved = []
-                parts_of_way = [part for compared in clear[way] for part in compared.parts or compared.plain_parts]
-                names = {name for part in parts_of_way if part.n_moved for name in part.name.split("+")}
-                of_bot = [name for name in ("answer", "contexts") if name in names]
+                names_by_metric = [_name_moved(compared) for compared in clear[way]]
+                of_bot = [name for name in ("answer", "contexts") if any(name in names for names in names_by_metric)]
+                is_retrieval = any("contexts" in names and "answer" not in names for names in names_by_metric)
                 reason = by_edits.most_common(1)[0][0]
                 if reason == "beside":
-                    subject, verb = _STAGES["answer" if "answer" in of_bot else "retrieval"], "is"
+                    subject = _STAGES["retrieval" if is_retrieval or "answer" not in of_bot else "answer"]
+                    verb = "is"
                     why = f", in samples whose {name_part('+'.join(edits))} too"
                 else:
                     # Another question has another answer.

@@ -676,6 +676,23 @@ def test_refusals_that_stay_alike_do_not_blame_the_bot_for_an_edit_of_all_ground
     assert headline.sentence == "Some scores are worse than in the base, because of: answer and ground truth changed"
 
 
+def test_lost_contexts_are_named_beside_an_edit_of_all_ground_truths(make: Make) -> None:
+    """The answers changed where documents were lost, so that the sentence on top blamed the answers."""
+    nights = make()
+    ids = name_ids(40)
+    for run_id in (BASE, CANDIDATE):
+        n_lost = 20 if run_id == CANDIDATE else 0
+        for place, name in enumerate(ids):
+            others = {"ground_truth": f"It costs ten{'.' if run_id == BASE else '!'}"}
+            others |= {"answer": "Unknown.", "contexts": ["Elsewhere."]} if place < n_lost else {}
+            nights.add("samples", {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **others})
+        nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
+        for metric in ("factual_f1", "context_recall"):
+            nights.add_scores(run_id, metric, {name: float(place >= n_lost) for place, name in enumerate(ids)})
+    headline = write_headline(Against(called="the base", name="the base", comparison=nights.compare_pair()))
+    assert headline.sentence == "Retrieval is worse than in the base, in samples whose ground truth changed too"
+
+
 def test_causes_are_counted_in_samples_whose_question_and_ground_truth_are_the_same(make: Make) -> None:
     nights = make()
     ids = name_ids(20)
