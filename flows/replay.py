@@ -427,7 +427,8 @@ class Replay:
 def make_replay(pair: RunPair, options: ReplayOptions, target: TargetSettings | None) -> Replay:
     """Prepare the replay of two runs; `target` is asked in place of the second run's target.
 
-    Raises SettingsError without a target, or if it does not accept contexts, and TargetError if it cannot be asked.
+    Raises SettingsError without a target, or if it does not accept contexts or remembers its conversations itself, and
+    TargetError if it cannot be asked.
     """
     candidate = pair.candidate
     settings = read_settings({**candidate.config, "warehouse": pair.warehouse.location.url})
@@ -437,7 +438,8 @@ def make_replay(pair: RunPair, options: ReplayOptions, target: TargetSettings | 
             f"run {candidate.run_id} asked no bot: its answers came with its dataset; name a suite whose [target] is "
             "to be asked, with --suite SUITE.toml"
         )
-    if not make_target(target).takes_contexts:
+    asked = make_target(target)
+    if not asked.takes_contexts:
         where = {
             "url": 'put "{{contexts}}" into [target] body where a request takes them',
             "callable": "let the function take an argument `contexts`",
@@ -447,6 +449,11 @@ def make_replay(pair: RunPair, options: ReplayOptions, target: TargetSettings | 
         raise SettingsError(
             f"the target does not accept contexts, so retrieval and generation cannot be separated: {how}, or name a "
             "suite whose [target] does so with --suite SUITE.toml"
+        )
+    if target.history == "own" and not asked.takes_conversation:
+        raise SettingsError(
+            "the target remembers its conversations itself, and one of their turns cannot be asked alone: let it take "
+            "the messages before the question, or name a suite whose [target] does so with --suite SUITE.toml"
         )
     target = target.model_copy(update={"repeats": 0, "history": "dataset"})
     budget_usd = options.budget_usd if options.budget_usd is not None else settings.budget_usd

@@ -306,14 +306,14 @@ def check_history(settings: RunSettings, staged: StagedDataset, target: "Target 
     """Refuse a target that would be asked in the middle of conversations that it does not receive."""
     if settings.responses is not None or settings.target is None:
         return
-    counts = (staged.n_continued, staged.n_later, staged.n_following)
-    if not any(counts):
+    n_alone = staged.n_later + staged.n_following
+    if not staged.n_continued and not n_alone:
         return
     from evalhouse.tasks.targets.collection import check_takes_conversation, make_target  # noqa: PLC0415  # few runs ask
 
     try:
         asked = target or make_target(settings.target)
-        check_takes_conversation(asked, settings.target, *counts)
+        check_takes_conversation(asked, settings.target, staged.n_continued, n_alone, staged.n_unheard)
     except BaseException:  # Ctrl-C too: the staged file is deleted
         staged.staging.discard()
         raise

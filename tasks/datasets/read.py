@@ -65,7 +65,8 @@ class StagedDataset:
 
     `n_answered` is how many samples it brings an answer or contexts for, `n_continued` how many have earlier turns,
     `n_later` how many are later turns by their number, without the ones before, and `n_following` how many others have
-    the conversation's id of such a row before them. `use` is how its columns were read, and `notes` what else the user
+    the conversation's id of such a row before them. `n_unheard` is how many come after a question that is only in their
+    earlier turns, and the question of no row. `use` is how its columns were read, and `notes` what else the user
     should know about it.
     """
 
@@ -77,6 +78,7 @@ class StagedDataset:
     n_continued: int = 0
     n_later: int = 0
     n_following: int = 0
+    n_unheard: int = 0
     notes: tuple[str, ...] = ()
 
     def read_first(self) -> Iterator[str]:
@@ -205,6 +207,8 @@ def stage_dataset(
         digest, n_answered, n_continued, n_later, n_following, use = hashlib.sha256(), 0, 0, 0, 0, ColumnUse()
         use.was_named = was_named
         begun: dict[str, int | None] = {}  # by conversation, the number of its first row without the turns before
+        before: dict[str, int] = {}  # by conversation, how many questions its rows come after, as a set of bits
+        n_unheard = 0
         try:
             for rows in read_samples(
                 source,
@@ -231,6 +235,12 @@ def stage_dataset(
                         # The number of the first row again is the beginning of another conversation.
                         n_following += not is_later and name in begun and (turn is None or turn != begun[name])
                         begun.setdefault(name, turn)
+                    n_in_row = sum(earlier.role == "user" for earlier in row.conversation or ())
+                    if name is None:
+                        n_unheard += n_in_row > 0
+                    else:
+                        of_talk = before.get(name, 0)
+                        before[name] = of_talk | 1 << (n_in_row if row.conversation else of_talk.bit_count())
                     digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
                 staging.add(staged)
         except BaseException:  # also on Ctrl-C the staged file goes
@@ -245,6 +255,7 @@ def stage_dataset(
             n_continued=n_continued,
             n_later=n_later,
             n_following=n_following,
+            n_unheard=n_unheard + sum((of_talk & ~(of_talk << 1) & ~1).bit_count() for of_talk in before.values()),
         )
 
     was_named = encoding is not None

@@ -194,26 +194,23 @@ def read_conversations(
 
 
 def check_takes_conversation(
-    target: Target, settings: TargetSettings, n_continued: int, n_later: int, n_following: int = 0
+    target: Target, settings: TargetSettings, n_continued: int, n_alone: int, n_unheard: int = 0
 ) -> None:
     """Refuse to ask questions of conversations without the turns before them; raises TargetError.
 
-    `n_continued` is how many samples have earlier turns, `n_later` how many are later turns by their number alone, and
-    `n_following` how many by the id of a row before. An application that has conversations can answer these only after
-    the turns before them.
+    `n_continued` is how many samples have earlier turns, and `n_alone` how many are later turns without these, by their
+    number or by the id of a row before: an application that has conversations can answer them only after the turns.
+    `n_unheard` is how many come after a question of no row, which one that remembers what it is asked does not hear.
     """
     ids = " or ".join(f"`{name}`" for name in CONVERSATION_NAMES)
     is_history_set = "history" in settings.model_fields_set  # also to "dataset": each row is asked for itself
-    n_alone = n_later + n_following if target.names_conversation or target.takes_conversation else 0
-    if n_alone and not is_history_set:
+    if n_alone and not is_history_set and (target.names_conversation or target.takes_conversation):
         raise TargetError(
             f"{n_alone:,} rows are later turns of conversations, by their `turn` or as rows with the same {ids} as one "
             'before, and do not hold the turns before; history = "own" in [target] asks the turns in order, each after '
             'the answers before it, history = "dataset" asks each row for itself'
         )
     if not n_continued or target.takes_conversation:
-        return
-    if settings.history == "own" and target.names_conversation:
         return
     where = {
         "url": 'put "{{conversation}}" into [target] body, where a request takes the messages before the question',
@@ -226,6 +223,14 @@ def check_takes_conversation(
         "callable": "an argument `metadata`",
         "runnable": f"a required member {ids} of its input",
     }
+    if settings.history == "own" and target.names_conversation:
+        if n_unheard:
+            raise TargetError(
+                f"{n_unheard:,} questions come after others that are not asked, because these are earlier turns of a "
+                f"row, and {target.name} remembers only what it is asked. Make a row of each question "
+                f'(turns = "all" for messages), or {where[kind]}'
+            )
+        return
     raise TargetError(
         f"{n_continued:,} questions are asked in the middle of a conversation, and {target.name} does not receive the "
         "messages before. If it has no conversations, leave these rows out (`testset make` writes some only where "

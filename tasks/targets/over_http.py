@@ -564,7 +564,7 @@ class HttpTarget:
                 answer: object = matches[0] if len(matches) == 1 else matches
                 if len(matches) > 1 and all(isinstance(part, str) for part in matches):
                     answer = "".join(map(str, matches))  # parts of one answer
-                check_no_error(answer, document)
+                check_no_error(answer, document, *self._answer.find_beside(document))
                 contexts = None if self._contexts is None else self._contexts.find_items(document)
                 ids = None if self._context_ids is None else self._context_ids.find_items(document)
                 if ids is None and self._context_ids is not None and contexts:

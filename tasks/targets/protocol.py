@@ -171,10 +171,16 @@ def _read_message(value: object) -> object:
     return join_thoughts(thoughts, content) if isinstance(content, str) else content
 
 
-def check_no_error(answer: object, beside: object) -> None:
-    """Raise QuestionFailed for an empty answer with a filled `error` beside it, which is not a refusal."""
-    if answer in ("", None) and isinstance(beside, Mapping) and (error := beside.get("error")):
-        raise QuestionFailed(f"the answer is empty, and error is {quote_value(error)}")
+def check_no_error(answer: object, *beside: object) -> None:
+    """Raise QuestionFailed for an empty answer beside a filled `error`, or a false `success`: it is not a refusal."""
+    if answer is not None and not (isinstance(answer, str) and not answer.strip()):
+        return
+    for members in beside:
+        if isinstance(members, Mapping):
+            if error := members.get("error"):
+                raise QuestionFailed(f"the answer is empty, and error is {quote_value(error)}")
+            if named := next((name for name in ("success", "ok") if members.get(name) is False), None):
+                raise QuestionFailed(f"the answer is empty, and {named} is false")
 
 
 def make_answer(

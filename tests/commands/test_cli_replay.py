@@ -264,6 +264,7 @@ def test_a_replay_that_is_not_complete_names_the_command_that_resumes_it(replaye
     (("--suite", "deaf.toml"),
      "the target does not accept contexts, so retrieval and generation cannot be separated: let the"),
     (("--suite", "mute.toml"), "has no [target], so there is nothing to ask"),
+    (("--suite", "remembers.toml"), "the target remembers its conversations itself, and one of their turns cannot be"),
 ])  # fmt: skip
 def test_what_cannot_be_replayed_is_refused_in_one_message(
     replayed: Replayed, arguments: tuple[str, ...], message: str
@@ -272,6 +273,10 @@ def test_what_cannot_be_replayed_is_refused_in_one_message(
     (folder / "deaf.toml").write_text('dataset = "berths.jsonl"\n[target]\ncallable = "deaf_bot:ask"\n')
     (folder / "deaf_bot.py").write_text("def ask(question):\n    return question\n")
     (folder / "mute.toml").write_text('dataset = "berths.jsonl"\n')
+    (folder / "remembers.toml").write_text(
+        'dataset = "berths.jsonl"\n[target]\ncallable = "remembering_bot:ask"\nhistory = "own"\n'
+    )
+    (folder / "remembering_bot.py").write_text("def ask(question, metadata, contexts=None):\n    return question\n")
     refused = replayed.harbour.place.call("replay", *arguments)
     assert refused.status == 2
     assert message in refused.stderr

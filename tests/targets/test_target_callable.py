@@ -103,6 +103,7 @@ async def test_an_empty_answer_is_an_answer(monkeypatch: pytest.MonkeyPatch, val
         ({}, "the mapping that was returned has no answer; it has: (none)"),
         ({"answer": None}, "the answer is null: 'answer'"),
         ({"answer": "", "error": "busy"}, "the answer is empty, and error is 'busy'"),
+        ({"answer": "\n", "success": False}, "the answer is empty, and success is false"),
         ({"answer": ["Yes."]}, "the answer is a list, not text: ['Yes.']"),
         (("Yes.", 3), "contexts are not a list but a number: 3"),
         (("Yes.", [{"score": 1}]), "context 1 has no text; it has: score"),

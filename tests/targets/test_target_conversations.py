@@ -323,9 +323,47 @@ async def test_rows_without_numbers_are_refused_for_a_bot_with_conversations(
         target = make_target(settings)
         if n_following and mark != "metadata.lang":
             with pytest.raises(TargetError, match=r"2 rows are later turns.*same .*`session_id` as one before"):
-                check_takes_conversation(target, settings, 0, staged.n_later, staged.n_following)
+                check_takes_conversation(target, settings, 0, staged.n_later + staged.n_following)
         else:
-            check_takes_conversation(target, settings, 0, staged.n_later, staged.n_following)
+            check_takes_conversation(target, settings, 0, staged.n_later + staged.n_following)
+        await target.close()
+
+
+@pytest.mark.parametrize(
+    ("rows", "n_unheard"),
+    [
+        ([("x", None), ("x", LAST)], 0),
+        ([("x", LAST), ("x", None)], 1),
+        ([("x", LAST), ("y", None)], 1),
+        ([("x", None), ("x", [*LAST, *LAST])], 1),
+        ([("x", None), ("x", LAST), ("x", [*LAST, *LAST])], 0),
+        ([(None, LAST), (None, LAST), (None, None)], 2),
+        ([("x", None), ("x", None), ("x", None)], 0),
+    ],
+)
+async def test_a_bot_that_remembers_needs_a_row_for_each_question(
+    rows: list[tuple[str | None, list[dict[str, str]] | None]], n_unheard: int
+) -> None:
+    """Questions that were only in the earlier turns of a row were never asked, and the last one was asked alone."""
+    frame = pl.DataFrame(
+        [
+            {"question": f"q{place}", "session_id": name, "conversation": earlier}
+            for place, (name, earlier) in enumerate(rows)
+        ],
+        strict=False,
+    )
+    staged = stage_dataset(frame, mapping={}, limit=None)
+    staged.staging.discard()
+    assert staged.n_unheard == n_unheard
+    for mark, refuses in (("conversation_id", n_unheard > 0), ("conversation", False)):
+        body = {"q": "{{question}}", "s": f"{{{{{mark}}}}}"}
+        settings = TargetSettings(url="http://bot.test/", body=body, history="own")
+        target = make_target(settings)
+        if refuses:
+            with pytest.raises(TargetError, match=rf"^{n_unheard} questions come after others that are not asked"):
+                check_takes_conversation(target, settings, staged.n_continued, 0, staged.n_unheard)
+        else:
+            check_takes_conversation(target, settings, staged.n_continued, 0, staged.n_unheard)
         await target.close()
 
 

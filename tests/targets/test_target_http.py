@@ -280,6 +280,14 @@ async def test_a_response_that_cannot_be_read_says_why(canned: Canned, problem: 
     assert (response.answer, response.attempts, len(server.requests)) == (None, 1, 1)
 
 
+async def test_an_error_beside_an_empty_answer_is_seen_in_an_envelope() -> None:
+    canned = answer_json({"code": 0, "error": None, "data": {"answer": "", "error": "the model timed out"}})
+    with serving(canned) as server:
+        response = await ask_once(url=server.url, answer="$.data.answer")
+    assert response.error is not None
+    assert "the answer is empty, and error is 'the model timed out'" in response.error
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [({"answer": "", "contexts": []}, ("", (), None)), ({"answer": "Yes."}, ("Yes.", None, None))],
