@@ -431,6 +431,8 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
             alike = {texts_by_name[name].strip() for name in _ALIKE if name in texts_by_name}
             if len([item for item in alike if " " in item]) > 1:
                 return None
+        # Of agents it is the question; elsewhere it names the kind of work.
+        task = members.pop("task", None) if field == "question" and isinstance(members.get("task"), str) else None
         for key in (*_KEYS[field], *_WRAPPERS[field]):
             if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
                 return text
@@ -439,7 +441,9 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
             return find_message(texts_by_name[named[0]], field, depth + 1)
         # Of several members one text is taken if all have it.
         alone = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
-        return alone.pop() if len(alone) == 1 and len(members) <= _MAX_ALIKE else None
+        if len(alone) == 1 and len(members) <= _MAX_ALIKE and alone != {None}:
+            return alone.pop()
+        return find_message(task, field, depth + 1) if task and (_is_worded(task) or not members) else None
     if not isinstance(value, list | tuple):
         return None
     if field == "answer" and len(value) > 1:  # a function may return its answer with documents, ids, a flag or a status

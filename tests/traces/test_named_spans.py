@@ -463,6 +463,8 @@ def test_the_history_that_a_function_returns_ends_in_the_answer(tmp_path: Path) 
         {"query": "ferry night departure", "original_query": QUESTION},
         {"task": QUESTION, "stream": False, "reset": True},
         {"task": "chat", "message": QUESTION},
+        {"task": "faq", "customer_question": QUESTION},
+        {"task": "chat", "payload": {"question": QUESTION}},
         {"messages": [f"id='7e7d' source='user' metadata={{}} content={QUESTION!r} type='TextMessage'"]},
     ],
 )
