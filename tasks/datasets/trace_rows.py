@@ -209,7 +209,8 @@ def split_by_question(spans: Sequence[Span], names: SpanNames = SpanNames()) -> 
             apart.append(not is_step)
         if names.answer and not any(apart):
             return [spans]
-        if not all(apart) or not named or any(other not in asking for other in others):
+        unknown = [other for other in others if other not in asking and other.span_id not in around]
+        if not all(apart) or not named or unknown:
             return LeftOut(trace_id=spans[0].trace_id, reason="several")
     session = next((span.session for span in around.values() if span.session), None)
     return [[replace(span, session=span.session or session) for span in part] for part in listed]

@@ -354,9 +354,14 @@ def test_a_member_that_is_not_there_is_refused_with_the_ones_there_are(tmp_path:
         read_named(tmp_path, make_step({"found": TEXTS, "n": 2}), answer="answer", contexts="web#serch")
 
 
-def test_the_turns_of_a_session_in_one_trace_are_samples_where_their_span_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "around", [{"http.route": "/chat"}, {"openinference.span.kind": "CHAIN", "output.value": "ok"}]
+)
+def test_the_turns_of_a_session_in_one_trace_are_samples_where_their_span_is_named(
+    tmp_path: Path, around: dict[str, str]
+) -> None:
     """One turn looked nothing up, so that it is not known whether the chains are steps for one question."""
-    spans = [{**make_span(1, {"http.route": "/chat"}, took_s=9.0), "name": "websocket"}]
+    spans = [{**make_span(1, around, took_s=9.0), "name": "websocket"}]
     for turn in range(3):
         exchange = {
             "openinference.span.kind": "CHAIN",
