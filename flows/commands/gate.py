@@ -8,7 +8,13 @@ from typing import Any, Literal
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, UNDECIDED_OPTION, WAREHOUSE_OPTION
+from evalhouse.flows.commands.options import (
+    JSON_OPTION,
+    SEED_OPTION,
+    UNDECIDED_OPTION,
+    WAREHOUSE_OPTION,
+    refuse_database,
+)
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, SettingsError
 from evalhouse.flows.results.baseline import (
     NAMES,
@@ -132,10 +138,11 @@ class RunUnfinished(click.ClickException):
     f"`{NO_CLUSTER}` for none.",
 )
 @SEED_OPTION
-@click.option("--junit", metavar="FILE", help="Also write JUnit XML there.")
+@click.option("--junit", metavar="FILE", callback=refuse_database, help="Also write JUnit XML there.")
 @click.option(
     "--markdown",
     metavar="FILE",
+    callback=refuse_database,
     help="Also write a comment for a pull request there, with what changed since the baseline, or else since the run "
     "before; `-` prints it and no table.",
 )

@@ -55,6 +55,18 @@ BY_OPTION = click.option(
     help="Also show the main metrics for each value of this column of the dataset, such as language.",
 )
 FRESH_OPTION = click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are stored.")
+_DUCKDB_MARK = b"DUCK"  # after eight bytes of a checksum
+
+
+def refuse_database(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
+    """Return where an output goes; raises BadParameter where a database is: most likely the warehouse."""
+    if path and Path(path).is_file():
+        with Path(path).open("rb") as file:
+            if file.read(12)[8:] == _DUCKDB_MARK:
+                raise click.BadParameter(f"{path} is a DuckDB database, which would be lost; name another file")
+    return path
+
+
 _describe_warehouse = partial(
     click.option,
     "--warehouse",

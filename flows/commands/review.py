@@ -17,6 +17,7 @@ from evalhouse.flows.commands.options import (
     WAREHOUSE_OPTION,
     LazyGroup,
     pick_format,
+    refuse_database,
 )
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.comparison import corrected_table
@@ -65,7 +66,9 @@ def review() -> None:
 @click.argument("docs", metavar="[DOCS]", required=False)
 @click.option("-n", "n", type=click.IntRange(min=1), default=100, show_default=True, help="Questions to decide on.")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of FILE, else html.")
-@click.option("-o", "--output", metavar="FILE", help="Where to write. Default: questions-HASH.html.")
+@click.option(
+    "-o", "--output", metavar="FILE", callback=refuse_database, help="Where to write. Default: questions-HASH.html."
+)
 @click.option("--reviewer", metavar="NAME", help="Who will decide; the page asks otherwise.")
 @click.option("--again", is_flag=True, help="Also ask about questions that were decided on.")
 @JSON_OPTION
@@ -230,7 +233,9 @@ def acceptance(*, path: Path | None, as_json: bool, warehouse: Warehouse) -> Non
 @click.option("-n", "n", type=click.IntRange(min=1), default=100, show_default=True, help="Verdicts to label.")
 @click.option("--steps", metavar="A,B", help=f"Steps to take verdicts from. Default: {','.join(REVIEWED_PROMPTS)}.")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of FILE, else html.")
-@click.option("-o", "--output", metavar="FILE", help="Where to write. Default: review-EXPORT.html.")
+@click.option(
+    "-o", "--output", metavar="FILE", callback=refuse_database, help="Where to write. Default: review-EXPORT.html."
+)
 @click.option("--seed", type=int, metavar="N", help="Repeat a draw: the same verdicts for the same run and labels.")
 @click.option(
     "--share-random",

@@ -8,7 +8,14 @@ from typing import Any, cast
 
 import click
 
-from evalhouse.flows.commands.options import BY_OPTION, JSON_OPTION, LATEST_ARGUMENT, WAREHOUSE_OPTION, count_option
+from evalhouse.flows.commands.options import (
+    BY_OPTION,
+    JSON_OPTION,
+    LATEST_ARGUMENT,
+    WAREHOUSE_OPTION,
+    count_option,
+    refuse_database,
+)
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.baseline import describe_acceptance
 from evalhouse.flows.results.comparison import (
@@ -368,7 +375,13 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
 @click.option(
     "--history", metavar="SUITE", help="Instead of a run: all runs of a suite, or of a dataset outside suites."
 )
-@click.option("-o", "--output", metavar="FILE", help="Where to write. Default: report-RUN.html, history-SUITE.html.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    callback=refuse_database,
+    help="Where to write. Default: report-RUN.html, history-SUITE.html.",
+)
 @click.option("--no-calls", is_flag=True, help="Leave the raw requests and replies out: a smaller file.")
 @BY_OPTION
 @WAREHOUSE_OPTION

@@ -22,6 +22,7 @@ from evalhouse.flows.commands.options import (
     LazyGroup,
     join_options,
     limit_options,
+    refuse_database,
     write_command,
 )
 from evalhouse.flows.errors import INTERRUPTED, SettingsError
@@ -240,7 +241,9 @@ def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, A
 @REASONING_OPTION
 @click.option("--encoding", metavar="NAME", help="Encoding of text files that are not UTF-8.")
 @FRESH_OPTION
-@click.option("--html", metavar="FILE", help="Also write everything as one page that needs no network.")
+@click.option(
+    "--html", metavar="FILE", callback=refuse_database, help="Also write everything as one page that needs no network."
+)
 @DRY_RUN_OPTION
 @limit_options
 @WAREHOUSE_URL_OPTION

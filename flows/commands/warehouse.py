@@ -17,6 +17,7 @@ from evalhouse.flows.commands.options import (
     WAREHOUSE_URL_OPTION,
     LazyGroup,
     find_warehouse,
+    refuse_database,
 )
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.output import (
@@ -348,7 +349,9 @@ def _read_memory(_: click.Context, __: click.Parameter, size: str) -> int:
 @click.option("-f", "--file", "path", metavar="FILE", help="Read the SQL from a file, or from standard input with `-`.")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of --output, else table.")
 @click.option("--json", "kind", flag_value="json", help="The same as --format json.")
-@click.option("-o", "--output", metavar="FILE", help="Write the result there. Parquet needs it.")
+@click.option(
+    "-o", "--output", metavar="FILE", callback=refuse_database, help="Write the result there. Parquet needs it."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True, max=_MOST_S),

@@ -51,6 +51,21 @@ def test_json_is_an_array_of_objects_and_nothing_else(ask: Ask) -> None:
     assert ask("query", "select 1 where false", "--format", "json").document == []
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("query", "select 1", "--format", "csv", "-o"), ("report", "latest", "-o"), ("gate", "latest", "--junit")],
+)
+def test_an_output_in_place_of_a_warehouse_is_refused(ask: Ask, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """One letter and a Tab too many replaced all runs by one table."""
+    database = tmp_path / "evalhouse.duckdb"
+    duckdb.connect(str(database)).close()
+    content = database.read_bytes()
+    refused = ask(*arguments, str(database))
+    assert refused.status == 2
+    assert f"{database} is a DuckDB database, which would be lost; name another file" in refused.stderr
+    assert database.read_bytes() == content
+
+
 def test_json_lines_hold_the_same_rows(ask: Ask) -> None:
     rows = ask("query", KINDS, "--format", "json").document
     lines = ask("query", KINDS, "--format", "jsonl").lines
