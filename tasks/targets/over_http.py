@@ -281,7 +281,7 @@ async def read_stream(
     QuestionFailed for an event that is not valid JSON or reports an error, and for a stream without an answer.
     """
     n_events = 0
-    texts, thoughts = list[str](), list[str]()
+    texts, thoughts, of_answers = list[str](), list[str](), list[str]()
     found: dict[str, list[object]] = {}
     async with contextlib.aclosing(iterate_events(pieces, stream)) as events:
         async for event in events:
@@ -314,7 +314,12 @@ async def read_stream(
             thoughts += filter(None, [_find_thoughts(answer, document)])
             # Thoughts, or the arguments of a tool's call, may come in events of the same shape, as `reasoning-delta`.
             listed = thoughts if any(part in kind for part in ("reason", "think", "thought")) else texts
-            listed += [] if is_tool else [one if isinstance(one, str) else orjson.dumps(one).decode() for one in parts]
+            made = [] if is_tool else [one if isinstance(one, str) else orjson.dumps(one).decode() for one in parts]
+            listed += made
+            # Documents and suggested questions may come as messages of the same shape.
+            beside = answer.find_beside(document) if made and listed is texts else []
+            types = {str(one.get("type")).casefold() for one in beside if isinstance(one, Mapping)}
+            of_answers += made if types and types <= _OF_ANSWERS else []
             for path in (contexts, context_ids):
                 items = None if path is None else path.find_items(document)
                 # Items of several events follow each other; the same list once more adds nothing.
@@ -325,7 +330,9 @@ async def read_stream(
     if not texts:
         raise QuestionFailed(f"answer = {answer.text!r} matches nothing in any of {n_events} events")
     of_stream = "".join(thoughts) or None
-    return make_answer(_join_parts(texts), found.get("contexts"), found.get("context_ids"), thoughts=of_stream)
+    return make_answer(
+        _join_parts(of_answers or texts), found.get("contexts"), found.get("context_ids"), thoughts=of_stream
+    )
 
 
 def _join_parts(texts: Sequence[str]) -> str:
@@ -362,6 +369,12 @@ def _find_thoughts(answer: JsonPath, document: object) -> str | None:
 # --- asking
 
 _PASSING = (408, 425, 429)
+_OF_ANSWERS = {
+    "answer",
+    "ai",
+    "assistant",
+    "aimessagechunk",
+}  # types of messages of Coze and LangGraph, in small letters
 _MIN_REPEATED = 6  # letters with which a part of a stream does not begin by chance
 _MIN_SPREAD = 12  # letters that it does not have in their order, among at most three times as many
 _MAX_SHOWN = 4096  # bytes of a stream that are kept for messages

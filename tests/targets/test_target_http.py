@@ -615,6 +615,18 @@ def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
     assert read_stream(write_sse(*refused)).answer == "I cannot say."
 
 
+def test_of_messages_of_several_types_the_answers_count() -> None:
+    """Documents and suggested questions were a part of the answer, which its closing message doubled."""
+    messages = [
+        ("knowledge", "Page 3: the office opens at six."), ("answer", "It opens"), ("answer", " at six."),
+        ("answer", "It opens at six."), ("verbose", '{"msg_type": "finish"}'), ("follow_up", "When does it close?"),
+    ]  # fmt: skip
+    events = [{"role": "assistant", "type": kind, "content": text} for kind, text in messages]
+    assert read_stream(write_sse(*events), answer="$.content").answer == "It opens at six."
+    graph = [[{"type": kind, "content": text}] for kind, text in (("tool", "Page 3."), ("AIMessageChunk", "Yes."))]
+    assert read_stream(write_sse(*graph), answer="$[0].content").answer == "Yes."
+
+
 @pytest.mark.parametrize(
     "mark", ["[1, 2]", "[doc1]", "[^1]", "[1](https://harbour.test/times)", "【4:0†source】", "**"]
 )
