@@ -85,8 +85,8 @@ _RUN_COLUMNS = (
     "--cluster",
     metavar="COLUMN",
     help="Metadata column whose values group samples that are not independent, such as samples of one conversation; "
-    f"`{NO_CLUSTER}` for none. Default: the suite's [gate] cluster, else the first of {', '.join(CLUSTER_COLUMNS)} "
-    f"that groups samples by {MIN_GROUPS} values or more.",
+    f"`{NO_CLUSTER}` for none. Default: the suite's [gate] cluster, else the first of "
+    f"{', '.join(filter(str.islower, CLUSTER_COLUMNS))} that groups samples by {MIN_GROUPS} values or more.",
 )
 @click.option("--sample", metavar="ID", help="Show this sample alone, with its texts.")
 @click.option("--all", "shows_all", is_flag=True, help="Show all metrics, why each mean moved, noise, and samples.")
@@ -476,7 +476,7 @@ _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "
     "--cluster",
     metavar="COLUMN",
     help=f"Metadata column whose values group samples that are not independent; `{NO_CLUSTER}` for none. Default: the "
-    f"first of {', '.join(CLUSTER_COLUMNS)} of which some samples share a value.",
+    f"first of {', '.join(filter(str.islower, CLUSTER_COLUMNS))} of which some share a value.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N samples.")
 @click.option(

@@ -307,13 +307,20 @@ def check_history(settings: RunSettings, staged: StagedDataset, target: "Target 
     if settings.responses is not None or settings.target is None:
         return
     n_alone = staged.n_later + staged.n_following
-    if not staged.n_continued and not n_alone:
+    if not (staged.n_continued or n_alone or staged.n_nameless):
         return
     from evalhouse.tasks.targets.collection import check_takes_conversation, make_target  # noqa: PLC0415  # few runs ask
 
     try:
         asked = target or make_target(settings.target)
-        check_takes_conversation(asked, settings.target, staged.n_continued, n_alone, staged.n_unheard)
+        check_takes_conversation(
+            asked,
+            settings.target,
+            staged.n_continued,
+            n_alone,
+            n_unheard=staged.n_unheard,
+            n_nameless=staged.n_nameless,
+        )
     except BaseException:  # Ctrl-C too: the staged file is deleted
         staged.staging.discard()
         raise

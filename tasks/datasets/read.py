@@ -66,7 +66,8 @@ class StagedDataset:
     `n_answered` is how many samples it brings an answer or contexts for, `n_continued` how many have earlier turns,
     `n_later` how many are later turns by their number, without the ones before, and `n_following` how many others have
     the conversation's id of such a row before them. `n_unheard` is how many come after a question that is only in their
-    earlier turns, and the question of no row. `use` is how its columns were read, and `notes` what else the user
+    earlier turns, and the question of no row, and `n_nameless` how many are later turns by
+    their number and have no id of a conversation. `use` is how its columns were read, and `notes` what else the user
     should know about it.
     """
 
@@ -79,6 +80,7 @@ class StagedDataset:
     n_later: int = 0
     n_following: int = 0
     n_unheard: int = 0
+    n_nameless: int = 0
     notes: tuple[str, ...] = ()
 
     def read_first(self) -> Iterator[str]:
@@ -208,7 +210,7 @@ def stage_dataset(
         use.was_named = was_named
         begun: dict[str, int | None] = {}  # by conversation, the number of its first row without the turns before
         before: dict[str, int] = {}  # by conversation, how many questions its rows come after, as a set of bits
-        n_unheard = 0
+        n_unheard, n_nameless = 0, 0
         try:
             for rows in read_samples(
                 source,
@@ -238,6 +240,7 @@ def stage_dataset(
                     n_in_row = sum(earlier.role == "user" for earlier in row.conversation or ())
                     if name is None:
                         n_unheard += n_in_row > 0
+                        n_nameless += row.conversation is None and turn is not None and turn > 1
                     else:
                         of_talk = before.get(name, 0)
                         before[name] = of_talk | 1 << (n_in_row if row.conversation else of_talk.bit_count())
@@ -255,6 +258,7 @@ def stage_dataset(
             n_continued=n_continued,
             n_later=n_later,
             n_following=n_following,
+            n_nameless=n_nameless,
             n_unheard=n_unheard + sum((of_talk & ~(of_talk << 1) & ~1).bit_count() for of_talk in before.values()),
         )
 

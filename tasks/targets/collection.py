@@ -194,23 +194,37 @@ def read_conversations(
 
 
 def check_takes_conversation(
-    target: Target, settings: TargetSettings, n_continued: int, n_alone: int, n_unheard: int = 0
+    target: Target,
+    settings: TargetSettings,
+    n_continued: int,
+    n_alone: int,
+    *,
+    n_unheard: int = 0,
+    n_nameless: int = 0,
 ) -> None:
     """Refuse to ask questions of conversations without the turns before them; raises TargetError.
 
     `n_continued` is how many samples have earlier turns, and `n_alone` how many are later turns without these, by their
     number or by the id of a row before: an application that has conversations can answer them only after the turns.
     `n_unheard` is how many come after a question of no row, which one that remembers what it is asked does not hear.
+    `n_nameless` is how many are later turns without an id of their conversation.
     """
-    ids = " or ".join(f"`{name}`" for name in CONVERSATION_NAMES)
+    ids = " or ".join(f"`{name}`" for name in CONVERSATION_NAMES[:3])
+    has_conversations = target.names_conversation or target.takes_conversation
+    if n_nameless and (has_conversations or settings.history == "own"):
+        raise TargetError(
+            f"{n_nameless:,} rows have a `turn` above 1 and no id of their conversation; name the column with the id "
+            f"{ids}, or give the column `turn` another name if it does not count turns"
+        )
     is_history_set = "history" in settings.model_fields_set  # also to "dataset": each row is asked for itself
-    if n_alone and not is_history_set and (target.names_conversation or target.takes_conversation):
+    if n_alone and not is_history_set and has_conversations:
         raise TargetError(
             f"{n_alone:,} rows are later turns of conversations, by their `turn` or as rows with the same {ids} as one "
             'before, and do not hold the turns before; history = "own" in [target] asks the turns in order, each after '
             'the answers before it, history = "dataset" asks each row for itself'
         )
-    if not n_continued or target.takes_conversation:
+    n_turns = n_continued + (n_alone if settings.history == "own" else 0)
+    if not n_turns or target.takes_conversation:
         return
     where = {
         "url": 'put "{{conversation}}" into [target] body, where a request takes the messages before the question',
@@ -232,7 +246,7 @@ def check_takes_conversation(
             )
         return
     raise TargetError(
-        f"{n_continued:,} questions are asked in the middle of a conversation, and {target.name} does not receive the "
+        f"{n_turns:,} questions are asked in the middle of a conversation, and {target.name} does not receive the "
         "messages before. If it has no conversations, leave these rows out (`testset make` writes some only where "
         f'--kinds names conversational). Else {where[kind]}; if it remembers them itself, set history = "own" and give '
         f"it the conversation's id, by {marks[kind]}"

@@ -209,6 +209,21 @@ async def test_bot_with_memory_needs_the_conversation_id() -> None:
         await target.close()
 
 
+async def test_own_history_needs_a_bot_that_has_conversations_and_rows_with_an_id() -> None:
+    """A later turn was asked alone: the bot got no id, or the dataset had the id under another name."""
+    settings = TargetSettings(callable="target_bots:answer", history="own")
+    with pytest.raises(TargetError, match=r"^2 questions are asked in the middle of a conversation"):
+        check_takes_conversation(make_target(settings), settings, 0, 2)
+    for name, is_known in [("chat_id", True), ("sessionId", True), ("ticket", False)]:
+        rows = [{"question": f"q{turn}", "turn": turn, name: "x"} for turn in (1, 2, 3)]
+        staged = stage_dataset(pl.DataFrame(rows), mapping={}, limit=None)
+        staged.staging.discard()
+        assert (staged.n_later, staged.n_nameless) == ((2, 0) if is_known else (0, 2))
+    takes = TargetSettings(callable="target_bots:remember")
+    with pytest.raises(TargetError, match=r"^2 rows have a `turn` above 1 and no id .* `session_id`"):
+        check_takes_conversation(make_target(takes), takes, 0, 0, n_nameless=2)
+
+
 async def test_a_runnable_may_remember_by_any_name_of_the_conversations_id() -> None:
     """Only `conversation_id` was known, and LangChain's name is `session_id`."""
     settings = TargetSettings(runnable="target_bots:with_session")
@@ -361,9 +376,9 @@ async def test_a_bot_that_remembers_needs_a_row_for_each_question(
         target = make_target(settings)
         if refuses:
             with pytest.raises(TargetError, match=rf"^{n_unheard} questions come after others that are not asked"):
-                check_takes_conversation(target, settings, staged.n_continued, 0, staged.n_unheard)
+                check_takes_conversation(target, settings, staged.n_continued, 0, n_unheard=staged.n_unheard)
         else:
-            check_takes_conversation(target, settings, staged.n_continued, 0, staged.n_unheard)
+            check_takes_conversation(target, settings, staged.n_continued, 0, n_unheard=staged.n_unheard)
         await target.close()
 
 

@@ -49,14 +49,17 @@ from evalhouse.warehouse.store import (
     write_batch,
 )
 
-CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
+CONVERSATION_NAMES: Final = (
+    "conversation_id", "thread_id", "session_id", "chat_id", "dialog_id", "dialogue_id",
+    "conversationId", "threadId", "sessionId", "chatId", "dialogId", "dialogueId",
+)  # fmt: skip
+"""Metadata columns with the id of a row's conversation."""
+CLUSTER_COLUMNS: Final = (*CONVERSATION_NAMES, "document_id", "doc_id", "group_id")
 """Metadata columns that group samples without being named: the first one that has at least MIN_GROUPS groups."""
 MIN_GROUPS: Final = 6
 """Groups below which a column is not taken unless it is named. Of n groups the smallest p of a sign-flip test is
 2 / 2ⁿ, which is below 0.05 from six on: fewer can never show a drop, however deep."""
 NO_CLUSTER: Final = "none"
-CONVERSATION_NAMES: Final = CLUSTER_COLUMNS[:3]
-"""Metadata columns with the id of a row's conversation."""
 PART_BYTES: Final = 8_000_000
 """The texts of samples that are read from a dataset, or judged, together."""
 _PICKS: Final = "sample_picks"
