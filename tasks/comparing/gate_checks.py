@@ -51,12 +51,15 @@ from evalhouse.tasks.comparing.paired import (
     turn_to_drop,
 )
 from evalhouse.tasks.comparing.runs import (
+    RELEVANCY,
     Comparison,
     ComparisonSettings,
     MetricComparison,
     describe_metric,
+    fetch_scores,
     find_clusters,
     find_right_refusals,
+    list_right_refusals,
     shares_half,
     warn_of_edits,
     warn_of_status,
@@ -577,6 +580,10 @@ def lay_side_by_side(
         placed = rows.join(run_places, on="run_id").join(sample_places, on="sample_id")
         values = np.full((len(run_ids), len(samples.ids)), np.nan)
         values[placed["run"].to_numpy(), placed["sample"].to_numpy()] = placed["value"].to_numpy()
+        if metric == RELEVANCY:
+            for place, night in enumerate(runs):
+                right = list_right_refusals(RunPair(warehouse, night, run))["base"]
+                values[place, samples.flag(sorted(right))] = np.nan
         versions = dict(rows.select("run_id", "metric_version").unique("run_id").iter_rows())
         unlike: list[str | None] = []
         for night in runs:
@@ -618,7 +625,7 @@ def mark_changes(warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], l
     edited = find_edited(inputs)
     rubrics = pair.fetch_rubrics()
     steps = find_graded(rubrics) | pair.fetch_metric_steps()
-    right_refusals = find_right_refusals(pair, pair.fetch("scores"))
+    right_refusals = find_right_refusals(pair, fetch_scores(pair))
     nights = {}
     for metric, of_metric in laid.nights.items():
         reads = list_inputs(steps.get(metric, ()), rubrics)

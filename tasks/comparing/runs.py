@@ -67,6 +67,7 @@ from evalhouse.warehouse.store import Warehouse
 
 MEASURING: Final = ("judge", "formula")
 """The causes of a change that lie in the measurement."""
+RELEVANCY: Final = "answer_relevancy"
 NOTHING_TO_MEASURE: Final = frozenset({"nothing_to_heed", "no_citations", "no_statements"})
 """The reasons of scores that are missing because the answer has nothing that the metric measures."""
 
@@ -283,7 +284,7 @@ class MetricColumn:
 def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     """Compare two runs; raises ComparisonError for a cluster column that no common sample has."""
     samples = PairedSamples(pair.fetch("samples"))
-    scores = pair.fetch("scores")
+    scores = fetch_scores(pair)
     other_judges = pair.fetch("changed_judges")
     inputs = find_changed_inputs(pair, samples)
     columns = list(build_columns(pair, samples, scores, other_judges, inputs))
@@ -504,15 +505,41 @@ def build_columns(
         )
 
 
-def find_right_refusals(pair: RunPair, scores: pl.DataFrame) -> dict[str, list[str]]:
-    """Return by metric the samples that the candidate has no score of because it refused, and that ask for what has no
-    answer, by the ground truth of either run."""
+def list_right_refusals(pair: RunPair) -> dict[str, set[str]]:
+    """Return the samples that each run refused and that ask for what has no answer, by the ground truth of both."""
     unanswerable = pair.fetch("unanswerable")
-    of_base = unanswerable.filter(run_id=pair.base.run_id)["sample_id"]
-    refused = unanswerable.filter("is_refused", run_id=pair.candidate.run_id)["sample_id"]
+    ids = {
+        side: unanswerable.filter(run_id=run.run_id)
+        for side, run in (("base", pair.base), ("candidate", pair.candidate))
+    }
+    in_both = set(ids["base"]["sample_id"]) & set(ids["candidate"]["sample_id"])
+    return {side: in_both & set(rows.filter("is_refused")["sample_id"]) for side, rows in ids.items()}
+
+
+def fetch_scores(pair: RunPair) -> pl.DataFrame:
+    """Return the scores of both runs by sample and metric.
+
+    `answer_relevancy` is 0 for each refusal. A right one has none here, or a bot that begins to refuse what has no
+    answer would be worse by it.
+    """
+    scores = pair.fetch("scores")
+    if scores.filter(metric=RELEVANCY).is_empty():
+        return scores
+    for side, right in list_right_refusals(pair).items():
+        is_right = (pl.col("metric") == RELEVANCY) & pl.col("sample_id").is_in(right) & pl.col(side).is_not_null()
+        reason = f"{side}_reason"
+        scores = scores.with_columns(
+            pl.when(is_right).then(None).otherwise(pl.col(side)).alias(side),
+            pl.when(is_right).then(pl.lit("no_statements")).otherwise(pl.col(reason)).alias(reason),
+        )
+    return scores
+
+
+def find_right_refusals(pair: RunPair, scores: pl.DataFrame) -> dict[str, list[str]]:
+    """Return by metric the samples that the candidate has no score of because it rightly refused them."""
     right = scores.filter(
         pl.col("candidate_reason").is_in(list(NOTHING_TO_MEASURE))
-        & pl.col("sample_id").is_in(set(refused) & set(of_base))
+        & pl.col("sample_id").is_in(list_right_refusals(pair)["candidate"])
     )
     return dict(right.group_by("metric").agg("sample_id").iter_rows())
 
@@ -635,7 +662,7 @@ def group_means(
     samples = PairedSamples(pair.fetch("samples"))
     clusters = find_clusters(pair, samples, cluster)
     means: dict[str, dict[str, Any]] = {}
-    for key, rows in pair.fetch("scores").drop_nulls("candidate").partition_by("metric", as_dict=True).items():
+    for key, rows in fetch_scores(pair).drop_nulls("candidate").partition_by("metric", as_dict=True).items():
         values = samples.place_values(rows["sample_id"].to_list(), rows["candidate"])
         is_scored = ~np.isnan(values)
         groups = np.unique(clusters.places[is_scored], return_inverse=True)[1].astype(np.int64)

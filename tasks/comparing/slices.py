@@ -23,6 +23,7 @@ from evalhouse.tasks.comparing.runs import (
     MetricComparison,
     build_columns,
     describe_column,
+    fetch_scores,
     find_clusters,
     leave_side_open,
 )
@@ -85,7 +86,7 @@ def measure_slices(
     samples = PairedSamples(pair.fetch("samples"))
     places = find_clusters(pair, samples, cluster).places
     stored = {str(row["metric"]): row for row in warehouse.fetch_rows("gate/scores", run_id=run.run_id)}
-    scores = pair.fetch("scores").partition_by("metric", as_dict=True)
+    scores = fetch_scores(pair).partition_by("metric", as_dict=True)
     values = {}
     for key, rows in scores.items():
         values[str(key[0])] = samples.place_values(rows["sample_id"].to_list(), rows["candidate"])
@@ -127,7 +128,7 @@ def compare_slices(pair: RunPair, settings: ComparisonSettings, column: str, met
     slices = find_slices(pair.warehouse, pair.candidate, column)
     samples = PairedSamples(pair.fetch("samples"))
     inputs = find_changed_inputs(pair, samples)
-    built = list(build_columns(pair, samples, pair.fetch("scores"), pair.fetch("changed_judges"), inputs))
+    built = list(build_columns(pair, samples, fetch_scores(pair), pair.fetch("changed_judges"), inputs))
     changed = join_inputs(inputs)
     flags = {value: samples.flag(sample_ids) for value, sample_ids in slices.items()}
     cells = []

@@ -26,6 +26,7 @@ from evalhouse.tasks.comparing.runs import (
     ComparisonError,
     ComparisonSettings,
     check_common,
+    fetch_scores,
     leave_side_open,
     list_measured_otherwise,
     warn_of_status,
@@ -195,7 +196,7 @@ def compare_variants(
     names = tuple(
         label if label and labels.count(label) == 1 else run.run_id for run, label in zip(runs, labels, strict=True)
     )
-    of_pairs = [pair.fetch("scores").filter(pl.col("metric").is_in(metrics)) for pair in pairs]
+    of_pairs = [fetch_scores(pair).filter(pl.col("metric").is_in(metrics)) for pair in pairs]
     failed_first = [_find_failed(scores, "candidate", "base") for scores in of_pairs]
     return VariantComparison(
         runs=tuple(runs),

@@ -106,6 +106,27 @@ def test_the_warehouse_of_a_cancelled_job_is_kept() -> None:
     assert save["with"]["path"].split() == ["${{", "inputs.warehouse", "}}", "${{", "inputs.warehouse", "}}.journal"]
 
 
+def test_a_pull_request_is_compared_with_the_branch_that_it_goes_into() -> None:
+    """From the second push on its own cache was the newest, and its own push before was the baseline."""
+    steps = yaml.safe_load(ACTION.read_text(encoding="utf-8"))["runs"]["steps"]
+    restore, save = (step["with"] for step in steps if step.get("uses", "").startswith("actions/cache/"))
+
+    def fill_in(text: str, **names: str) -> list[str]:
+        """As GitHub does: the first name of several that has a value."""
+        fill = re.compile(r"\$\{\{ (.+?) \}\}")
+        return fill.sub(lambda match: next(filter(None, map(names.get, match[1].split(" || "))), ""), text).split()
+
+    push = {"inputs.suite": "s.toml", "github.ref_name": "main", "github.run_attempt": "1"}
+    pull = push | {"github.ref_name": "7/merge", "github.base_ref": "main"}
+    (of_main,) = fill_in(save["key"], **push, **{"github.run_id": "11"})
+    (of_first,) = fill_in(save["key"], **pull, **{"github.run_id": "12"})
+    found = fill_in(restore["restore-keys"], **pull, **{"github.run_id": "13"})
+    assert [key for key in found if of_main.startswith(key)]
+    assert not [key for key in found if of_first.startswith(key)]
+    (again,) = fill_in(restore["restore-keys"], **pull, **{"github.run_id": "12"})[:1]
+    assert of_first.startswith(again), "another attempt finds what the first one paid for"
+
+
 HOSTILE = 40 * (
     "a`` [x](http://evil.example) <img src=//evil.example> @all www.evil.example | \\| **b** &lt; <!-- \n# h\n- c "
 )
