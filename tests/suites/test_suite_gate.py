@@ -476,6 +476,24 @@ def test_a_night_that_learns_to_refuse_what_has_no_answer_is_the_next_baseline(
     assert [line.partition(":")[0] for line in list_baseline(document)] == ([] if is_baseline else stays)
 
 
+@pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
+@pytest.mark.parametrize(("truths", "outcome"), [("n >= 8", "passed"), ("true", "failed")])
+def test_a_right_refusal_is_no_fall_of_the_answers_relevancy(
+    store: Warehouse, against: str, truths: str, outcome: str
+) -> None:
+    """The metric is 0 for each refusal, so that a bot which learned to refuse what has no answer was worse."""
+    limits = {"max_drop": {"answer_relevancy": 0.02}, "against": against, "trend": False}
+    pass_night(store, "invents", 0, GOOD)
+    refuses = add_night(store, "refuses", 10, f"if(n < 8, 0, {GOOD})", gate_limits=limits)
+    split_texts(store, "invents", "refuses", refused="refuses", truths=truths)
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute("delete from scores where metric <> 'factual_f1'")
+        connection.execute("update scores set metric = 'answer_relevancy'")
+        derive(connection, ["invents", "refuses"], ["scores"])
+    (drop,) = decide(store, refuses)["checks"]
+    assert (drop["metric"], drop["outcome"]) == ("answer_relevancy", outcome)
+
+
 def test_a_limit_of_the_suite_file_is_not_that_of_a_trial(store: Warehouse) -> None:
     """After the limit was raised, an old night of all samples was the baseline and the run before."""
     for minute, (night, value, limit) in enumerate(
