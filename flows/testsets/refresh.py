@@ -242,7 +242,7 @@ class RefreshPlan:
             changes += [Change(id=question.id, change="new") for question in refreshing.new]
             after = write_version(warehouse, refreshing.run_id, self.output, after, changes)
         elif after != before or self.output != self.path:
-            write_set(self.output, after)
+            write_set(self.output, after, source=self.path)
         refreshing.test_set = after
         return refreshing
 

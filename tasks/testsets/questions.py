@@ -343,14 +343,20 @@ def find_manifest(path: Path) -> Path:
     return path.with_name(f"{path.stem}.testset.json")
 
 
-def write_set(path: Path, test_set: TestSet) -> None:
-    """Write both files. Questions that people accepted come first, so that a run with a limit takes those."""
+def write_set(path: Path, test_set: TestSet, *, source: Path | None = None) -> None:
+    """Write both files. Questions that people accepted come first, so that a run with a limit takes those.
+
+    Columns that people added to the file, or to the `source` of a new version, stay with their questions.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    added = _read_added(source or path)
     questions = sorted(test_set.questions, key=lambda question: question.decision is None)
     manifest = {"format": _FORMAT, "hash": test_set.set_hash, **asdict(test_set.manifest)}
     contents = {
         find_manifest(path): orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n",
-        path: b"".join(orjson.dumps(question.to_row()) + b"\n" for question in questions),
+        path: b"".join(
+            orjson.dumps({**question.to_row(), **added.get(question.id, {})}) + b"\n" for question in questions
+        ),
     }
     unfinished = {target: target.with_name(f".{target.name}.{os.getpid()}") for target in contents}
     try:
@@ -366,6 +372,15 @@ def write_set(path: Path, test_set: TestSet) -> None:
     finally:
         for written in unfinished.values():
             written.unlink(missing_ok=True)
+
+
+def _read_added(path: Path) -> dict[str, dict[str, Any]]:
+    """Return by question the members that are not of a set's question; {} for a file that is not a set."""
+    try:
+        rows = [orjson.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+        return {row["id"]: {name: row[name] for name in row if name not in _FIELDS} for row in rows}
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return {}
 
 
 def load_set(path: Path) -> TestSet:

@@ -107,12 +107,12 @@ def test_the_warehouse_of_a_cancelled_job_is_kept() -> None:
 
 
 def test_a_pull_request_is_compared_with_the_branch_that_it_goes_into() -> None:
-    """From the second push on its own cache was the newest, and its own push before was the baseline."""
+    """A second push found the cache of the first one, whose run was the baseline then."""
     steps = yaml.safe_load(ACTION.read_text(encoding="utf-8"))["runs"]["steps"]
     restore, save = (step["with"] for step in steps if step.get("uses", "").startswith("actions/cache/"))
 
     def fill_in(text: str, **names: str) -> list[str]:
-        """As GitHub does: the first name of several that has a value."""
+        """Fill in as GitHub does: the first name of several that has a value."""
         fill = re.compile(r"\$\{\{ (.+?) \}\}")
         return fill.sub(lambda match: next(filter(None, map(names.get, match[1].split(" || "))), ""), text).split()
 

@@ -99,11 +99,20 @@ def test_update_changes_the_questions_it_touches_and_no_others(capsys: Capture, 
         assert made.status == 0, made.stderr
         before = tmp_path / "before.jsonl"
         copy_set(path, before)
+        ids = list(read_lines(path))
+        added = [{**json.loads(line), "customer": name} for name, line in read_lines(path).items()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in added), encoding="utf-8")
         command = ("testset", "refresh", str(path), str(second), *shared)
         refreshed = call_here(capsys, *command)
         assert refreshed.status == 0, refreshed.stderr
         n_asked = endpoint.stats.requests.total()
         again = call_here(capsys, *command).document
+    customers = {name: json.loads(line).get("customer") for name, line in read_lines(path).items()}
+    assert customers == {name: name if name in ids else None for name in customers}, "a person's column stays"
+    plain = [json.loads(line) for line in read_lines(path).values()]
+    for row in plain:
+        row.pop("customer", None)
+    path.write_text("".join(json.dumps(row) + "\n" for row in plain), encoding="utf-8")
     became = check_outcomes(before, path)
     assert set(became.values()) >= {"repointed", "void"}
     assert (again["run_id"], again["changes"]["same"]) == (None, len(read_lines(path)))

@@ -79,6 +79,21 @@ def take(capsys: Capture, rows: list[dict[str, str]], *arguments: str) -> Finish
     return call_here(capsys, "review", "import", str(path), "--json", *arguments)
 
 
+def test_columns_that_people_added_stay_in_a_new_version(folder: Path, capsys: Capture) -> None:
+    """A customer or a topic, for slices or for the bot, was gone after the first import or refresh."""
+    path = folder / "questions.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    before = load_set(path).set_hash
+    path.write_text("".join(json.dumps({**line, "customer": f"of {line['id']}"}) + "\n" for line in lines), "utf-8")
+    assert load_set(path).set_hash == before
+    rows = ask(capsys)
+    rows[0]["label"], rows[1]["label"], rows[1]["ground_truth"] = "keep", "fix", "As it should be."
+    assert take(capsys, rows, "--reviewer", "Ann").status == 0
+    written = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert "As it should be." in [line["ground_truth"] for line in written]
+    assert {line["id"]: line["customer"] for line in written} == {line["id"]: f"of {line['id']}" for line in lines}
+
+
 def test_decisions_make_a_new_version(folder: Path, capsys: Capture) -> None:
     before = load_set(Path("questions.jsonl"))
     rows = ask(capsys)
