@@ -288,7 +288,8 @@ def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
     check_history(settings, staged, target)
     # The samples of a few shards are in memory at once, so a shard of long ones has fewer.
     fitting = max(1, _SHARD_BYTES // max(1, staged.staging.bytes_of_row))
-    fitted = tools.settings.model_copy(update={"shard_size": min(tools.settings.shard_size, fitting)})
+    shard_size = min(tools.settings.shard_size, fitting)
+    fitted = tools.settings.model_copy(update={"shard_size": shard_size, "failed_traces": staged.n_failed or None})
     tools = replace(tools, settings=fitted)
     run = make_row(replace(request, settings=tools.settings), tools.plan, staged)
     is_file = isinstance(source, str) and source == settings.dataset

@@ -8,12 +8,12 @@ code spans, where no markup, mention or HTML is read. A comment is cut: GitHub r
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from xml.etree import ElementTree
 
-from evalhouse.flows.results.baseline import Baseline, describe_acceptance, list_doubted
+from evalhouse.flows.results.baseline import Baseline, describe_acceptance, find_previous, list_doubted
 from evalhouse.flows.results.comparison import (
     KINDS,
     describe_finding,
@@ -94,6 +94,14 @@ NO_SLICES: Mapping[str, SliceGate] = {}
 _RUN_COLUMNS = (
     "run_id", "status", "suite", "variant", "label", "dataset", "judge", "embeddings", "started_at", "n_samples",
 )  # fmt: skip
+_FEW: Final = 0.5
+"""The share of a run's samples below which a metric's scores are few, where no run before shows what is usual."""
+_FEWER: Final = 0.2
+"""The fall of that share, or the share of failed traces, that is worth a warning."""
+_UNSCORED = """
+select unscored_reason as reason, count(*) as n from scores
+where run_id = $run_id and metric = $metric and value is null group by 1 order by n desc, reason limit 2
+"""
 _SAMPLES = "select count(*) as n from run_samples where run_id = $run_id"
 Document = Mapping[str, Any]
 # XML 1.0, production [2] Char: no controls but tab and line breaks, no surrogates, no U+FFFE and U+FFFF.
@@ -216,6 +224,7 @@ def decide(
             checks.append(check)
     described = [{name: getattr(side, name) for name in _RUN_COLUMNS} for side in (run, *baseline.runs[-1:])]
     components = [row for row in fetch_components(warehouse, run.run_id) if row["metric"] in limits.drops]
+    few = warn_of_few_scores(warehouse, run, scores, dict.fromkeys((*limits.minimums, *limits.maximums, *limits.drops)))
     return {
         "outcome": "passed" if is_passed(checks, undecided=undecided) else "failed",
         "undecided": undecided,
@@ -229,7 +238,8 @@ def decide(
         },
         "cluster": comparison.cluster if comparison else None,
         "seed": settings.seed,
-        "warnings": list(comparison.warnings if comparison is not None else warn_of_status(run)),
+        "few_scored": few,
+        "warnings": [*few, *(comparison.warnings if comparison is not None else warn_of_status(run))],
         "checks": [asdict(check) for check in sorted(checks, key=lambda check: OUTCOMES.index(check.outcome))],
         "components": describe_components(components, limits.drops),
     }
@@ -281,6 +291,35 @@ def _check_slices(
         found += [replace(check, detail=not_sliced) for check in drops] if not_sliced else drops
         checks += [replace(check, by_column=column, by_value=value) for check in found]
     return checks
+
+
+def warn_of_few_scores(
+    warehouse: Warehouse, run: RunRow, scores: Mapping[str, Score], metrics: Iterable[str]
+) -> list[str]:
+    """Return what limits do not see: metrics that fewer samples have a score of than in the run before, or than half
+    without one, and traces that failed. The answers that went well are judged as before."""
+    previous = find_previous(warehouse, run)
+    before = read_scores(warehouse, previous) if previous is not None and not is_sampled(previous) else {}
+    warnings = []
+    for name in metrics:
+        score, earlier = scores.get(name), before.get(name)
+        if score is None or score.is_estimate or not score.n_scored:
+            continue
+        share = score.n_scored / score.n_samples
+        share_before = earlier.n_scored / earlier.n_samples if earlier and earlier.n_samples else None
+        if share >= _FEW if share_before is None else share > share_before - _FEWER:
+            continue
+        reasons = warehouse.read_rows(_UNSCORED, {"run_id": run.run_id, "metric": name})
+        why = ", ".join(f"{str(row['reason']).replace('_', ' ')} {row['n']:,}" for row in reasons)
+        than = f"; {share_before:.0%} had one in the run before" if share_before is not None else ""
+        warnings.append(
+            f"{name} is of {score.n_scored:,} of {write_count(score.n_samples, 'sample')}, because the others have no "
+            f"score ({why}){than}"
+        )
+    n_failed, n_samples = run.config.get("failed_traces") or 0, run.n_samples or 0
+    if n_failed > _FEWER * (n_failed + n_samples):
+        warnings.append(f"{n_failed:,} of {n_failed + n_samples:,} traces ended with an error and were left out")
+    return warnings
 
 
 def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None) -> dict[str, Score]:

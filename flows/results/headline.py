@@ -161,7 +161,12 @@ def write_headline(against: Against) -> Headline:
     if not is_estimate and comparison.n_common < _MOST * comparison.n_candidate:
         n_here = write_count(comparison.n_candidate, "sample")
         clauses.insert(0, f"only {comparison.n_common:,} of {n_here} here can be compared with {called}")
-    if partly_lost := [compared for compared in comparison.metrics if compared.is_partly_missing]:
+    # A fall that is named says more than that its samples lost other scores as well.
+    is_calm = not clear["worse"] and "worse" not in causes.stages.values()
+    partly_lost = [
+        compared for compared in comparison.metrics if compared.is_partly_missing or (is_calm and compared.has_few_left)
+    ]
+    if partly_lost:
         most = max(partly_lost, key=lambda compared: abs(compared.shares.shift) if compared.shares else compared.n_lost)
         reasons = ", ".join(reason.replace("_", " ") for reason in list(most.lost)[:2])
         of_all = write_count(most.n_lost + most.paired.n, "sample")

@@ -47,7 +47,7 @@ _KEYS = (
     "suite", "run_id", "status", "problem", "gate", "trigger", "kb_name", "kb_version", "label", "href", "n_samples",
     "testset", "previous_run_id", "headline", "variants", "metrics", "next",
 )  # fmt: skip
-_GATE_KEYS = ("outcome", "undecided", "counts", "baseline", "checks")
+_GATE_KEYS = ("outcome", "undecided", "counts", "baseline", "checks", "few_scored")
 _TIMEOUT_S = 10.0
 # Seconds before the second and the third try.
 _PAUSES_S = (1.0, 4.0)
@@ -102,7 +102,7 @@ def notify_of_end(
         and {"lines": [*night.lines], "shortfalls": list_shortfalls(night), "runs": night.list_runs()},
         "testset": run.config.get("refreshed"),
         "problem": problem,
-        "gate": None if gate is None else {name: gate[name] for name in _GATE_KEYS},
+        "gate": None if gate is None else {name: gate.get(name) for name in _GATE_KEYS},
         "previous_run_id": previous.run_id if previous else None,
         "metrics": {
             row["metric"]: {
@@ -275,6 +275,7 @@ def write_message(message: Mapping[str, Any]) -> str:
     failures = [] if gate is None else _pick_failures(gate)
     if gate is not None:
         lines += [describe_verdict(gate), *_write_failures(failures)]
+        lines += [shorten(warning, _MAX_PROBLEM) for warning in gate.get("few_scored") or ()]
     if message["problem"]:
         lines.append(shorten(str(message["problem"]), _MAX_PROBLEM))
     if message["testset"]:

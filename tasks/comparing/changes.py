@@ -639,7 +639,8 @@ def judge_edits(base: Floats, moves: Floats, edited: Flags, by_bot: Flags) -> Ed
         return None
     ends = np.concatenate([base, base + moves])
     at_end = np.nanmin(ends) if np.nansum(moves[edited]) < 0 else np.nanmax(ends)
-    can_move = ~np.isnan(moves) & (base != at_end)
+    room = np.abs(np.nansum(moves[edited & by_bot])) / max(1, 2 * (~np.isnan(moves[edited & by_bot])).sum())
+    can_move = ~np.isnan(moves) & (np.abs(base - at_end) > room)
     both, edit_alone, bot_alone = can_move & edited & by_bot, can_move & edited & ~by_bot, can_move & ~edited & by_bot
     n_alone = max(edit_alone.sum(), bot_alone.sum())
     if not both.any():

@@ -68,6 +68,7 @@ from evalhouse.warehouse.store import Warehouse
 MEASURING: Final = ("judge", "formula")
 """The causes of a change that lie in the measurement."""
 RELEVANCY: Final = "answer_relevancy"
+_MANY_LOST: Final = 0.2
 NOTHING_TO_MEASURE: Final = frozenset({"nothing_to_heed", "no_citations", "no_statements"})
 """The reasons of scores that are missing because the answer has nothing that the metric measures."""
 
@@ -179,6 +180,11 @@ class MetricComparison:
         if self.shares:
             return self.is_partly_lost
         return self.n_missing > MAX_LOST * (self.paired.n + self.n_lost)
+
+    @property
+    def has_few_left(self) -> bool:
+        """True if a fifth of what the base scored has no score, for any reason, as where a bot begins to refuse."""
+        return not self.shares and self.n_lost >= _MANY_LOST * (self.paired.n + self.n_lost) > 0
 
     @property
     def has_many_gained(self) -> bool:

@@ -67,7 +67,8 @@ class StagedDataset:
     `n_later` how many are later turns by their number, without the ones before, and `n_following` how many others have
     the conversation's id of such a row before them. `n_unheard` is how many come after a question that is only in their
     earlier turns, and the question of no row, and `n_nameless` how many are later turns by
-    their number and have no id of a conversation. `use` is how its columns were read, and `notes` what else the user
+    their number and have no id of a conversation. `n_failed` traces
+    ended with an error and were left out. `use` is how its columns were read, and `notes` what else the user
     should know about it.
     """
 
@@ -81,6 +82,7 @@ class StagedDataset:
     n_following: int = 0
     n_unheard: int = 0
     n_nameless: int = 0
+    n_failed: int = 0
     notes: tuple[str, ...] = ()
 
     def read_first(self) -> Iterator[str]:
@@ -131,7 +133,7 @@ def stage_of(settings: RunSettings, source: "str | pl.DataFrame | DatasetSource 
     columns = {ours: theirs for ours, theirs in settings.mapping.items() if ours not in given}
     staged = stage(open_as=open_traces, mapping=columns)
     notes = tuple(filter(None, (tally.describe(), tally.describe_contexts())))
-    return replace(staged, notes=notes) if tally.n_traces else staged
+    return replace(staged, notes=notes, n_failed=tally.n_failed) if tally.n_traces else staged
 
 
 MAX_LOOKED_AT: Final = 1_000
@@ -161,6 +163,17 @@ def settle_language(
     mixed = "; all are judged by the same prompts" if 0 < n_chinese < n_samples else ""
     note = f"prompts in {language}: {n_chinese:,} of the {first}{n_samples:,} samples are in Chinese{mixed}"
     return settings.model_copy(update={"language": language}), (note,)
+
+
+def count_unheard(before: int, n_first: int) -> int:
+    """Return how many rows of a conversation come after a question that is not asked.
+
+    The bits of `before` say how many questions the rows with earlier turns come after; the `n_first` rows without
+    earlier turns are the questions in between.
+    """
+    for _ in range(n_first):
+        before |= before + 1  # sets the lowest bit that is not set
+    return (before & ~(before << 1) & ~1).bit_count()
 
 
 def count_languages(texts: Iterable[str]) -> Counter[str]:
@@ -210,6 +223,7 @@ def stage_dataset(
         use.was_named = was_named
         begun: dict[str, int | None] = {}  # by conversation, the number of its first row without the turns before
         before: dict[str, int] = {}  # by conversation, how many questions its rows come after, as a set of bits
+        n_first = Counter[str]()  # by conversation, its rows without earlier turns
         n_unheard, n_nameless = 0, 0
         try:
             for rows in read_samples(
@@ -242,8 +256,8 @@ def stage_dataset(
                         n_unheard += n_in_row > 0
                         n_nameless += row.conversation is None and turn is not None and turn > 1
                     else:
-                        of_talk = before.get(name, 0)
-                        before[name] = of_talk | 1 << (n_in_row if row.conversation else of_talk.bit_count())
+                        n_first[name] += row.conversation is None
+                        before[name] = before.get(name, 0) | (1 << n_in_row if row.conversation else 0)
                     digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
                 staging.add(staged)
         except BaseException:  # also on Ctrl-C the staged file goes
@@ -259,7 +273,7 @@ def stage_dataset(
             n_later=n_later,
             n_following=n_following,
             n_nameless=n_nameless,
-            n_unheard=n_unheard + sum((of_talk & ~(of_talk << 1) & ~1).bit_count() for of_talk in before.values()),
+            n_unheard=n_unheard + sum(count_unheard(of_talk, n_first[name]) for name, of_talk in before.items()),
         )
 
     was_named = encoding is not None

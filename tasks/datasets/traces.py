@@ -219,6 +219,11 @@ class Tally:
         self.n_samples -= 1
         self._note(LeftOut(trace_id=str(row.values["id"]), reason="unreadable", detail=problem))
 
+    @property
+    def n_failed(self) -> int:
+        """The traces that ended with an error and no answer."""
+        return self._n["error"]
+
     def _note(self, left_out: LeftOut) -> None:
         self._n[left_out.reason] += 1
         listed = self.left_out.setdefault(left_out.reason, [])

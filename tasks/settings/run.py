@@ -195,6 +195,9 @@ class RunSettings(BaseModel):
     upstream: Annotated[str | None, Where(place=None, environment=False)] = Field(
         default=None, description="knowledge base or asset whose updates start the suite"
     )
+    failed_traces: Annotated[int | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
+        default=None, description="traces of the window that ended with an error and no answer"
+    )
     refreshed: Annotated[RefreshedTestset | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
         default=None, description="what became of the suite's test set before the run"
     )

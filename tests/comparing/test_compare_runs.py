@@ -670,7 +670,7 @@ def test_refusals_that_stay_alike_do_not_blame_the_bot_for_an_edit_of_all_ground
             others["ground_truth"] = f"It costs {'ten' if run_id == BASE else 'eleven'}."
             nights.add("samples", {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **others})
         nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
-        scores = {name: float(run_id == BASE and place >= n_alike) for place, name in enumerate(ids)}
+        scores = {name: place / 200 if place < n_alike else float(run_id == BASE) for place, name in enumerate(ids)}
         nights.add_scores(run_id, "factual_f1", scores)
     headline = write_headline(Against(called="the base", name="the base", comparison=nights.compare_pair()))
     assert headline.sentence == "Some scores are worse than in the base, because of: answer and ground truth changed"

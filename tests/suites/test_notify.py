@@ -41,6 +41,7 @@ GATE: dict[str, Any] = {
     "run": {},
     "against": None,
     "baseline": {"against": None, "run_ids": [], "accepted": None},
+    "few_scored": ["60 of 100 traces ended with an error"],
     "checks": [
         make_failed("min", "factual_f1", 0.8, 0.5, "the whole interval is beyond the limit"),
         make_failed("trend", "faithfulness", 0.01, 0.05, "a significant drop"),
@@ -117,7 +118,7 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         "run_id": "night-2",
         "status": "completed",
         "problem": None,
-        "gate": {name: GATE[name] for name in ("outcome", "undecided", "counts", "baseline", "checks")},
+        "gate": {name: GATE[name] for name in ("outcome", "undecided", "counts", "baseline", "checks", "few_scored")},
         "trigger": "event",
         "kb_name": "handbook",
         "kb_version": "v7",
@@ -142,6 +143,7 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         "the whole interval is beyond the limit",
         "faithfulness: fall over nights at most 0.010: found 0.050 (0.040 to 0.060), beyond the limit by 0.040: "
         "a significant drop",
+        "60 of 100 traces ended with an error",
         "https://example.org/c/1",
         "next: evalhouse compare night-1 night-2",
     ]

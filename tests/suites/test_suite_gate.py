@@ -494,6 +494,25 @@ def test_a_right_refusal_is_no_fall_of_the_answers_relevancy(
     assert (drop["metric"], drop["outcome"]) == ("answer_relevancy", outcome)
 
 
+@pytest.mark.parametrize(("n_null", "is_noted"), [(36, True), (6, False)])
+def test_a_gate_names_a_metric_that_few_samples_have(store: Warehouse, n_null: int, *, is_noted: bool) -> None:
+    """A bot that refused nine of ten users passed a smallest mean, with the answers that went well."""
+    limits = {"min": {"factual_f1": 0.6}, "trend": False}
+    pass_night(store, "answers", 0, GOOD)
+    refuses = add_night(store, "refuses", 10, f"if(n < {n_null}, null, {GOOD})", gate_limits=limits)
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute("update scores set unscored_reason = 'no_statements' where value is null")
+        connection.execute("update runs set config = json_merge_patch(config, '{\"failed_traces\": 60}')")
+    document = decide(store, find_run(store, refuses.run_id))
+    failed = "60 of 100 traces ended with an error and were left out"
+    noted = (
+        "factual_f1 is of 4 of 40 samples, because the others have no score (no statements 36); "
+        "100% had one in the run before"
+    )
+    assert document["few_scored"] == [*([noted] if is_noted else []), failed]
+    assert document["warnings"][: len(document["few_scored"])] == document["few_scored"]
+
+
 def test_a_limit_of_the_suite_file_is_not_that_of_a_trial(store: Warehouse) -> None:
     """After the limit was raised, an old night of all samples was the baseline and the run before."""
     for minute, (night, value, limit) in enumerate(
