@@ -44,6 +44,7 @@ from evalhouse.tasks.datasets.otel import (
     Recorded,
     Unplaced,
     describe_unplaced,
+    find_session,
     read_otlp,
     read_otlp_logs,
 )
@@ -95,6 +96,7 @@ class _OpenTrace:
 
     until: float
     rows: list[Row] = field(default_factory=list)
+    has_session: bool = False
 
 
 @dataclass(kw_only=True)
@@ -135,7 +137,10 @@ class SpanKeeper:
         for segment in find_orphans(folder):  # of a receiver that was killed
             for row in segment.rows:
                 self._waiting.append(row)
-                self._open.setdefault(str(row["trace_id"]), _OpenTrace(until=until)).rows.append(row)
+                trace = self._open.setdefault(str(row["trace_id"]), _OpenTrace(until=until))
+                trace.rows.append(row)
+                attributes = orjson.loads(str(row["attributes"]))
+                trace.has_session = trace.has_session or find_session(attributes) is not None
                 self.counts.n_waiting += 1
             segment.remove()
         self._has_ended = threading.Event()
@@ -175,14 +180,13 @@ class SpanKeeper:
     def _sample(self, item: Recorded | Logged, row: Row) -> None:
         """Store a row, or let it wait for an item that keeps its trace."""
         sampling, trace_id, now = self._settings.sampling, item.trace_id, time.monotonic()
-        is_kept = is_picked(trace_id, sampling.share) or trace_id in self._kept_until
-        if not is_kept and isinstance(item, Recorded) and is_named(item, sampling):
+        session = item.session if isinstance(item, Recorded) else None
+        is_kept = sampling.share == 1 or trace_id in self._kept_until
+        # A session is kept or dropped as a whole: a follow-up is judged after the turns before it.
+        is_in_share = session is not None and is_picked(session, sampling.share)
+        if not is_kept and isinstance(item, Recorded) and (is_in_share or is_named(item, sampling)):
             # The first item that keeps its trace: rows that waited for it are stored before it.
-            waiting = self._open.pop(trace_id, None)
-            for earlier in waiting.rows if waiting else ():
-                self._keep_row(earlier)
-                self.counts.n_waiting -= 1
-            self._kept_until[trace_id] = now + _KEPT_FOR * sampling.wait_s
+            self._keep_trace(trace_id, self._open.pop(trace_id, None), now)
             is_kept = True
         if is_kept:
             self._keep_row(row)
@@ -191,9 +195,23 @@ class SpanKeeper:
             trace = self._open.setdefault(trace_id, _OpenTrace(until=0.0))
             trace.until = now + sampling.wait_s
             trace.rows.append(row)
+            trace.has_session = trace.has_session or session is not None
             self.counts.n_waiting += 1
         self.counts.n_accepted += 1
         self.counts.n_logged += isinstance(item, Logged)
+
+    def _keep_trace(self, trace_id: str, waiting: _OpenTrace | None, now: float) -> None:
+        """Store the rows of a trace that waited, and its later ones."""
+        for row in waiting.rows if waiting else ():
+            self._keep_row(row)
+            self.counts.n_waiting -= 1
+        self._kept_until[trace_id] = now + _KEPT_FOR * self._settings.sampling.wait_s
+
+    def _keep_picked(self, trace_ids: Iterable[str]) -> None:
+        """Store the traces without a session that are in the share."""
+        for trace_id in trace_ids:
+            if not self._open[trace_id].has_session and is_picked(trace_id, self._settings.sampling.share):
+                self._keep_trace(trace_id, self._open.pop(trace_id), time.monotonic())
 
     def _keep_row(self, row: Row) -> None:
         # Rows of both tables wait for their trace together.
@@ -232,7 +250,8 @@ class SpanKeeper:
         now = time.monotonic()
         with self._guard:
             old = [trace_id for trace_id, trace in self._open.items() if trace.until <= now]
-            for trace_id in old:
+            self._keep_picked(old)
+            for trace_id in self._open.keys() & old:
                 n_rows = len(self._open.pop(trace_id).rows)
                 self.counts.n_dropped += n_rows
                 self.counts.n_waiting -= n_rows
@@ -250,6 +269,8 @@ class SpanKeeper:
         """Move the stored rows into the warehouse; raises WarehouseBusy if it stays locked (nothing is lost)."""
         self._has_ended.set()
         self._thread.join()
+        with self._guard:
+            self._keep_picked(list(self._open))
         with ExitStack() as stack:
             stack.callback(self._waiting.close)
             for mover in self._movers.values():
@@ -475,11 +496,15 @@ def serve_receiver(
         receiver = Receiver(keeper=SpanKeeper(warehouse, settings), settings=settings, token=token)
         address = f"{write_address(host, listening)}v1/traces"
         sampling, redaction = settings.sampling, settings.redaction
-        rules = f"{sampling.share:.4g} of all traces, and traces that a rule names"
+        rules = f"{sampling.share:.4g} of all traces, by session"
+        if is_by_rule := bool(sampling.errors or sampling.slower_than_ms is not None or sampling.attributes):
+            rules += ", and traces that a rule names"
         patterns = [*redaction.patterns, *(f"/{item.pattern}/" for item in redaction.own)]
         header = f"Bearer%20${TOKEN_VARIABLE}" if is_given else quote(f"Bearer {token}")
         report(f"evalhouse receive takes traces for {warehouse.location.name} at {address}; Ctrl-C ends it")
         report(f"kept: {'all traces' if sampling.share == 1 else rules}; redacted: {', '.join(patterns) or 'nothing'}")
+        if is_by_rule and sampling.share < 1:
+            report("means of a suite over them are not those of all traffic: failures, slow or named traces weigh more")
         report("settings for an application, with http/protobuf or http/json:")
         report(f"  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT={address}")
         report(f"  OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization={header}")

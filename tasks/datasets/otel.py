@@ -120,6 +120,11 @@ _EVENTS: Final = "gen_ai."  # the names of GenAI's events begin with it
 _NO_REASON: Final = "no reason was recorded"
 
 
+def find_session(attributes: Tree) -> str | None:
+    """Return the session, or conversation, that a span with these attributes belongs to."""
+    return read_name(_pick(attributes, _SESSIONS))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """A span as it was recorded: ids in hex, times in seconds of the epoch, attributes by their full names."""
@@ -139,7 +144,7 @@ class Recorded:
     @property
     def session(self) -> str | None:
         """The session, or conversation, that it belongs to."""
-        return read_name(_pick(self.attributes, _SESSIONS))
+        return find_session(self.attributes)
 
     @property
     def duration_ms(self) -> float | None:

@@ -196,9 +196,10 @@ class Redactor:
         return text
 
 
-def is_picked(trace_id: str, share: float) -> bool:
-    """Return True if a trace is in the share that is kept: by its id, so that all receivers pick the same ones."""
-    return int.from_bytes(sha256(trace_id.encode()).digest()[:8], "big") < share * 2**64
+def is_picked(name: str, share: float) -> bool:
+    """Return True if a session, or a trace without one, is in the share that is kept: by its id, so that all receivers
+    pick the same ones."""
+    return int.from_bytes(sha256(name.encode()).digest()[:8], "big") < share * 2**64
 
 
 def is_named(recorded: Recorded, sampling: Sampling) -> bool:

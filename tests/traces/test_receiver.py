@@ -353,6 +353,25 @@ def test_a_trace_is_kept_whole_for_one_of_its_spans(tmp_path: Path) -> None:
     assert [tuple(row.values()) for row in kept] == [(number_trace(2), 3), (number_trace(3), 3)]
 
 
+def test_the_share_keeps_sessions_as_a_whole(tmp_path: Path) -> None:
+    """A follow-up was kept without the turns before it. A session may be on the outermost span alone, the last one."""
+    sampling = {"share": 0.5, "wait_s": 0.4}
+    with receiving(tmp_path / "w.duckdb", sampling=sampling) as house:
+        for number in range(60):
+            trace = number_trace(number)
+            house.post(make_request([make_span(2, {"input.value": QUESTION}, parent=1, trace=trace)]))
+            session = {"session.id": f"s{number // 3}"} if number < 45 else {}
+            house.post(make_request([make_span(1, session, trace=trace)]))
+        time.sleep(0.5)
+        house.keeper.drop_old()
+    kept = {row["trace_id"] for row in house.warehouse.read_rows("from spans")}
+    n_kept = [sum(number_trace(3 * session + turn) in kept for turn in range(3)) for session in range(15)]
+    assert set(n_kept) == {0, 3}
+    alone = [number_trace(number) in kept for number in range(45, 60)]
+    assert {*alone} == {True, False}, "a trace without a session by its id"
+    assert len(house.warehouse.read_rows("from spans")) == 2 * len(kept)
+
+
 def test_a_killed_receiver_loses_nothing_that_it_acknowledged(tmp_path: Path, prefect_home: Path) -> None:
     """Run the command itself: its lines, its token, kill -9 in the middle, and an orderly end."""
     place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home), TOKEN_VARIABLE: TOKEN})
