@@ -504,7 +504,7 @@ def serve_receiver(
         report(f"evalhouse receive takes traces for {warehouse.location.name} at {address}; Ctrl-C ends it")
         report(f"kept: {'all traces' if sampling.share == 1 else rules}; redacted: {', '.join(patterns) or 'nothing'}")
         if is_by_rule and sampling.share < 1:
-            report("means of a suite over them are not those of all traffic: failures, slow or named traces weigh more")
+            report("means of a suite over them are not about all traffic: the traces that a rule names weigh more")
         report("settings for an application, with http/protobuf or http/json:")
         report(f"  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT={address}")
         report(f"  OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization={header}")

@@ -223,10 +223,13 @@ def _find_failed(scores: pl.DataFrame, scored: str, failing: str) -> Failed | No
     """Return what a side of a pair did not score that the other side scored, in the metric with the most of it, where
     that is more than MAX_LOST: what failed, what lacks a text, and the samples that it does not have."""
     value, reason = pl.col(failing), pl.col(f"{failing}_reason")
+    # Without ground truths no metric shows that a run answers less, and the answers that it gives may be the easy ones.
+    shows_refusals = not scores.filter(
+        pl.col("metric").is_in(["answer_rate", "refusal_rate"]), value.is_not_null()
+    ).is_empty()
+    empty = NOTHING_TO_MEASURE if shows_refusals else NOTHING_TO_MEASURE - {"no_statements"}
     is_asked = (value.is_not_null() | reason.is_not_null()).any().over("metric")
-    known = scores.filter(is_asked).filter(
-        pl.col(scored).is_not_null() & ~reason.fill_null("").is_in(NOTHING_TO_MEASURE)
-    )
+    known = scores.filter(is_asked).filter(pl.col(scored).is_not_null() & ~reason.fill_null("").is_in(empty))
     counts = known.group_by("metric").agg(
         n=value.is_null().sum(), n_of=pl.len(), reasons=reason.fill_null("not in its dataset").filter(value.is_null())
     )

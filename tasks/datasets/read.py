@@ -171,7 +171,7 @@ def count_unheard(before: int, n_first: int) -> int:
     The bits of `before` say how many questions the rows with earlier turns come after; the `n_first` rows without
     earlier turns are the questions in between.
     """
-    for _ in range(n_first):
+    for _ in range(n_first if before else 0):
         before |= before + 1  # sets the lowest bit that is not set
     return (before & ~(before << 1) & ~1).bit_count()
 

@@ -312,6 +312,9 @@ async def read_stream(
             if any(failures) and not is_tool:
                 raise QuestionFailed(f"the stream reported an error: {shown}")
             thoughts += filter(None, [_find_thoughts(answer, document)])
+            if kind.endswith("replace") and parts:  # a guard's text in place of what came
+                texts.clear()
+                of_answers.clear()
             # Thoughts, or the arguments of a tool's call, may come in events of the same shape, as `reasoning-delta`.
             listed = thoughts if any(part in kind for part in ("reason", "think", "thought")) else texts
             made = [] if is_tool else [one if isinstance(one, str) else orjson.dumps(one).decode() for one in parts]
@@ -350,6 +353,8 @@ def _join_parts(texts: Sequence[str]) -> str:
     if len(letters) >= _MIN_SPREAD and len(of_last) <= 3 * len(letters):
         following = iter(of_last)
         is_repeated = is_repeated or is_growing or all(letter in following for letter in letters)
+    # A short answer is repeated as a whole.
+    is_repeated = is_repeated or (len(before) > 1 and last == whole)
     return last if is_repeated else whole + last
 
 

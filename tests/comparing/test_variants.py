@@ -388,6 +388,22 @@ def test_a_run_that_failed_on_most_samples_is_no_winner(store: Warehouse, ask: A
     assert read_sentence(ask, "alpha", "bravo", "carol").startswith(winner)
 
 
+@pytest.mark.parametrize("has_rate", [False, True])
+def test_a_run_that_refuses_half_of_its_questions_does_not_win(store: Warehouse, ask: Ask, *, has_rate: bool) -> None:
+    """Without ground truths no metric saw it, and the answers that it gave were the easy ones."""
+    metrics = ["faithfulness", *(["answer_rate"] if has_rate else [])]
+    for name in ("alpha", "bravo", "carol"):
+        refuses = f"if(n < 60, {SCORE} + 0.2, null)" if name == "bravo" else SCORE
+        rate = "if(n < 60, 1.0, 0.0)" if name == "bravo" else "1.0"
+        add_run(store, name, metrics=metrics, faithfulness=refuses, answer_rate=rate)
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute("update scores set unscored_reason = 'no_statements' where value is null")
+    sentence = read_sentence(ask, "alpha", "bravo", "carol")
+    noted = "No clear winner; bravo has no score in 60 of 120 samples that alpha scored (no statements)"
+    assert sentence.startswith(noted) is not has_rate
+    assert "The winner is bravo" not in sentence
+
+
 def test_a_run_of_few_samples_or_without_contexts_does_not_win(store: Warehouse, ask: Ask) -> None:
     for name in ("alpha", "bravo", "carol"):
         add_run(

@@ -611,6 +611,10 @@ def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
     assert read_stream(write_sse(*grown)).answer == read_stream(write_sse(*grown[2:])).answer == cited
     torn = [{"answer": text} for text in ("It opens at", "It opens at six. [1", "It opens at six. [1]")]
     assert read_stream(write_sse(*torn)).answer == "It opens at six. [1]"
+    short = [{"answer": text} for text in ("是的", "。", "是的。")]
+    assert read_stream(write_sse(*short)).answer == "是的。"
+    replaced = [{"event": "message", "answer": "A draft."}, {"event": "message_replace", "answer": "I cannot say."}]
+    assert read_stream(write_sse(*replaced)).answer == "I cannot say."
     refused = [{"answer": text} for text in ("It opens", "It opens at six.", "It opens at six. Bring", "I cannot say.")]
     assert read_stream(write_sse(*refused)).answer == "I cannot say."
 
