@@ -476,7 +476,7 @@ def list_verdict_flips(pair: RunPair) -> pl.DataFrame:
     """
     flips = pair.fetch("flips")
     samples = PairedSamples(pair.fetch("samples"))
-    places = pl.DataFrame({"sample_id": samples.ids}).with_row_index("place")
+    places = pl.DataFrame({"sample_id": samples.ids}, schema={"sample_id": pl.String}).with_row_index("place")
     flips = flips.join(places, on="sample_id", how="left")
     steps = flips["step"].unique().to_list()
     inputs, rubrics = find_changed_inputs(pair, samples), pair.fetch_rubrics()

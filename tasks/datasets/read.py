@@ -66,10 +66,9 @@ class StagedDataset:
     `n_answered` is how many samples it brings an answer or contexts for, `n_continued` how many have earlier turns,
     `n_later` how many are later turns by their number, without the ones before, and `n_following` how many others have
     the conversation's id of such a row before them. `n_unheard` is how many come after a question that is only in their
-    earlier turns, and the question of no row, and `n_nameless` how many are later turns by
-    their number and have no id of a conversation. `n_failed` traces
-    ended with an error and were left out. `use` is how its columns were read, and `notes` what else the user
-    should know about it.
+    earlier turns and in no row, and `n_nameless` how many are later turns by their number and have no id of a
+    conversation. `n_failed` traces ended with an error and were left out. `use` is how its columns were read, and
+    `notes` what else the user should know about it.
     """
 
     staging: Staging

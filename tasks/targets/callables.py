@@ -218,7 +218,8 @@ class InputShape:
 
     `others` are the further members it requires, `contexts` the one for contexts to answer from, `conversation` the one
     for the messages before the question; under `messages` they are before it. One that takes a list of messages in
-    place of the text, as chat models do, `takes_messages`.
+    place of the text, as chat models do, `takes_messages`. A graph writes most members of its state itself: `is_graph`
+    requires no others than an id of the conversation.
     """
 
     key: str | None
@@ -226,6 +227,7 @@ class InputShape:
     contexts: str | None = None
     conversation: str | None = None
     takes_messages: bool = False
+    is_graph: bool = False
 
     def fill(self, question: TargetQuestion) -> Any:  # noqa: ANN401  # as LangChain takes it
         """Return the input for one question; raises QuestionFailed for what the sample does not have."""
@@ -240,12 +242,13 @@ class InputShape:
         if self.conversation is not None and (earlier or is_required):
             given[self.conversation] = earlier
         offered = {**question.metadata, **given}
-        if missing := [name for name in self.others if name not in offered]:
+        others = [name for name in self.others if name in offered or not self.is_graph or name in CONVERSATION_NAMES]
+        if missing := [name for name in others if name not in offered]:
             raise QuestionFailed(
                 f"it requires {', '.join(missing)} besides {self.key}, and this sample's metadata have none",
                 unasked=True,
             )
-        members = {name: offered[name] for name in self.others} | given
+        members = {name: offered[name] for name in others} | given
         return {**members, self.key: as_messages if self.key == "messages" else question.question}
 
 
@@ -306,10 +309,9 @@ def read_shape(name: str, runnable: object) -> InputShape:
     try:
         schema = cast(Mapping[str, Any], describe())
     except PydanticUserError as error:
-        raise TargetError(
-            f"the input schema of {name} cannot be read: {describe_error(error)}; "
-            "state its input with .with_types(input_type=str)"
-        ) from None
+        is_typed = "typing_extensions.TypedDict" in str(error)
+        to_do = "import it there" if is_typed else "state its input with .with_types(input_type=str)"
+        raise TargetError(f"the input schema of {name} cannot be read: {describe_error(error)}; {to_do}") from None
     if reference := str(schema.get("$ref", "")):
         schema = schema["$defs"][reference.rpartition("/")[2]]
     if schema.get("type") != "object":
@@ -328,4 +330,10 @@ def read_shape(name: str, runnable: object) -> InputShape:
     others = tuple(other for other in required if other != key)
     contexts = next((name for name in _CONTEXT_KEYS if name in members and name != key), None)
     earlier = next((name for name in _CONVERSATION_KEYS if name in members and name != key), None)
-    return InputShape(key=key or QUESTION_KEYS[0], others=others, contexts=contexts, conversation=earlier)
+    return InputShape(
+        key=key or QUESTION_KEYS[0],
+        others=others,
+        contexts=contexts,
+        conversation=earlier,
+        is_graph=hasattr(runnable, "channels"),  # of LangGraph
+    )

@@ -374,12 +374,8 @@ def _find_thoughts(answer: JsonPath, document: object) -> str | None:
 # --- asking
 
 _PASSING = (408, 425, 429)
-_OF_ANSWERS = {
-    "answer",
-    "ai",
-    "assistant",
-    "aimessagechunk",
-}  # types of messages of Coze and LangGraph, in small letters
+# Types of messages of Coze and LangGraph, in small letters.
+_OF_ANSWERS = {"answer", "ai", "assistant", "aimessagechunk"}
 _MIN_REPEATED = 6  # letters with which a part of a stream does not begin by chance
 _MIN_SPREAD = 12  # letters that it does not have in their order, among at most three times as many
 _MAX_SHOWN = 4096  # bytes of a stream that are kept for messages

@@ -245,6 +245,25 @@ async def make_chain_later() -> Runnable[Any, Any]:
     return parsed
 
 
+class GraphState(TypedDict):
+    """The state of a graph, which writes all but the question."""
+
+    question: str
+    context: list[Document]
+    answer: str
+
+
+def make_graph() -> Runnable[Any, Any]:
+    from langgraph.graph import START, StateGraph  # noqa: PLC0415  # one test needs it
+
+    graph = StateGraph(GraphState)
+    graph.add_node("retrieve", lambda state: {"context": [Document(id="d1", page_content=f"on {state['question']}")]})
+    graph.add_node("answer", lambda state: {"answer": f"Read {state['context'][0].page_content}."})
+    graph.add_edge(START, "retrieve")
+    graph.add_edge("retrieve", "answer")
+    return graph.compile()
+
+
 def fail_to_make() -> Runnable[Any, Any]:
     raise LookupError("no index at ./index, key sk-1234567890abcdef")
 

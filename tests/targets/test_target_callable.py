@@ -306,6 +306,12 @@ async def test_retrieval_chain_returns_its_documents() -> None:
     assert response.context_ids == ("d1", "d2")
 
 
+async def test_a_graph_is_given_the_question_alone_and_writes_the_others() -> None:
+    """Its schema requires the whole state, as the metadata have it for no sample."""
+    response = await run("make_graph")
+    assert (response.answer, response.contexts, response.context_ids) == ("Read on tides.", ("on tides",), ("d1",))
+
+
 async def test_what_is_required_besides_the_question_comes_from_the_metadata() -> None:
     assert (await run("wanting", pose("tides", country="Peru"))).answer == "tides in Peru"
     response = await run("wanting", pose("tides", city="Lima"))
