@@ -20,7 +20,7 @@ from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.datasets.rows import hash_json
 from evalhouse.tasks.testsets import refuse
 from evalhouse.tasks.testsets.passages import Language, find_language
-from evalhouse.warehouse.rows.samples import plain_turns
+from evalhouse.warehouse.rows.samples import marks_unanswerable, plain_turns
 
 QuestionKind = Literal["fact", "number", "procedure", "several", "comparison", "conversational", "unanswerable"]
 KINDS: Final[tuple[QuestionKind, ...]] = get_args(QuestionKind)
@@ -32,8 +32,6 @@ _FIELDS: Final = (
     "reviewer", "reviewed_at",
 )  # fmt: skip
 """The columns of a set's file, in the order in which they are written and hashed."""
-_NO: Final = ("false", "no", "0")
-"""The values of a column `answerable` that mark a question as one without an answer; in CSV they are texts."""
 _ALWAYS_WRITTEN: Final = ("id", "question", "ground_truth", "kind", "language")
 
 
@@ -228,7 +226,7 @@ def make_given(
         ground_truth=ground_truth if (ground_truth or "").strip() else None,
         reference_context_ids=tuple(reference_context_ids or ()),
         given_kind=next((known for known in KINDS if known == kind), None),
-        marked_unanswerable=str(columns.get("answerable")).strip().casefold() in _NO,
+        marked_unanswerable=marks_unanswerable(columns),
         spans=tuple(
             Span(
                 document_id=str(span.get("document_id") or ""),

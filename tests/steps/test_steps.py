@@ -504,11 +504,12 @@ async def test_an_empty_answer_is_a_refusal_without_a_request(endpoint: Endpoint
     assert [row["value"] for row in work.rows["similarities"]] == [0]
 
 
+@pytest.mark.parametrize("metadata", ['{"kind": "unanswerable"}', '{"answerable": false}', '{"answerable": "No"}'])
 async def test_the_ground_truth_of_a_question_without_an_answer_states_nothing(
-    endpoint: Endpoint, tmp_path: Path
+    endpoint: Endpoint, tmp_path: Path, metadata: str
 ) -> None:
     """evalhouse's own test sets have such questions; an invented answer to one counted in no metric."""
-    marked = make_sample(ground_truth=None, metadata_json='{"kind": "unanswerable"}')
+    marked = make_sample(ground_truth=None, metadata_json=metadata)
     work = await judge_one(tmp_path, marked)
     assert set(read_labels(work).values()) == {"FP"}
     assert read_outcomes(work)["classify"] is None

@@ -139,8 +139,14 @@ class StoredSample:
 
     @property
     def is_unanswerable(self) -> bool:
-        """True for a question without a ground truth that a test set of evalhouse marks as one without an answer."""
-        return self.ground_truth is None and self.metadata.get("kind") == "unanswerable"
+        """True for a question without a ground truth that a test set marks as one without an answer."""
+        is_marked = self.metadata.get("kind") == "unanswerable" or marks_unanswerable(self.metadata)
+        return self.ground_truth is None and is_marked
+
+
+def marks_unanswerable(metadata: Mapping[str, Any]) -> bool:
+    """Return True if a column `answerable` is false; in CSV it is a text."""
+    return str(metadata.get("answerable")).strip().casefold() in ("false", "no", "0")
 
 
 def find_turn(metadata: Mapping[str, Any]) -> tuple[str | None, int | None]:
