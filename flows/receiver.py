@@ -127,6 +127,7 @@ class SpanKeeper:
         self._guard = threading.Lock()
         self._open: dict[str, _OpenTrace] = {}
         self._kept_until: dict[str, float] = {}
+        self._dropped_until: dict[str, float] = {}
         self._movers: dict[Table, Mover] = {
             "spans": Mover(warehouse, "spans", moved=self._count_moved, is_lasting=True),
             "span_events": Mover(warehouse, "span_events", moved=self._count_moved, is_lasting=True),
@@ -183,7 +184,7 @@ class SpanKeeper:
         session = item.session if isinstance(item, Recorded) else None
         is_kept = sampling.share == 1 or trace_id in self._kept_until
         # A session is kept or dropped as a whole: a follow-up is judged after the turns before it.
-        is_in_share = session is not None and is_picked(session, sampling.share)
+        is_in_share = session is not None and is_picked(session, sampling.share) and trace_id not in self._dropped_until
         if not is_kept and isinstance(item, Recorded) and (is_in_share or is_named(item, sampling)):
             # The first item that keeps its trace: rows that waited for it are stored before it.
             self._keep_trace(trace_id, self._open.pop(trace_id, None), now)
@@ -255,6 +256,9 @@ class SpanKeeper:
                 n_rows = len(self._open.pop(trace_id).rows)
                 self.counts.n_dropped += n_rows
                 self.counts.n_waiting -= n_rows
+                # Of a trace that the share has dropped a part is not kept for the session that a late span names.
+                self._dropped_until[trace_id] = now + _KEPT_FOR * self._settings.sampling.wait_s
+            self._dropped_until = {name: until for name, until in self._dropped_until.items() if until > now}
             self._kept_until = {trace_id: until for trace_id, until in self._kept_until.items() if until > now}
             segments = self._waiting.rotate()
             if not segments:

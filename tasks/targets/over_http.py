@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
 import aiohttp
@@ -281,7 +281,7 @@ async def read_stream(
     QuestionFailed for an event that is not valid JSON or reports an error, and for a stream without an answer.
     """
     n_events = 0
-    texts, thoughts, of_answers = list[str](), list[str](), list[str]()
+    texts, thoughts = list[str](), list[str]()
     found: dict[str, list[object]] = {}
     async with contextlib.aclosing(iterate_events(pieces, stream)) as events:
         async for event in events:
@@ -314,15 +314,13 @@ async def read_stream(
             thoughts += filter(None, [_find_thoughts(answer, document)])
             if kind.endswith("replace") and parts:  # a guard's text in place of what came
                 texts.clear()
-                of_answers.clear()
             # Thoughts, or the arguments of a tool's call, may come in events of the same shape, as `reasoning-delta`.
             listed = thoughts if any(part in kind for part in ("reason", "think", "thought")) else texts
-            made = [] if is_tool else [one if isinstance(one, str) else orjson.dumps(one).decode() for one in parts]
-            listed += made
-            # Documents and suggested questions may come as messages of the same shape.
-            beside = answer.find_beside(document) if made and listed is texts else []
-            types = {str(one.get("type")).casefold() for one in beside if isinstance(one, Mapping)}
-            of_answers += made if types and types <= _OF_ANSWERS else []
+            # So may documents and suggested questions, as messages of another type.
+            beside = answer.find_beside(document) if parts else []
+            types = [str(one.get("type")).casefold() for one in beside if isinstance(one, Mapping)]
+            if not is_tool and not any(part in one for one in types for part in _BESIDE_ANSWERS):
+                listed += [one if isinstance(one, str) else orjson.dumps(one).decode() for one in parts]
             for path in (contexts, context_ids):
                 items = None if path is None else path.find_items(document)
                 # Items of several events follow each other; the same list once more adds nothing.
@@ -333,9 +331,10 @@ async def read_stream(
     if not texts:
         raise QuestionFailed(f"answer = {answer.text!r} matches nothing in any of {n_events} events")
     of_stream = "".join(thoughts) or None
-    return make_answer(
-        _join_parts(of_answers or texts), found.get("contexts"), found.get("context_ids"), thoughts=of_stream
-    )
+    return make_answer(_join_parts(texts), found.get("contexts"), found.get("context_ids"), thoughts=of_stream)
+
+
+_CITED: Final = re.compile(r"\s+|\[(?:ID:)?\d+\]|##\d+\$\$")  # usual citations that a closing event adds
 
 
 def _join_parts(texts: Sequence[str]) -> str:
@@ -347,12 +346,13 @@ def _join_parts(texts: Sequence[str]) -> str:
     is_growing = len(before) > 1 and all(after.startswith(text) for text, after in pairwise(before))
     is_growing = is_growing and len(before[-1]) >= max(_MIN_REPEATED, len(before[0]) + 1)
     whole = before[-1] if is_growing else "".join(before)
+    bare = _CITED.sub("", whole)
+    is_repeated = last.startswith(whole) or _CITED.sub("", last).startswith(bare)
+    is_repeated = len(bare) >= _MIN_REPEATED and is_repeated
     letters, of_last = ("".join(filter(str.isalnum, text.casefold())) for text in (whole, last))
-    is_repeated = len(whole) >= _MIN_REPEATED and last.startswith(whole)
-    is_repeated = is_repeated or (len(letters) >= _MIN_REPEATED and of_last.startswith(letters))
     if len(letters) >= _MIN_SPREAD and len(of_last) <= 3 * len(letters):
         following = iter(of_last)
-        is_repeated = is_repeated or is_growing or all(letter in following for letter in letters)
+        is_repeated = is_repeated or all(letter in following for letter in letters)
     # A short answer is repeated as a whole.
     is_repeated = is_repeated or (len(before) > 1 and last == whole)
     return last if is_repeated else whole + last
@@ -374,8 +374,8 @@ def _find_thoughts(answer: JsonPath, document: object) -> str | None:
 # --- asking
 
 _PASSING = (408, 425, 429)
-# Types of messages of Coze and LangGraph, in small letters.
-_OF_ANSWERS = {"answer", "ai", "assistant", "aimessagechunk"}
+# Parts of the types of messages beside the answer, of Coze and LangGraph.
+_BESIDE_ANSWERS = ("tool", "function", "knowledge", "verbose", "follow_up", "human")
 _MIN_REPEATED = 6  # letters with which a part of a stream does not begin by chance
 _MIN_SPREAD = 12  # letters that it does not have in their order, among at most three times as many
 _MAX_SHOWN = 4096  # bytes of a stream that are kept for messages

@@ -92,8 +92,8 @@ def test_json_has_what_the_readme_says(ask: Ask) -> None:
     arguments = ("--against", "previous", "--max-drop", "factual_f1=0.02", "--json")
     document = ask("gate", "latest", *arguments).document
     assert document.keys() == {
-        "outcome", "undecided", "counts", "run", "against", "baseline", "cluster", "seed", "warnings", "checks",
-        "components",
+        "outcome", "undecided", "counts", "run", "against", "baseline", "cluster", "seed", "few_scored",
+        "warnings", "checks", "components",
     }  # fmt: skip
     assert document["baseline"].keys() == {"against", "run_ids", "accepted"}
     assert document["counts"].keys() == {"failed", "undecided", "passed"}

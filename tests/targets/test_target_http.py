@@ -615,8 +615,10 @@ def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
     assert read_stream(write_sse(*short)).answer == "是的。"
     replaced = [{"event": "message", "answer": "A draft."}, {"event": "message_replace", "answer": "I cannot say."}]
     assert read_stream(write_sse(*replaced)).answer == "I cannot say."
-    refused = [{"answer": text} for text in ("It opens", "It opens at six.", "It opens at six. Bring", "I cannot say.")]
-    assert read_stream(write_sse(*refused)).answer == "I cannot say."
+    blank = [{"answer": text} for text in ("\n", "\nIt opens at six", " on Sundays.")]
+    assert read_stream(write_sse(*blank)).answer == "\nIt opens at six on Sundays."
+    for cited in (["22", "22:40", "22:40.", "22:40 ##0$$."], ["Yes, ", "it does.", "Yes [1], it does."]):
+        assert read_stream(write_sse(*({"answer": text} for text in cited))).answer == cited[-1]
 
 
 def test_of_messages_of_several_types_the_answers_count() -> None:
@@ -627,6 +629,8 @@ def test_of_messages_of_several_types_the_answers_count() -> None:
     ]  # fmt: skip
     events = [{"role": "assistant", "type": kind, "content": text} for kind, text in messages]
     assert read_stream(write_sse(*events), answer="$.content").answer == "It opens at six."
+    empty = [{"type": "answer", "content": ""}, *({"type": "delta", "content": text} for text in ("It ", "opens."))]
+    assert read_stream(write_sse(*empty), answer="$.content").answer == "It opens."
     graph = [[{"type": kind, "content": text}] for kind, text in (("tool", "Page 3."), ("AIMessageChunk", "Yes."))]
     assert read_stream(write_sse(*graph), answer="$[0].content").answer == "Yes."
 
