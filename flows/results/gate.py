@@ -94,13 +94,17 @@ NO_SLICES: Mapping[str, SliceGate] = {}
 _RUN_COLUMNS = (
     "run_id", "status", "suite", "variant", "label", "dataset", "judge", "embeddings", "started_at", "n_samples",
 )  # fmt: skip
-_FEW: Final = 0.5
-"""The share of a run's samples below which a metric's scores are few, where no run before shows what is usual."""
-_FEWER: Final = 0.2
-"""The fall of that share, or the share of failed traces, that is worth a warning."""
-_UNSCORED = """
+_HALF: Final = 0.5
+"""The share of a run's samples without a score of a metric that is worth a warning in any run."""
+_MANY_MORE: Final = 0.2
+"""The rise of that share since the run before, or the share of failed traces, that is worth one."""
+_OF_REFUSALS: Final = ("refusal_rate",)
+"""Metrics that by their nature only some samples have."""
+_EMPTY = """
 select unscored_reason as reason, count(*) as n from scores
-where run_id = $run_id and metric = $metric and value is null group by 1 order by n desc, reason limit 2
+where run_id = $run_id and metric = $metric and value is null
+    and unscored_reason in ('no_statements', 'no_contexts', 'no_answer', 'target_failed')
+group by 1 order by n desc, reason
 """
 _SAMPLES = "select count(*) as n from run_samples where run_id = $run_id"
 Document = Mapping[str, Any]
@@ -296,30 +300,36 @@ def _check_slices(
 def warn_of_few_scores(
     warehouse: Warehouse, run: RunRow, scores: Mapping[str, Score], metrics: Iterable[str]
 ) -> list[str]:
-    """Return what limits do not see: metrics that fewer samples have a score of than in the run before, or than half
-    without one, and traces that failed. The answers that went well are judged as before."""
+    """Return what limits do not see: metrics of which half of the samples, or many more than in the run before, have no
+    score because of what the bot returned, and traces that failed. The answers that went well are judged as before."""
     previous = find_previous(warehouse, run)
-    before = read_scores(warehouse, previous) if previous is not None and not is_sampled(previous) else {}
     warnings = []
     for name in metrics:
-        score, earlier = scores.get(name), before.get(name)
-        if score is None or score.is_estimate or not score.n_scored:
+        score = scores.get(name)
+        if score is None or score.is_estimate or not score.n_scored or name in _OF_REFUSALS:
             continue
-        share = score.n_scored / score.n_samples
-        share_before = earlier.n_scored / earlier.n_samples if earlier and earlier.n_samples else None
-        if share >= _FEW if share_before is None else share > share_before - _FEWER:
+        counts = _count_empty(warehouse, run, name)
+        share, share_before = sum(counts.values()) / score.n_samples, None
+        if previous is not None and not is_sampled(previous) and previous.n_samples:
+            share_before = sum(_count_empty(warehouse, previous, name).values()) / previous.n_samples
+        if share < _HALF and (share_before is None or share < share_before + _MANY_MORE):
             continue
-        reasons = warehouse.read_rows(_UNSCORED, {"run_id": run.run_id, "metric": name})
-        why = ", ".join(f"{str(row['reason']).replace('_', ' ')} {row['n']:,}" for row in reasons)
-        than = f"; {share_before:.0%} had one in the run before" if share_before is not None else ""
+        why = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in counts.items())
+        before = f"; in the run before {share_before:.0%} had none" if share_before is not None else ""
         warnings.append(
-            f"{name} is of {score.n_scored:,} of {write_count(score.n_samples, 'sample')}, because the others have no "
-            f"score ({why}){than}"
+            f"{name} is of {score.n_scored:,} of {write_count(score.n_samples, 'sample')}: others have no score "
+            f"because of what the bot returned ({why}){before}"
         )
     n_failed, n_samples = run.config.get("failed_traces") or 0, run.n_samples or 0
-    if n_failed > _FEWER * (n_failed + n_samples):
+    if n_failed > _MANY_MORE * (n_failed + n_samples):
         warnings.append(f"{n_failed:,} of {n_failed + n_samples:,} traces ended with an error and were left out")
     return warnings
+
+
+def _count_empty(warehouse: Warehouse, run: RunRow, metric: str) -> dict[str, int]:
+    """Return by reason the samples without a score because the bot refused, failed, or gave no answer or contexts."""
+    rows = warehouse.read_rows(_EMPTY, {"run_id": run.run_id, "metric": metric})
+    return {str(row["reason"]): int(str(row["n"])) for row in rows}
 
 
 def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None) -> dict[str, Score]:

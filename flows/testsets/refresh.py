@@ -240,7 +240,7 @@ class RefreshPlan:
             if self.accept:
                 changes += [replace(change, change="accepted") for change in self.pending]
             changes += [Change(id=question.id, change="new") for question in refreshing.new]
-            after = write_version(warehouse, refreshing.run_id, self.output, after, changes)
+            after = write_version(warehouse, refreshing.run_id, self.output, after, changes, source=self.path)
         elif after != before or self.output != self.path:
             write_set(self.output, after, source=self.path)
         refreshing.test_set = after

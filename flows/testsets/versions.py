@@ -104,9 +104,16 @@ def print_calls(usage: Usage) -> None:
 
 
 def write_version(
-    warehouse: Warehouse, run_id: str, path: Path, test_set: TestSet, changes: Sequence[Change]
+    warehouse: Warehouse,
+    run_id: str,
+    path: Path,
+    test_set: TestSet,
+    changes: Sequence[Change],
+    *,
+    source: Path | None = None,
 ) -> TestSet:
-    """Write a set as a new version to its files and the warehouse; returns it with its version."""
+    """Write a set as a new version to its files and the warehouse, with the columns that people added to the `source`
+    or to the file itself; returns it with its version."""
     made_at = now_utc()
     versioned = test_set.add_version(run_id=run_id, made_at=made_at.isoformat(timespec="seconds"), changes=changes)
     versions = versioned.manifest.versions
@@ -152,7 +159,7 @@ def write_version(
         ]
     tables = {"testset_versions": [version], "testset_questions": questions, "testset_changes": noted}
     warehouse.append_rows(f"{run_id}/testset/version", run_id, tables)
-    write_set(path, versioned)
+    write_set(path, versioned, source=source)
     return versioned
 
 

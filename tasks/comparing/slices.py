@@ -86,7 +86,7 @@ def measure_slices(
     samples = PairedSamples(pair.fetch("samples"))
     places = find_clusters(pair, samples, cluster).places
     stored = {str(row["metric"]): row for row in warehouse.fetch_rows("gate/scores", run_id=run.run_id)}
-    scores = fetch_scores(pair).partition_by("metric", as_dict=True)
+    scores = pair.fetch("scores").partition_by("metric", as_dict=True)
     values = {}
     for key, rows in scores.items():
         values[str(key[0])] = samples.place_values(rows["sample_id"].to_list(), rows["candidate"])

@@ -9,7 +9,7 @@ Slices of a metadata column are a second family, over all values, runs and metri
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,6 +29,7 @@ from evalhouse.tasks.comparing.runs import (
     fetch_scores,
     leave_side_open,
     list_measured_otherwise,
+    list_right_refusals,
     warn_of_status,
 )
 from evalhouse.tasks.comparing.slices import find_slices
@@ -196,7 +197,7 @@ def compare_variants(
     names = tuple(
         label if label and labels.count(label) == 1 else run.run_id for run, label in zip(runs, labels, strict=True)
     )
-    of_pairs = [fetch_scores(pair).filter(pl.col("metric").is_in(metrics)) for pair in pairs]
+    of_pairs = [_fetch_asked_scores(pair, metrics) for pair in pairs]
     failed_first = [_find_failed(scores, "candidate", "base") for scores in of_pairs]
     return VariantComparison(
         runs=tuple(runs),
@@ -219,17 +220,35 @@ def compare_variants(
     )
 
 
+def _fetch_asked_scores(pair: RunPair, metrics: Collection[str]) -> pl.DataFrame:
+    """Return the scores of these metrics, without the samples that either run rightly refused.
+
+    An answer that states nothing is one that a run failed to give where no metric of either run shows how many it gave:
+    the answers that it gave may be the easy ones.
+    """
+    scores = fetch_scores(pair)
+    refusals = list_right_refusals(pair)
+    shows_refusals = (
+        not scores.filter(pl.col("metric").is_in(["answer_rate", "refusal_rate"])).drop_nulls("base").is_empty()
+    )
+    nothing = NOTHING_TO_MEASURE if shows_refusals else NOTHING_TO_MEASURE - {"no_statements"}
+    right = {*refusals["base"], *refusals["candidate"]}
+    is_none = [
+        pl.when(pl.col(f"{side}_reason").is_in(list(nothing)) | pl.col("sample_id").is_in(right))
+        .then(True)
+        .otherwise(False)
+        .alias(f"{side}_is_empty")
+        for side in ("base", "candidate")
+    ]
+    return scores.filter(pl.col("metric").is_in(metrics)).with_columns(is_none)
+
+
 def _find_failed(scores: pl.DataFrame, scored: str, failing: str) -> Failed | None:
     """Return what a side of a pair did not score that the other side scored, in the metric with the most of it, where
     that is more than MAX_LOST: what failed, what lacks a text, and the samples that it does not have."""
     value, reason = pl.col(failing), pl.col(f"{failing}_reason")
-    # Without ground truths no metric shows that a run answers less, and the answers that it gives may be the easy ones.
-    shows_refusals = not scores.filter(
-        pl.col("metric").is_in(["answer_rate", "refusal_rate"]), value.is_not_null()
-    ).is_empty()
-    empty = NOTHING_TO_MEASURE if shows_refusals else NOTHING_TO_MEASURE - {"no_statements"}
     is_asked = (value.is_not_null() | reason.is_not_null()).any().over("metric")
-    known = scores.filter(is_asked).filter(pl.col(scored).is_not_null() & ~reason.fill_null("").is_in(empty))
+    known = scores.filter(is_asked).filter(pl.col(scored).is_not_null() & ~pl.col(f"{failing}_is_empty"))
     counts = known.group_by("metric").agg(
         n=value.is_null().sum(), n_of=pl.len(), reasons=reason.fill_null("not in its dataset").filter(value.is_null())
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -250,7 +250,9 @@ def stage_dataset(
                         # The number of the first row again is the beginning of another conversation.
                         n_following += not is_later and name in begun and (turn is None or turn != begun[name])
                         begun.setdefault(name, turn)
-                    n_in_row = sum(earlier.role == "user" for earlier in row.conversation or ())
+                    # Messages of a user in a row are one question.
+                    roles = [earlier.role for earlier in row.conversation or ()]
+                    n_in_row = sum(pair == ("user", "assistant") for pair in pairwise(roles))
                     if name is None:
                         n_unheard += n_in_row > 0
                         n_nameless += row.conversation is None and turn is not None and turn > 1

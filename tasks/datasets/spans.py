@@ -441,18 +441,19 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
             return find_message(texts_by_name[named[0]], field, depth + 1)
         # Of several members one text is taken if all have it.
         alone = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
-        if len(alone) == 1 and len(members) <= _MAX_ALIKE and alone != {None}:
-            return alone.pop()
-        return find_message(task, field, depth + 1) if task and (_is_worded(task) or not members) else None
+        text = next(iter(alone)) if len(alone) == 1 and len(members) <= _MAX_ALIKE else None
+        if task and (task.rstrip().endswith(("?", "？")) or (_is_worded(task) and not _is_worded(text or ""))):
+            return find_message(task, field, depth + 1)
+        return text if text is not None or members else find_message(task, field, depth + 1)
     if not isinstance(value, list | tuple):
         return None
     if field == "answer" and len(value) > 1:  # a function may return its answer with documents, ids, a flag or a status
         texts = [item for item in value if isinstance(item, str) and item.strip()]
         objects = [item for item in value if isinstance(item, Mapping) and _names_answer(item)]
         histories = [item for item in value if _holds_messages(item)]
-        held = [item for item in texts if _is_worded(item)] if texts else objects or histories
-        # Of two texts alone the one with several words may be the documents, beside the answer "22:40".
-        is_alone = len(texts) < 2 or (len(texts) < len(value) and held[:1] == texts[:1])
+        held = [item for item in texts if _is_worded(item)] or objects or ([] if texts else histories)
+        # A later text of several words may be the documents, beside the answer "22:40".
+        is_alone = len(texts) < 2 or held[:1] == texts[:1] or held is objects
         if len(held) == 1 and is_alone and len(objects) < 2:
             return find_message(held[0], field, depth + 1)
     # Of several choices of a model the first is the one that is used.

@@ -210,13 +210,13 @@ def check_takes_conversation(
     `n_nameless` is how many are later turns without an id of their conversation.
     """
     ids = " or ".join(f"`{name}`" for name in CONVERSATION_NAMES[:3])
+    is_history_set = "history" in settings.model_fields_set  # also to "dataset": each row is asked for itself
     has_conversations = target.names_conversation or target.takes_conversation
-    if n_nameless and (has_conversations or settings.history == "own"):
+    if n_nameless and (settings.history == "own" or (has_conversations and not is_history_set)):
         raise TargetError(
             f"{n_nameless:,} rows have a `turn` above 1 and no id of their conversation; name the column with the id "
             f"{ids}, or give the column `turn` another name if it does not count turns"
         )
-    is_history_set = "history" in settings.model_fields_set  # also to "dataset": each row is asked for itself
     if n_alone and not is_history_set and has_conversations:
         raise TargetError(
             f"{n_alone:,} rows are later turns of conversations, by their `turn` or as rows with the same {ids} as one "
@@ -473,16 +473,26 @@ class Collection:
 
         A turn is settled if this run has its response, or known from the record; after a failed turn the others are not
         asked, and after a new answer no recorded response is valid. An application that remembers its conversations
-        itself is asked a whole one under a new id: it may have forgotten the first turns, or a turn that failed.
+        itself is asked a whole one under a new id: it may have forgotten the first turns, or a turn that failed. Its
+        answers of before stay until the first turn without an answer has one.
         """
         earlier = None if self.conversations is None else conversation[0].conversation
-        if (
-            earlier is not None
-            and self._remembers
-            and find_first_open(conversation, {**known, **settled}) < len(conversation)
-        ):
-            known = settled = {}
+        held: list[dict[str, object]] | None = None
+        answered: Mapping[str, StoredResponse] = {}
+        first_open = 0
+        if earlier is not None and self._remembers:
+            first_open = find_first_open(conversation, {**known, **settled})
+            if first_open < len(conversation):
+                held, answered = [] if settled else None, settled
+                known = settled = {}
         failure, is_new, made = "", False, uuid.uuid4()
+
+        def keep(**row: object) -> None:
+            if held is None:
+                self._keep(stop_sign, **row)
+            else:
+                held.append(row)
+
         for place, sample in enumerate(conversation):
             on_record = known.get(sample.sample_id)
             if on_record is not None and earlier is not None:
@@ -491,8 +501,9 @@ class Collection:
                 self.n_taken += 1
                 response = settled[sample.sample_id]
             elif failure:
-                self._keep(stop_sign, sample_id=sample.sample_id, status="failed", error=failure, attempts=0)
-                self.n_failed += 1
+                if sample.sample_id not in answered or held is None:
+                    self._keep(stop_sign, sample_id=sample.sample_id, status="failed", error=failure, attempts=0)
+                    self.n_failed += 1
                 continue
             elif on_record is not None:
                 self.n_taken += 1
@@ -500,24 +511,33 @@ class Collection:
                 response = replace(
                     on_record, answer=spoken.text if spoken else None, thoughts=spoken.thoughts if spoken else None
                 )
-                self._keep(
-                    stop_sign,
+                keep(
                     **{name: getattr(response, name) for name in (*_TEXTS, "error")},
                     status="failed" if response.status == "failed" else "reused",
                     reused_run_id=response.asked_run_id,
                 )
             else:
                 is_new = True
-                response = await self._ask(stop_sign, sample, earlier, made)
+                response = await self._ask(stop_sign, sample, earlier, made, keep)
+            if held is not None and (response.status == "failed" or place >= first_open):
+                rows = held if response.status != "failed" else held[-1:] if sample.sample_id not in answered else []
+                for row in rows:
+                    self._keep(stop_sign, **row)
+                held = None if response.status != "failed" else []
             if response.status == "failed":
                 failure = f"turn {place + 1} of its conversation failed, so that it was not asked: {response.error}"
             elif earlier is not None and place + 1 < len(conversation):
                 earlier = continue_conversation(earlier, sample, response, conversation[place + 1])
 
     async def _ask(
-        self, stop_sign: StopSign, sample: StoredSample, earlier: Sequence[Turn] | None, made: uuid.UUID
+        self,
+        stop_sign: StopSign,
+        sample: StoredSample,
+        earlier: Sequence[Turn] | None,
+        made: uuid.UUID,
+        keep: Callable[..., None],
     ) -> StoredResponse:
-        """Ask about a sample, after the `earlier` turns or the dataset's conversation, and store the response.
+        """Ask about a sample, after the `earlier` turns or the dataset's conversation, and `keep` the response.
 
         `made` is an id for the conversation. An application may remember what other runs asked under the dataset's ids,
         so that it replaces these where the application remembers the turns itself.
@@ -530,13 +550,11 @@ class Collection:
                 question = replace(question, conversation=make_messages(earlier))
                 if self._remembers:
                     # A number stays one, of 31 bits.
-                    given = {name: sample.metadata.get(name) for name in CONVERSATION_NAMES}
-                    of_run = {
-                        name: made.int >> 97 if isinstance(value, int) else str(made)
-                        for name, value in given.items()
-                        if value is not None
-                    }
-                    question = replace(question, metadata={**question.metadata, **of_run})
+                    name = next((name for name in CONVERSATION_NAMES if sample.metadata.get(name) is not None), None)
+                    if name is not None:
+                        is_number = isinstance(sample.metadata[name], int)
+                        of_run = {name: made.int >> 97 if is_number else str(made)}
+                        question = replace(question, metadata={**question.metadata, **of_run})
             if self.target is None:
                 raise FatalJudgeError(
                     f"sample {question.sample_id} has no recorded response, and no target was given to ask"
@@ -569,7 +587,7 @@ class Collection:
                 metadata_json=None,
             )
             row = {name: getattr(stored, name) for name in (*_TEXTS, "status", "error", "latency_ms")}
-            self._keep(stop_sign, **row, attempts=response.attempts, asked_at=int(asked_at * 1e6))
+            keep(**row, attempts=response.attempts, asked_at=int(asked_at * 1e6))
             if self.first is not None and not (self.has_answers and sample.sample_id in self._failed_before):
                 try:
                     self.first.note(response)

@@ -506,8 +506,8 @@ def test_a_gate_names_a_metric_that_few_samples_have(store: Warehouse, n_null: i
     document = decide(store, find_run(store, refuses.run_id))
     failed = "60 of 100 traces ended with an error and were left out"
     noted = (
-        "factual_f1 is of 4 of 40 samples, because the others have no score (no statements 36); "
-        "100% had one in the run before"
+        "factual_f1 is of 4 of 40 samples: others have no score because of what the bot returned (no statements 36); "
+        "in the run before 0% had none"
     )
     assert document["few_scored"] == [*([noted] if is_noted else []), failed]
     assert document["warnings"][: len(document["few_scored"])] == document["few_scored"]

@@ -354,6 +354,7 @@ async def test_rows_without_numbers_are_refused_for_a_bot_with_conversations(
         ([("x", None), ("x", LAST), ("x", [*LAST, *LAST])], 0),
         ([(None, LAST), (None, LAST), (None, None)], 2),
         ([("x", None), ("x", None), ("x", None)], 0),
+        ([("x", None), ("x", [*LAST, {"role": "user", "content": "Hello?"}])], 0),
     ],
 )
 async def test_a_bot_that_remembers_needs_a_row_for_each_question(
@@ -515,6 +516,25 @@ async def test_a_bot_that_remembers_is_asked_whole_conversations(tmp_path: Path,
         failing.clear()
         await collect_all(live_run, replace(updated, is_resumed=True))
         assert target.asked == (asked if not takes else asked[asked.index("s6") :]), "it may have forgotten the turns"
+        if takes:
+            return
+        # A bot that is down takes away no answer of a conversation that is asked again.
+        kept = {name: one.answer for name, one in fetch_responses(live_run.warehouse, "updated", asked).items()}
+        failing.update(("s1", "s5"))
+        third = replace(collection, run_id="third", known=None)
+        await collect_all(live_run, third)
+        failing.clear()
+        failing.add("s5")
+        await collect_all(live_run, replace(third, is_resumed=True))
+        first = fetch_responses(live_run.warehouse, "third", asked)
+        failing.update(asked)
+        await collect_all(live_run, replace(third, is_resumed=True))
+        again = fetch_responses(live_run.warehouse, "third", asked)
+        statuses = {name: one.status for name, one in again.items()}
+        assert {name: one.status for name, one in first.items()} == statuses
+        assert statuses["s5"] == "failed"
+        assert [again[name].answer for name in ("s1", "s6")] == [first[name].answer for name in ("s1", "s6")]
+        assert None not in [first["s1"].answer, first["s6"].answer, *kept.values()]
 
 
 async def test_a_bot_that_remembers_gets_other_ids_in_each_run(tmp_path: Path) -> None:
@@ -525,12 +545,11 @@ async def test_a_bot_that_remembers_gets_other_ids_in_each_run(tmp_path: Path) -
         asked.setdefault(question.sample_id, []).append(question)
         return remember(question)
 
-    rows = [
-        replace(sample, metadata_json=json.dumps({**sample.metadata, "session_id": 7, "lang": "en"}))
-        if sample.metadata
-        else sample
-        for sample in TALKS
-    ]
+    rows = []
+    for sample in TALKS:
+        talk = sample.metadata.get("conversation_id")
+        others = {"conversation_id": 12 if talk == "y" else talk, "session_id": 7} if talk else {}
+        rows.append(replace(sample, metadata_json=json.dumps({**sample.metadata, **others})))
     target = ScriptedTarget(note)
     target.takes_conversation, target.names_conversation = False, True
     options: dict[str, Any] = {"read_samples": lambda first, last: rows[first - 1 : last], "conversations": GROUPS}
@@ -540,16 +559,19 @@ async def test_a_bot_that_remembers_gets_other_ids_in_each_run(tmp_path: Path) -
         target.takes_conversation = True
         await collect_all(live_run, replace(collection, run_id="another"))
     nights = {
-        name: [(one.metadata["conversation_id"], one.metadata["session_id"], one.conversation_id) for one in questions]
+        name: [(one.metadata["conversation_id"], one.conversation_id) for one in questions]
         for name, questions in asked.items()
         if questions[0].metadata
     }
     assert nights["x/1"] == nights["x/2"] == nights["x/3"], "one id for all turns"
-    assert nights["x/1"][2][:2] == ("x", 7), "it is sent the turns, so that the ids are the dataset's"
-    ids = {night for turns in nights.values() for night in turns[:2]}
-    assert len(ids) == len({text for _, _, text in ids}) == len({number for _, number, _ in ids})
-    assert all(text == named == str(uuid.UUID(text)) and isinstance(number, int) for named, number, text in ids)
-    assert {one.metadata["lang"] for questions in asked.values() for one in questions if one.metadata} == {"en"}
+    assert (nights["x/1"][-1][0], nights["y/1"][-1][0]) == ("x", 12), (
+        "it is sent the turns, so the ids are the dataset's"
+    )
+    assert len({one for _, one in nights["x/1"]}) == 3
+    assert all(named == str(uuid.UUID(one)) for named, one in nights["x/1"][:2])
+    assert all(isinstance(named, int) for named, _ in nights["y/1"]), "a number stays one"
+    assert 12 not in [named for named, _ in nights["y/1"][:2]]
+    assert {one.metadata["session_id"] for questions in asked.values() for one in questions if one.metadata} == {7}
 
 
 def test_replay_asks_after_the_earlier_turns() -> None:

@@ -416,7 +416,7 @@ def test_a_turn_of_a_session_without_the_named_span_is_left_out_alone(tmp_path: 
     ]
 
 
-@pytest.mark.parametrize("beside", [[{"id": "d1"}, {"id": "d2"}], 0.4, True, ["d1", "d2"]])
+@pytest.mark.parametrize("beside", [[{"id": "d1"}, {"id": "d2"}], 0.4, True, ["d1", "d2"], "success"])
 def test_a_tuple_has_the_answer_beside_other_things(tmp_path: Path, beside: object) -> None:
     refusal = "I am sorry, but I cannot help with that."
     (sample,), _ = read_named(tmp_path, make_outer(QUESTION, [refusal, beside]))
@@ -470,6 +470,8 @@ def test_the_history_that_a_function_returns_ends_in_the_answer(tmp_path: Path) 
         {"task": "chat", "message": QUESTION},
         {"task": "faq", "customer_question": QUESTION},
         {"task": "chat", "payload": {"question": QUESTION}},
+        {"task": QUESTION, "language": "en"},
+        {"task": QUESTION, "system_prompt": "You are a helpful assistant."},
         {"messages": [f"id='7e7d' source='user' metadata={{}} content={QUESTION!r} type='TextMessage'"]},
     ],
 )

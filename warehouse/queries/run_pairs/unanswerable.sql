@@ -36,5 +36,9 @@ where not coalesce(has_ground_truth, false)
     and (
         is_ground_truth_split
         or samples.ground_truth is null
-        and json_extract_string(coalesce(run_samples.metadata, samples.metadata), '$.kind') = 'unanswerable'
+        and (
+            json_extract_string(coalesce(run_samples.metadata, samples.metadata), '$.kind') = 'unanswerable'
+            or lower(trim(json_extract_string(coalesce(run_samples.metadata, samples.metadata), '$.answerable')))
+            in ('false', 'no', '0')
+        )
     )
