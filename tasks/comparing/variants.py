@@ -197,7 +197,7 @@ def compare_variants(
     names = tuple(
         label if label and labels.count(label) == 1 else run.run_id for run, label in zip(runs, labels, strict=True)
     )
-    of_pairs = [_fetch_asked_scores(pair, metrics) for pair in pairs]
+    of_pairs = [_fetch_flagged_scores(pair, metrics) for pair in pairs]
     failed_first = [_find_failed(scores, "candidate", "base") for scores in of_pairs]
     return VariantComparison(
         runs=tuple(runs),
@@ -220,27 +220,23 @@ def compare_variants(
     )
 
 
-def _fetch_asked_scores(pair: RunPair, metrics: Collection[str]) -> pl.DataFrame:
-    """Return the scores of these metrics, without the samples that either run rightly refused.
+def _fetch_flagged_scores(pair: RunPair, metrics: Collection[str]) -> pl.DataFrame:
+    """Return the scores of these metrics, with `base_is_empty` and `candidate_is_empty` where a side rightly refused or
+    had nothing to measure.
 
-    An answer that states nothing is one that a run failed to give where no metric of either run shows how many it gave:
-    the answers that it gave may be the easy ones.
+    An answer that states nothing is one that a run failed to give where no metric shows how many it gave: the answers
+    that it gave may be the easy ones.
     """
     scores = fetch_scores(pair)
-    refusals = list_right_refusals(pair)
-    shows_refusals = (
-        not scores.filter(pl.col("metric").is_in(["answer_rate", "refusal_rate"])).drop_nulls("base").is_empty()
-    )
-    nothing = NOTHING_TO_MEASURE if shows_refusals else NOTHING_TO_MEASURE - {"no_statements"}
-    right = {*refusals["base"], *refusals["candidate"]}
-    is_none = [
-        pl.when(pl.col(f"{side}_reason").is_in(list(nothing)) | pl.col("sample_id").is_in(right))
-        .then(True)
-        .otherwise(False)
-        .alias(f"{side}_is_empty")
-        for side in ("base", "candidate")
+    of_rates = scores.filter(pl.col("metric").is_in(["answer_rate", "refusal_rate"])).drop_nulls("base")
+    nothing = NOTHING_TO_MEASURE - ({"no_statements"} if of_rates.is_empty() else set())
+    flags = [
+        (pl.col(f"{side}_reason").is_in(list(nothing)).fill_null(False) | pl.col("sample_id").is_in(right)).alias(
+            f"{side}_is_empty"
+        )
+        for side, right in list_right_refusals(pair).items()
     ]
-    return scores.filter(pl.col("metric").is_in(metrics)).with_columns(is_none)
+    return scores.filter(pl.col("metric").is_in(metrics)).with_columns(flags)
 
 
 def _find_failed(scores: pl.DataFrame, scored: str, failing: str) -> Failed | None:
