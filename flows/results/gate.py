@@ -101,10 +101,10 @@ _MANY_MORE: Final = 0.2
 _OF_REFUSALS: Final = ("refusal_rate",)
 """Metrics that by their nature only some samples have."""
 _EMPTY = """
-select unscored_reason as reason, count(*) as n from scores
-where run_id = $run_id and metric = $metric and value is null
+select metric, unscored_reason as reason, count(*) as n from scores
+where run_id = $run_id and value is null
     and unscored_reason in ('no_statements', 'no_contexts', 'no_answer', 'target_failed')
-group by 1 order by n desc, reason
+group by all order by n desc, reason
 """
 _SAMPLES = "select count(*) as n from run_samples where run_id = $run_id"
 Document = Mapping[str, Any]
@@ -303,15 +303,19 @@ def warn_of_few_scores(
     """Return what limits do not see: metrics of which half of the samples, or many more than in the run before, have no
     score because of what the bot returned, and traces that failed. The answers that went well are judged as before."""
     previous = find_previous(warehouse, run)
+    counts_before = None
+    if previous is not None and not is_sampled(previous) and previous.n_samples:
+        counts_before = _count_empty(warehouse, previous)
+    empty = _count_empty(warehouse, run)
     warnings = []
     for name in metrics:
         score = scores.get(name)
         if score is None or score.is_estimate or not score.n_scored or name in _OF_REFUSALS:
             continue
-        counts = _count_empty(warehouse, run, name)
+        counts = empty.get(name, {})
         share, share_before = sum(counts.values()) / score.n_samples, None
-        if previous is not None and not is_sampled(previous) and previous.n_samples:
-            share_before = sum(_count_empty(warehouse, previous, name).values()) / previous.n_samples
+        if previous is not None and previous.n_samples and counts_before is not None:
+            share_before = sum(counts_before.get(name, {}).values()) / previous.n_samples
         if share < _HALF and (share_before is None or share < share_before + _MANY_MORE):
             continue
         why = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in counts.items())
@@ -326,10 +330,13 @@ def warn_of_few_scores(
     return warnings
 
 
-def _count_empty(warehouse: Warehouse, run: RunRow, metric: str) -> dict[str, int]:
-    """Return by reason the samples without a score because the bot refused, failed, or gave no answer or contexts."""
-    rows = warehouse.read_rows(_EMPTY, {"run_id": run.run_id, "metric": metric})
-    return {str(row["reason"]): int(str(row["n"])) for row in rows}
+def _count_empty(warehouse: Warehouse, run: RunRow) -> dict[str, dict[str, int]]:
+    """Return by metric and reason the samples without a score because the bot refused, failed, or gave no answer or
+    contexts."""
+    counts: dict[str, dict[str, int]] = {}
+    for row in warehouse.read_rows(_EMPTY, {"run_id": run.run_id}):
+        counts.setdefault(str(row["metric"]), {})[str(row["reason"])] = int(str(row["n"]))
+    return counts
 
 
 def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None) -> dict[str, Score]:

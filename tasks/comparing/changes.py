@@ -639,8 +639,10 @@ def judge_edits(base: Floats, moves: Floats, edited: Flags, by_bot: Flags) -> Ed
         return None
     ends = np.concatenate([base, base + moves])
     at_end = np.nanmin(ends) if np.nansum(moves[edited]) < 0 else np.nanmax(ends)
-    room = np.abs(np.nansum(moves[edited & by_bot])) / max(1, 2 * (~np.isnan(moves[edited & by_bot])).sum())
-    can_move = ~np.isnan(moves) & (np.abs(base - at_end) > room)
+    scored = ~np.isnan(moves)
+    of_both = moves[scored & edited & by_bot]
+    room = np.abs(of_both.sum()) / max(1, 2 * len(of_both))
+    can_move = scored & (np.abs(base - at_end) > room)
     both, edit_alone, bot_alone = can_move & edited & by_bot, can_move & edited & ~by_bot, can_move & ~edited & by_bot
     n_alone = max(edit_alone.sum(), bot_alone.sum())
     if not both.any():

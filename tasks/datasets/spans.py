@@ -398,7 +398,7 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         members = {key: item for key, item in value.items() if key not in _BESIDE and item not in (None, "", [], {})}
         if field == "question" and {"resume", "goto"} <= value.keys():  # of LangGraph: mostly a person's approval
             resumed = value["resume"]
-            return resumed if isinstance(resumed, str) and resumed.rstrip().endswith(("?", "？")) else None
+            return resumed if isinstance(resumed, str) and is_question(resumed) else None
         if _RECORDED[field] in value and "kwargs" in value:
             return find_message(value[_RECORDED[field]], field, depth + 1)
         if field == "question" and isinstance(args := members.get("args"), list) and {*value} <= {"args", "kwargs"}:
@@ -442,7 +442,7 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         # Of several members one text is taken if all have it.
         alone = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
         text = next(iter(alone)) if len(alone) == 1 and len(members) <= _MAX_ALIKE else None
-        if task and (task.rstrip().endswith(("?", "？")) or (_is_worded(task) and not _is_worded(text or ""))):
+        if task and (is_question(task) or (_is_worded(task) and not _is_worded(text or ""))):
             return find_message(task, field, depth + 1)
         return text if text is not None or members else find_message(task, field, depth + 1)
     if not isinstance(value, list | tuple):
@@ -461,6 +461,11 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
     return find_message(value[0], field, depth + 1) if len(value) == 1 or (value and are_choices) else None
 
 
+def is_question(text: str) -> bool:
+    """Return whether a text ends as a question."""
+    return text.rstrip().endswith(("?", "？"))
+
+
 def _is_worded(text: str) -> bool:
     """Return whether a text may have several words, unlike an id or a name. Some languages have no spaces."""
     return " " in text.strip() or not text.isascii()
@@ -477,7 +482,7 @@ def _find_argument(args: Sequence[object], named: Mapping[str, object], depth: i
 
     # Beside a language or a user's id a question has several words; beside it a prompt, a page or settings are usual.
     texts = [item for item in args if isinstance(item, str) and item.strip()]
-    asked = [item for item in texts if item.rstrip().endswith(("?", "？"))]
+    asked = [item for item in texts if is_question(item)]
     worded = [item for item in texts if _is_worded(item)]
     candidates = (
         *find_by_name(_KEYS["question"][:2]),

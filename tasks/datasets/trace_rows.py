@@ -24,6 +24,7 @@ from evalhouse.tasks.datasets.spans import (
     Span,
     find_message,
     find_messages,
+    is_question,
     read_documents,
     read_list,
 )
@@ -786,7 +787,7 @@ def _pick_question(found: Span, answer: Span, steps: Sequence[Placed], documents
         written = (step for step, made in texts if step.question and any(query in (text or "") for text in made))
         found = next(written, found)
     # Keywords are a part of a question too.
-    is_part = query in asked and ("\n" in asked.strip() or not asked.rstrip().endswith(("?", "？")) or "?" in query)
+    is_part = query in asked and ("\n" in asked.strip() or not is_question(asked) or "?" in query)
     is_prompt = asked != found.question and (is_part or any(document in asked for document in documents))
     is_written = any(step.answer == asked for step in beside)
     return found if is_prompt or is_written else answer

@@ -41,6 +41,7 @@ from evalhouse.warehouse.rows.samples import (
     StoredSample,
     Turn,
     dump_turns,
+    find_conversation_column,
     find_owners,
     find_turn,
     load_turns,
@@ -550,10 +551,10 @@ class Collection:
                 question = replace(question, conversation=make_messages(earlier))
                 if self._remembers:
                     # A number stays one, of 31 bits.
-                    name = next((name for name in CONVERSATION_NAMES if sample.metadata.get(name) is not None), None)
-                    if name is not None:
-                        is_number = isinstance(sample.metadata[name], int)
-                        of_run = {name: made.int >> 97 if is_number else str(made)}
+                    column = find_conversation_column(sample.metadata)
+                    if column is not None:
+                        is_number = isinstance(sample.metadata[column], int)
+                        of_run = {column: made.int >> 97 if is_number else str(made)}
                         question = replace(question, metadata={**question.metadata, **of_run})
             if self.target is None:
                 raise FatalJudgeError(
