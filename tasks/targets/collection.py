@@ -520,14 +520,16 @@ class Collection:
             else:
                 is_new = True
                 response = await self._ask(stop_sign, sample, earlier, made, keep)
-            if held is not None and (response.status == "failed" or place >= first_open):
-                rows = held if response.status != "failed" else held[-1:] if sample.sample_id not in answered else []
-                for row in rows:
-                    self._keep(stop_sign, **row)
-                held = None if response.status != "failed" else []
             if response.status == "failed":
                 failure = f"turn {place + 1} of its conversation failed, so that it was not asked: {response.error}"
-            elif earlier is not None and place + 1 < len(conversation):
+                if held is not None and sample.sample_id not in answered:
+                    self._keep(stop_sign, **held[-1])
+                continue
+            if held is not None and place >= first_open:
+                for row in held:
+                    self._keep(stop_sign, **row)
+                held = None
+            if earlier is not None and place + 1 < len(conversation):
                 earlier = continue_conversation(earlier, sample, response, conversation[place + 1])
 
     async def _ask(
