@@ -117,13 +117,13 @@ class SpanKeeper:
     """Stores spans, and events about them, by the settings; safe to use from several threads.
 
     A trace that no rule has kept when it has waited long enough is dropped. What a killed receiver left waits in the
-    next one. `close` before the process ends.
+    next one. `secret` is for the names of redacted sessions. `close` before the process ends.
     """
 
-    def __init__(self, warehouse: Warehouse, settings: ReceiverSettings) -> None:
+    def __init__(self, warehouse: Warehouse, settings: ReceiverSettings, secret: str = "") -> None:
         self.counts = Counts()
         self._warehouse, self._settings = warehouse, settings
-        self._redactor = Redactor(settings.redaction)
+        self._redactor = Redactor(settings.redaction, secret)
         self._guard = threading.Lock()
         self._open: dict[str, _OpenTrace] = {}
         self._kept_until: dict[str, float] = {}
@@ -170,13 +170,20 @@ class SpanKeeper:
             # Rows have the order in which the items came, which their own times may not show.
             received_at = began_at + timedelta(microseconds=place)
             try:
-                rows.append((item, to_row(self._redactor.redact(item), received_at)))
+                rows.append((item, to_row(self._redactor.redact(item), received_at, self._find_share(item))))
             except (TypeError, ValueError, OverflowError, RecursionError) as error:
                 blame(f"span {item.span_id} of trace {item.trace_id} cannot be stored: {error}")
         with self._guard:
             self.counts.n_unplaced += n_unplaced
             for item, row in rows:
                 self._sample(item, row)
+
+    def _find_share(self, item: Recorded | Logged) -> bool | None:
+        """Return whether the share has the session of a span, or else its trace; None without a share."""
+        share = self._settings.sampling.share
+        if isinstance(item, Logged) or share in (0, 1):
+            return None
+        return is_picked(item.trace_id if item.session is None else item.session, share)
 
     def _sample(self, item: Recorded | Logged, row: Row) -> None:
         """Store a row, or let it wait for an item that keeps its trace."""
@@ -497,7 +504,7 @@ def serve_receiver(
     with listening:
         warehouse.make_ready()
         take_in_orphans(warehouse)
-        receiver = Receiver(keeper=SpanKeeper(warehouse, settings), settings=settings, token=token)
+        receiver = Receiver(keeper=SpanKeeper(warehouse, settings, token), settings=settings, token=token)
         address = f"{write_address(host, listening)}v1/traces"
         sampling, redaction = settings.sampling, settings.redaction
         rules = f"{sampling.share:.4g} of all traces, by session"
@@ -508,7 +515,7 @@ def serve_receiver(
         report(f"evalhouse receive takes traces for {warehouse.location.name} at {address}; Ctrl-C ends it")
         report(f"kept: {'all traces' if sampling.share == 1 else rules}; redacted: {', '.join(patterns) or 'nothing'}")
         if is_by_rule and sampling.share < 1:
-            report("means of a suite over them are not about all traffic: the traces that a rule names weigh more")
+            report("suites judge the traces of the share, so that means are of all traffic; kept_by names others")
         report("settings for an application, with http/protobuf or http/json:")
         report(f"  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT={address}")
         report(f"  OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization={header}")

@@ -125,6 +125,11 @@ def find_session(attributes: Tree) -> str | None:
     return read_name(_pick(attributes, _SESSIONS))
 
 
+def rename_session(attributes: Tree, session: str) -> Tree:
+    """Return attributes that have this session in place of theirs."""
+    return {name: session if name in _SESSIONS else value for name, value in attributes.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """A span as it was recorded: ids in hex, times in seconds of the epoch, attributes by their full names."""

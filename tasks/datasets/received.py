@@ -8,9 +8,10 @@ text and know neither Google, Hugging Face nor Anthropic. Each shape is the one 
 """
 
 import base64
+import hmac
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, TypeVar
@@ -18,7 +19,7 @@ from typing import Any, Final, TypeVar
 import orjson
 import regex
 
-from evalhouse.tasks.datasets.otel import Logged, Recorded
+from evalhouse.tasks.datasets.otel import Logged, Recorded, find_session, rename_session
 from evalhouse.tasks.datasets.values import open_cell
 from evalhouse.tasks.settings.suite import PatternName, Redaction, Sampling
 
@@ -110,10 +111,12 @@ class Redactor:
     """Takes what the patterns find out of spans.
 
     Text that is JSON is opened first, because in it a letter may be written as an escape, which no pattern would find.
-    Text in base64 is decoded for the same reason.
+    Text in base64 is decoded for the same reason. A session whose name holds such text, as a phone number, gets a name
+    made of it and `secret`: as `[phone]` the sessions of all users would be one.
     """
 
     redaction: Redaction
+    secret: str = field(default="", repr=False)
 
     @cached_property
     def _patterns(self) -> list[tuple[Any, str]]:
@@ -133,6 +136,9 @@ class Redactor:
         if isinstance(item, Recorded):
             fields["message"] = None if item.message is None else self._redact_text(item.message)
             fields["events"] = tuple(self._redact_value(event) for event in item.events)
+            if item.session is not None and item.session != find_session(fields["attributes"]):
+                digest = hmac.new(self.secret.encode(), item.session.encode(), sha256).hexdigest()
+                fields["attributes"] = rename_session(fields["attributes"], f"session-{digest[:16]}")
         return replace(item, **fields)
 
     def _redact_value(self, value: Any, depth: int = 0) -> Any:  # noqa: ANN401  # any value of an attribute

@@ -44,13 +44,17 @@ from evalhouse.tasks.datasets.trace_rows import (
 )
 from evalhouse.tasks.datasets.values import Complain, ReadingStopped
 from evalhouse.tasks.datasets.vendors import read_langfuse, read_langsmith
-from evalhouse.tasks.settings.suite import TRACES, TraceFormat, TraceWindow
+from evalhouse.tasks.settings.suite import TRACES, KeptBy, TraceFormat, TraceWindow
 from evalhouse.warehouse.messages import describe_error, list_names, name_setting
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.rows.samples import Turn
 from evalhouse.warehouse.rows.spans import fetch_trace_rows, find_forgotten_traces
 from evalhouse.warehouse.store import Warehouse
 
+_KEPT: Final[Mapping[KeptBy, str]] = {
+    "share": "that only a rule of the receiver kept, not its share",
+    "rule": "that the receiver's share kept",
+}
 _MAX_LISTED: Final = 12  # names of spans in a message
 _MAX_NAMED: Final = 3  # traces that are named of those left out for one reason
 _MAX_DOCUMENT: Final = 2**28  # bytes of a file that is one JSON object
@@ -187,12 +191,15 @@ def _has_turns(asked: Sequence[Turn], turns: Sequence[Turn]) -> bool:
 @dataclass(kw_only=True)
 class Tally:
     """Counts what the traces of a dataset became; `forgotten` states which were deleted, and `n_unplaced` events belong
-    to no trace. `contexts_from` counts samples by the names of the spans that had their contexts."""
+    to no trace. `contexts_from` counts samples by the names of the spans that had their contexts, and `n_others` the
+    traces that `kept_by` leaves out."""
 
     n_spans: int = 0
     n_traces: int = 0
     n_samples: int = 0
     n_unplaced: int = 0
+    n_others: int = 0
+    kept_by: KeptBy = "all"
     forgotten: str | None = None
     contexts_from: Counter[tuple[str, ...]] = field(default_factory=Counter)
     left_out: dict[Reason, list[LeftOut]] = field(default_factory=dict)
@@ -200,7 +207,7 @@ class Tally:
 
     def begin(self) -> None:
         """Count from zero: a dataset may be read more than once."""
-        self.n_spans = self.n_traces = self.n_samples = self.n_unplaced = 0
+        self.n_spans = self.n_traces = self.n_samples = self.n_unplaced = self.n_others = 0
         self.left_out, self._n, self.contexts_from = {}, Counter(), Counter()
 
     def count(self, n_spans: int, rows: Iterable[dict[str, Any] | LeftOut]) -> None:
@@ -241,6 +248,8 @@ class Tally:
             to_do = named if reason == "several" else ""
             reasons.append(f"{self._n[reason]:,} {REASONS[reason]} ({', '.join(names)}){to_do}")
         counts = f"traces: {self.n_traces:,} of {self.n_spans:,} spans, {self.n_samples:,} became samples"
+        if self.n_others:
+            reasons.append(f'{self.n_others:,} {_KEPT[self.kept_by]} (kept_by = "{self.kept_by}" in [traces])')
         left_out = f"left out: {'; '.join(reasons)}" if reasons else ""
         return "; ".join(filter(None, (counts, left_out, describe_unplaced(self.n_unplaced), self.forgotten)))
 
@@ -383,10 +392,14 @@ def make_samples(
 # --- rows of the warehouse
 
 
-def to_row(item: Recorded | Logged, received_at: datetime) -> dict[str, Any]:
+_IN_SHARE: Final = "evalhouse.in_share"  # the attribute of a span that a receiver with a share stored
+
+
+def to_row(item: Recorded | Logged, received_at: datetime, is_in_share: bool | None = None) -> dict[str, Any]:
     """Return a recorded span as a row of `spans`, or an event about one as a row of `span_events`.
 
-    Times are microseconds of the epoch, as the journal stores them.
+    Times are microseconds of the epoch, as the journal stores them. `is_in_share` becomes an attribute: whether the
+    share that a receiver keeps has the session of the span, or else its trace.
     """
     write = partial(orjson.dumps, default=str, option=orjson.OPT_NON_STR_KEYS)
     received_us = int(received_at.replace(tzinfo=UTC).timestamp() * 1e6)
@@ -407,7 +420,20 @@ def to_row(item: Recorded | Logged, received_at: datetime) -> dict[str, Any]:
             "message": item.message,
             "events": write(item.events).decode() if item.events else None,
         }
-    return row | {"attributes": write(item.attributes).decode(), "received_at": received_us}
+    attributes = item.attributes if is_in_share is None else {**item.attributes, _IN_SHARE: is_in_share}
+    return row | {"attributes": write(attributes).decode(), "received_at": received_us}
+
+
+def _is_in_share(spans: Sequence[Mapping[str, Any]]) -> bool:
+    """Return False if only a rule kept the trace of these rows, and not the receiver's share.
+
+    Traces that a rule kept are not a random sample: a mean over them and the share's ones is not about all traffic.
+    """
+    # Of a trace with a session, the spans that have it decide.
+    for deciding in ([row for row in spans if row["session_id"] is not None], spans):
+        if marks := [row["attributes"] for row in deciding if f'"{_IN_SHARE}":' in row["attributes"]]:
+            return any(f'"{_IN_SHARE}":true' in attributes for attributes in marks)
+    return True
 
 
 def from_row(row: dict[str, Any]) -> Item:
@@ -440,19 +466,24 @@ def from_row(row: dict[str, Any]) -> Item:
 def open_stored(warehouse: Warehouse, window: TraceWindow, tally: Tally, names: SpanNames) -> DatasetSource:
     """Return the traces of a window as a dataset; the tally counts what they became."""
     since, until = window.find_bounds(now_utc())
+    tally.kept_by = window.kept_by
+
+    def read_whole_traces() -> Iterator[tuple[list[Item], bool]]:
+        for rows in fetch_trace_rows(warehouse, since, until, window.service):
+            is_other = window.kept_by != "all" and _is_in_share(rows.spans) is not (window.kept_by == "share")
+            tally.n_others += is_other and not rows.is_earlier
+            # One that is left out is a turn of its session still.
+            yield list(map(from_row, (*rows.spans, *rows.events))), rows.is_earlier or is_other
 
     def read(_: Complain) -> Iterator[RawRow]:
         forgotten = find_forgotten_traces(warehouse, since, until)
         tally.forgotten = None if forgotten is None else forgotten.words
-        traces = (
-            (list(map(from_row, (*rows.spans, *rows.events))), rows.is_earlier)
-            for rows in fetch_trace_rows(warehouse, since, until, window.service)
-        )
-        yield from make_samples(traces, tally, names, are_in_order=True)
+        yield from make_samples(read_whole_traces(), tally, names, are_in_order=True)
         if not tally.n_traces:
             of_service = f" of service {window.service!r}" if window.service else ""
             bounds = f"from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC (last = {window.last!r})"
-            text = f"no traces{of_service} {bounds}"
+            others = f", but {tally.n_others:,} {_KEPT[window.kept_by]}" if tally.n_others else ""
+            text = f"no traces{of_service} {bounds}{others}"
             raise ReadingStopped(None, "no_traces", f"{text}; {tally.forgotten}" if tally.forgotten else text)
 
     return DatasetSource(name=TRACES, place="row", tabular=False, read=read, leave_out=tally.leave_out)

@@ -556,6 +556,10 @@ def _check_time(text: str | None) -> str | None:
     return text
 
 
+KeptBy = Literal["share", "rule", "all"]
+"""The traces that a run takes: kept by the share of a receiver, by a rule of it alone, or both."""
+
+
 class TraceWindow(_Table):
     """The traces that began in the time before a run. `until` is set by each run: a resumed one has the same."""
 
@@ -563,6 +567,9 @@ class TraceWindow(_Table):
         default="24h", description="how far back from the start of a run: 24h, 7d, 2w"
     )
     service: str | None = Field(default=None, min_length=1, description="only traces with a span of this service.name")
+    kept_by: KeptBy = Field(
+        default="share", description="only traces of the receiver's share (or all, without one), only others, or both"
+    )
     until: Annotated[str | None, AfterValidator(_check_time)] = Field(
         default=None, description="end of the time, UTC; set by each run for itself"
     )

@@ -23,7 +23,18 @@ import httpx
 import orjson
 import pytest
 from cli_process import Place
-from receiving import HEADERS, TOKEN, WAITING, Receiving, keep_and_kill, make_settings, read_stored, receiving, serving
+from receiving import (
+    ALWAYS,
+    HEADERS,
+    TOKEN,
+    WAITING,
+    Receiving,
+    keep_and_kill,
+    make_settings,
+    read_stored,
+    receiving,
+    serving,
+)
 from trace_files import (
     ANSWER,
     NOON_NS,
@@ -45,6 +56,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.receiver import TOKEN_VARIABLE, Counts, SpanKeeper, load_receiver
 from evalhouse.tasks.datasets.otel import read_otlp
+from evalhouse.tasks.datasets.received import is_picked
 from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse import mover
@@ -336,6 +348,19 @@ def test_no_byte_of_what_is_redacted_reaches_the_disk(tmp_path: Path) -> None:
     assert "[customer]" in str(kept.read_rows("from span_events"))
 
 
+def test_sessions_whose_names_are_redacted_stay_apart(tmp_path: Path) -> None:
+    """The phone numbers of a chat bot's users all became `[phone]`: one conversation with the turns of everybody."""
+    sessions = ["+4915112345678", "+4917098765432", "19:abc@thread.v2", "+4915112345678"]
+    with receiving(tmp_path / "w.duckdb", redaction={"patterns": ["phone", "email"]}) as house:
+        for number, session in enumerate(sessions):
+            house.post(make_request(make_bot_trace(trace=number_trace(number), session=session, at_s=10.0 * number)))
+    samples, _ = read_stored(tmp_path / "w.duckdb")
+    turns = {sample.sample_id: sample.metadata["turn"] for sample in samples}
+    assert turns == {number_trace(0): 1, number_trace(1): 1, number_trace(2): 1, number_trace(3): 2}
+    assert len({sample.metadata["conversation_id"] for sample in samples}) == 3
+    assert not any(_find_bytes(tmp_path, session.encode()) for session in sessions)
+
+
 def test_a_trace_is_kept_whole_for_one_of_its_spans(tmp_path: Path) -> None:
     """Its children come before the span that keeps it, in separate requests."""
     sampling = {"share": 0.0, "wait_s": 0.4, "slower_than_ms": 2000}
@@ -370,6 +395,45 @@ def test_the_share_keeps_sessions_as_a_whole(tmp_path: Path) -> None:
     alone = [number_trace(number) in kept for number in range(45, 60)]
     assert {*alone} == {True, False}, "a trace without a session by its id"
     assert len(house.warehouse.read_rows("from spans")) == 2 * len(kept)
+
+
+def test_a_suite_judges_the_share_and_not_what_rules_kept_beside_it(tmp_path: Path) -> None:
+    """A night's mean had all answers that users voted down and a share of the others: 0.66 where all had 0.95."""
+    sampling = {"share": 0.5, "wait_s": 0.4, "attributes": {"user.feedback": ["down"]}}
+    redaction = {"patterns": ["email"]}  # of sessions too: the share picks them by what the bot sent
+    path = tmp_path / "w.duckdb"
+    trace_of: dict[str, str] = {}
+    with receiving(path, sampling=sampling, redaction=redaction) as house:
+        for number in range(40):
+            trace, session = number_trace(number), f"guest{number}@mail.example.org" if number < 20 else None
+            spans = make_bot_trace(trace=trace, session=session, question=f"Q {number}?")
+            vote = make_span(9, {"user.feedback": "down"}, parent=1, trace=trace)
+            house.post(make_request([*spans, vote] if number % 2 else spans))
+            trace_of[session or trace] = trace
+        time.sleep(0.5)
+        house.keeper.drop_old()
+    picked = {trace for name, trace in trace_of.items() if is_picked(name, 0.5)}
+    voted = {number_trace(number) for number in range(1, 40, 2)}
+    assert picked - voted
+    assert picked & voted
+    assert voted - picked
+    windows = {by: ALWAYS.model_copy(update={"kept_by": by}) for by in ("share", "rule", "all")}
+    read = {by: read_stored(path, window) for by, window in windows.items()}
+    assert {by: {sample.sample_id for sample in samples} for by, (samples, _) in read.items()} == {
+        "share": picked, "rule": voted - picked, "all": picked | voted,
+    }  # fmt: skip
+    assert ALWAYS.kept_by == "share"
+    left_out = f"left out: {len(voted - picked)} that only a rule of the receiver kept, not its share"
+    assert f'{left_out} (kept_by = "share" in [traces])' in read["share"][1].notes[0]
+    assert "left out" not in read["all"][1].notes[0]
+
+
+def test_a_night_of_traces_that_rules_alone_kept_says_so(tmp_path: Path) -> None:
+    sampling = {"share": 1e-9, "wait_s": 0.4, "errors": False, "attributes": {"user.feedback": []}}
+    with receiving(tmp_path / "w.duckdb", sampling=sampling) as house:
+        house.post(make_request([*make_bot_trace(), make_span(9, {"user.feedback": "down"}, parent=1)]))
+    with pytest.raises(DatasetError, match=r"no traces from .*, but 1 that only a rule of the receiver kept, not its"):
+        read_stored(tmp_path / "w.duckdb")
 
 
 def test_a_killed_receiver_loses_nothing_that_it_acknowledged(tmp_path: Path, prefect_home: Path) -> None:
