@@ -60,6 +60,7 @@ from evalhouse.tasks.testsets.changes import (
     join_requests,
     judge_again,
     list_groups,
+    mark_returned,
     match_questions,
     pair_up,
     stay_pointed,
@@ -249,7 +250,7 @@ class RefreshPlan:
 
 _MAX_LISTED = 20
 _MANY_VOID = 5  # questions that become void at once; if that is most of a set, its documents may be missing
-_WORDS = ("same", "repointed", "still_true", "changed", "contradicted", "answerable", "void", "new")
+_WORDS = ("same", "repointed", "still_true", "changed", "contradicted", "answerable", "void", "returned", "new")
 
 
 @dataclass(kw_only=True)
@@ -595,6 +596,13 @@ def plan_refresh(
             pending.append(change)
         else:
             reopened.append(parse_question(change.before))
+    looks = [look_at(base, question) for question in (*test_set.questions, *reopened)]
+    known = {look.question.id for look in looks} | {change.id for change in pending}
+    for question in test_set.void:  # whose document may have been missing for a while
+        look = look_at(base, question)
+        if question.id not in known and look.ending is not None and look.ending.question is not None:
+            returned = mark_returned(question, look.ending.question)
+            looks.append(replace(look, ending=returned))
     return RefreshPlan(
         path=path,
         output=output,
@@ -607,7 +615,7 @@ def plan_refresh(
         source=docs,
         command=command,
         language=language,
-        looks=tuple(look_at(base, question) for question in (*test_set.questions, *reopened)),
+        looks=tuple(looks),
         pending=tuple(pending),
         notices=tuple(notices),
     )

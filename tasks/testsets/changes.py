@@ -214,6 +214,11 @@ def stay_pointed(base: UpdatedBase, question: SetQuestion, places: Sequence[Plac
     return _keep(question, after, "repointed", detail="; ".join(dict.fromkeys(moved)) or None)
 
 
+def mark_returned(before: SetQuestion, after: SetQuestion) -> Ending:
+    """Return the ending of a question that was void, and whose spans are found again word by word as `after`."""
+    return _keep(before, after, "returned", detail="its spans are there again")
+
+
 def join_endings(question: SetQuestion, first: Ending, second: Ending) -> Ending:
     """Return two endings of a question, one after the other, as one."""
     checks = first.checks + second.checks

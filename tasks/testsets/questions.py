@@ -311,12 +311,21 @@ class TestSet:
     @property
     def dropped(self) -> list[SetQuestion]:
         """Questions that people took out of the set; no new question may ask the same."""
+        return self._list_gone("dropped")
+
+    @property
+    def void(self) -> list[SetQuestion]:
+        """Questions that left the set because nothing in the documents answered them any more."""
+        return self._list_gone("void")
+
+    def _list_gone(self, change_to: str) -> list[SetQuestion]:
+        """Return the questions whose last change is this one, and that are not in the set."""
         latest = {change.id: change for version in self.manifest.versions for change in version.changes}
         present = {question.id for question in self.questions}
         return [
             parse_question(change.before)
             for change in latest.values()
-            if change.change == "dropped" and change.before and change.id not in present
+            if change.change == change_to and change.before and change.id not in present
         ]
 
     def add_version(self, *, run_id: str | None, made_at: str, changes: Iterable[Change]) -> "TestSet":

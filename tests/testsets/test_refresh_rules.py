@@ -202,6 +202,22 @@ def test_a_question_that_nothing_answers_any_more_leaves_the_set_on_record(kit: 
     assert [change.change for change in load_set(kit.path).manifest.versions[-1].changes] == ["void"]
 
 
+def test_a_question_whose_document_was_missing_for_a_night_returns_with_its_decision(kit: Kit) -> None:
+    """New questions were made in its place, and the review of it was lost."""
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
+    test_set = load_set(kit.path)
+    decided = replace(kit.question, decision="accepted", reviewer="Ann", reviewed_at="2026-01-02T03:04:05")
+    write_set(kit.path, replace(test_set, questions=(decided,)))
+    assert kit.refresh_to({"lisk.md": LISK})["n_questions"] == 0
+    back = kit.refresh_to({"ferry.md": f"{FERRY}\n## Dogs\n\n{DOGS}\n", "lisk.md": LISK})
+    assert (back["changes"]["returned"], back["changes"]["new"], back["n_questions"]) == (1, 0, 1)
+    assert kit.question == decided
+    assert [change.change for change in load_set(kit.path).manifest.versions[-1].changes] == ["returned"]
+    assert kit.refresh_to(None)["run_id"] is None
+    gone = kit.refresh_to({"ferry.md": FERRY.replace("14", "16"), "lisk.md": LISK})
+    assert gone["changes"]["returned"] == 0
+
+
 def test_an_unanswerable_question_that_is_answered_now_is_a_proposal(kit: Kit) -> None:
     kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (TOPIC, None))
     added = LISK + "The Old Valley Mutual pays for the insurance of all passengers on board.\n"

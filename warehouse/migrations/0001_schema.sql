@@ -874,7 +874,7 @@ comment on table testset_changes is 'One row per change between a version of a t
 comment on column testset_changes.set_hash is 'The newer version, as in testset_versions.';
 comment on column testset_changes.run_id is 'Run that found it, of kind testset.';
 comment on column testset_changes.question_id is 'Question, as in testset_questions.';
-comment on column testset_changes.change is 'new, repointed, still_true, changed, void, contradicted or answerable; what a person decided on a proposal: accepted, fixed or dropped.';
+comment on column testset_changes.change is 'new, repointed, still_true, changed, void, returned, contradicted or answerable; what a person decided on a proposal: accepted, fixed or dropped.';
 comment on column testset_changes.detail is 'Why, in a sentence; NULL where there is nothing to say.';
 comment on column testset_changes.before is 'Fields that differ, as they were, as JSON; NULL without any.';
 comment on column testset_changes.after is 'Fields that differ, now or as proposed, as JSON; NULL without any.';
