@@ -453,10 +453,10 @@ def read_stored(part: str) -> str:
 
 def fill_in_sampled(sql: str) -> str:
     """Return SQL with the queries about runs that judged a part of their dataset in the places that name them."""
+    sql = sql.replace("$common_tables", f"\n{read_query('run_pairs/common_tables')}")  # a part of a query
     for name in ("stored/sampled", "stored/sampled_terms", "run_pairs/sampled_picks", "run_pairs/unanswerable"):
         sql = sql.replace(f"(${name.rpartition('/')[2]})", f"(\n{read_query(name)})")
-    for name in ("run_pairs/common_tables", "stored/unseen_share"):  # parts of a query
-        sql = sql.replace(f"${name.rpartition('/')[2]}", f"\n{read_query(name)}")
+    sql = sql.replace("$unseen_share", f"\n{read_query('stored/unseen_share')}")
     return sql
 
 

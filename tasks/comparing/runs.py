@@ -668,7 +668,7 @@ def group_means(
     samples = PairedSamples(pair.fetch("samples"))
     clusters = find_clusters(pair, samples, cluster)
     means: dict[str, dict[str, Any]] = {}
-    for key, rows in fetch_scores(pair).drop_nulls("candidate").partition_by("metric", as_dict=True).items():
+    for key, rows in pair.fetch("scores").drop_nulls("candidate").partition_by("metric", as_dict=True).items():
         values = samples.place_values(rows["sample_id"].to_list(), rows["candidate"])
         is_scored = ~np.isnan(values)
         groups = np.unique(clusters.places[is_scored], return_inverse=True)[1].astype(np.int64)

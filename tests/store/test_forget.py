@@ -212,6 +212,32 @@ def _find_bytes(warehouse: Warehouse, words: list[str]) -> set[str]:
     return {word for word in words if word.encode() in read}
 
 
+def test_a_sample_is_forgotten_in_replays_too(house: House, filled: Warehouse) -> None:
+    """Replays ask a sample again under other names, whose texts stayed, and the replies of its runs with them."""
+    of_run = f"from {{}} where run_id = '{house.run_id}'"
+    renamed = "select * replace ('replayed' as run_id, 'tide-1~old~1' as sample_id"
+    of_sample = f"{of_run} and sample_id = 'tide-1'"
+    _change(
+        filled,
+        f"insert into runs select * replace ('replayed' as run_id, 'replay' as kind) {of_run.format('runs')};"
+        "insert into samples select * replace ('tide-1~old~1' as sample_id) from samples where sample_id = 'tide-1';"
+        f"insert into run_samples {renamed}) {of_sample.format('run_samples')};"
+        f"insert into llm_calls {renamed}, call_id || '~' as call_id) {of_sample.format('llm_calls')};"
+        f"insert into statements {renamed}) {of_sample.format('statements')};",
+    )
+    rule = Rule(words="--sample tide-1", sample_id="tide-1")
+    assert forget(filled, rule, dry_run=True).n_samples == 3
+    forgotten = forget(filled, rule)
+    assert (forgotten.n_samples, "replayed" in forgotten.run_ids) == (3, True)
+    row = next(row for row in ROWS if row["id"] == "tide-1")
+    words = f"%{row['question']}%"
+    for table, column in (("samples", "question"), ("llm_calls", "request::varchar"), ("statements", "text")):
+        text = words if table != "statements" else "%Brankmouth%"
+        assert filled.read(f"from {table} where {column} like $text", {"text": text}).is_empty(), table
+    assert _list_wrong(filled) == []
+    assert forget(filled, rule).run_ids == ()
+
+
 def test_what_a_kept_run_rests_on_stays(house: House, filled: Warehouse) -> None:
     first, second = house.run_id, find_run(filled, "latest").run_id
     replies = filled.read("select distinct request_hash from llm_calls where status = 'ok'")["request_hash"].to_list()

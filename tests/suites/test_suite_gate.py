@@ -19,7 +19,7 @@ from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.baseline import read_moves
-from evalhouse.flows.results.gate import list_baseline
+from evalhouse.flows.results.gate import list_baseline, read_scores
 from evalhouse.flows.results.headline import lay_against, write_headline
 from evalhouse.flows.serving.suite_checks import check_suite_gate, list_shortages
 from evalhouse.flows.serving.suite_runs import decide_suite_gate
@@ -492,6 +492,38 @@ def test_a_right_refusal_is_no_fall_of_the_answers_relevancy(
         derive(connection, ["invents", "refuses"], ["scores"])
     (drop,) = decide(store, refuses)["checks"]
     assert (drop["metric"], drop["outcome"]) == ("answer_relevancy", outcome)
+    if truths == "n >= 8":  # the interval of another column held 0.9 only, beside a mean of 0.72
+        score = read_scores(store, refuses, cluster=NO_CLUSTER)["answer_relevancy"]
+        assert score.ci_low is not None
+        assert score.ci_high is not None
+        assert score.mean is not None
+        assert score.ci_low < score.mean < score.ci_high
+
+
+def test_a_right_refusal_is_no_fall_in_sampled_nights_either(store: Warehouse) -> None:
+    """The same nights passed without a budget of samples."""
+    limits = {"max_drop": {"answer_relevancy": 0.02}, "trend": False}
+    outcomes = {}
+    for truths in ("n >= 8", "true"):
+        names = [f"{night}-{len(truths)}" for night in ("invents", "refuses")]
+        for minute, (name, value) in enumerate(zip(names, (GOOD, f"if(n < 8, 0, {GOOD})"), strict=True)):
+            judge_part(store, name, minute, value, "false")
+        split_texts(store, *names, refused=names[1], truths=truths)
+        with store.writing(patience_s=1.0) as connection:
+            connection.execute("delete from scores where metric <> 'factual_f1'")
+            connection.execute("update scores set metric = 'answer_relevancy'")
+            connection.execute("update runs set config = json_merge_patch(config, ?)", [json.dumps({"gate": limits})])
+            derive(connection, names, ["scores"])
+        (compared,) = compare_runs(
+            RunPair(store, *(find_run(store, name) for name in names)), ComparisonSettings()
+        ).metrics
+        outcomes[truths] = (compared.paired.difference, compared.is_partly_lost)
+        with store.writing(patience_s=1.0) as connection:
+            connection.execute("delete from scores")
+    assert outcomes["n >= 8"] == (pytest.approx(0, abs=0.05), False)
+    difference, _ = outcomes["true"]
+    assert difference is not None
+    assert difference < -0.1
 
 
 @pytest.mark.parametrize(("n_null", "is_noted"), [(36, True), (6, False)])

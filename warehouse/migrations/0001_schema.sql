@@ -896,7 +896,7 @@ create table forgotten (
 );
 
 comment on table forgotten is 'One row per forgetting, run and table: how many of its rows lost their texts, or went altogether.';
-comment on column forgotten.forgetting_id is 'Forgetting: one command, or one night of a suite''s [retention].';
+comment on column forgotten.forgetting_id is 'Forgetting: one command (one for each name of a sample that was replayed), or one night of a suite''s [retention].';
 comment on column forgotten.run_id is 'Run.';
 comment on column forgotten.sample_id is 'Sample that was forgotten; NULL when all of the run''s were.';
 comment on column forgotten.rule is 'What was asked for, as it was written.';

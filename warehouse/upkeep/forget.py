@@ -10,7 +10,7 @@ The bytes themselves leave the disk when the warehouse is compacted.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -151,6 +151,16 @@ class Forgotten:
         self.tables[table] = self.tables.get(table, 0) + n_rows
         self.n_bytes += n_bytes
 
+    def add(self, other: "Forgotten") -> None:
+        """Add the result for another name of the sample."""
+        self.run_ids = tuple(dict.fromkeys((*self.run_ids, *other.run_ids)))
+        self.running = tuple(sorted({*self.running, *other.running}))
+        self.later_turns += other.later_turns
+        self.n_samples += other.n_samples
+        self.n_bytes += other.n_bytes
+        for table, n_rows in other.tables.items():
+            self.count(table, n_rows, 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Pending:
@@ -173,6 +183,7 @@ def forget(warehouse: Warehouse, rule: Rule, *, dry_run: bool = False) -> Forgot
     warehouse.migrate()
     take_in_orphans(warehouse)
     warehouse.flush()
+    names = [rule.sample_id]
     if rule.sample_id is not None:
         known = warehouse.fetch("forget/known_samples")["sample_id"].to_list()
         if rule.sample_id not in known:
@@ -183,15 +194,19 @@ def forget(warehouse: Warehouse, rule: Rule, *, dry_run: bool = False) -> Forgot
         if parts and not warehouse.read(samples, {"sample_id": rule.sample_id}).height:
             named = list_names(sorted(parts))
             raise WarehouseError(f"trace {rule.sample_id} became several samples; forget each of {named}")
+        replayed = warehouse.read(read_query("forget/replayed"), {"sample_id": rule.sample_id})["sample_id"].to_list()
+        names = [*replayed, rule.sample_id]
     if not dry_run:
         _carry_out(warehouse)
-    forgetting_id = make_run_id(now_utc())
-    forgotten = _decide(warehouse, rule, forgetting_id, dry_run=dry_run)
+    forgotten, forgetting_id = Forgotten(rule=rule), ""
+    for name in names:
+        forgetting_id = make_run_id(now_utc())
+        forgotten.add(_decide(warehouse, replace(rule, sample_id=name), forgetting_id, dry_run=dry_run))
     if not dry_run:
         _carry_out(warehouse)
     # Rows that their tables could not hold lie in files beside the warehouse.
     pairs = set(warehouse.read("select distinct run_id, sample_id from forgotten").iter_rows())
-    pairs |= {(run_id, rule.sample_id) for run_id in forgotten.run_ids}
+    pairs |= {(run_id, name) for run_id in forgotten.run_ids for name in names}
 
     def is_forgotten(table: str, row: Mapping[str, object]) -> bool:
         return (row.get("run_id"), None) in pairs or (row.get("run_id"), row.get("sample_id")) in pairs

@@ -21,7 +21,23 @@ sample_signals as (
     where run_id in ($base, $candidate) and sample_id in (from common)
 ),
 
+unanswerable as (
+    from ($unanswerable)
+),
+
+-- The relevancy of a right refusal is 0, and left out here as in comparisons of whole runs (`fetch_scores` in Python).
 scores as (
-    from main.scores
-    where run_id in ($base, $candidate) and sample_id in (from common)
+    select
+        scores.* replace (
+            if(is_right, null, value) as value,
+            if(is_right, 'no_statements', unscored_reason) as unscored_reason
+        )
+    from (
+        select
+            scores.*,
+            metric = 'answer_relevancy' and value is not null and coalesce(is_refused, false) as is_right
+        from main.scores
+        left join unanswerable using (run_id, sample_id)
+        where run_id in ($base, $candidate) and sample_id in (from common)
+    ) as scores
 )

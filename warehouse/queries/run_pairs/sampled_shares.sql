@@ -12,7 +12,7 @@ weighted as (
         value is not null or (unanswerable.sample_id is not null and unscored_reason = 'no_statements') as has_all
     from scores
     left join sample_picks using (run_id, sample_id)
-    left join ($unanswerable) as unanswerable using (run_id, sample_id)
+    left join unanswerable using (run_id, sample_id)
 )
 
 select

@@ -1,0 +1,6 @@
+-- The names under which replays asked a sample again: ID~old~1, ID~new~1, ...
+select distinct sample_id
+from run_samples
+inner join runs using (run_id)
+where runs.kind = 'replay' and starts_with(sample_id, $sample_id || '~')
+order by sample_id
