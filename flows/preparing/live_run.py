@@ -612,11 +612,11 @@ def make_collection(
             {(ordinal - 1) // size for ordinal in list(warehouse.fetch("responses/open", run_id=run.run_id)["ordinal"])}
         )
         n_samples = sum(min(size, (run.n_samples or 0) - number * size) for number in numbers)
-    conversations = None
+    conversations, id_columns = None, set[str]()
     # Answers that come, or answers of the run that is judged again, may be the history of later turns.
     if of_parent.own if of_parent is not None else settings is not None and settings.history == "own":
         n_in_all = live_run.staged.n_samples if live_run.staged is not None else run.n_samples or 0
-        conversations = group_turns(read, n_in_all, size)
+        conversations, id_columns = group_turns(read, n_in_all, size)
         shard_of = {ordinal: (held[0] - 1) // size for held in conversations for ordinal in held}
         if live_run.staged is None:
             # A conversation continues in the shard in which it began.
@@ -636,6 +636,7 @@ def make_collection(
         numbers=numbers,
         n_samples=n_samples,
         conversations=conversations,
+        id_columns=id_columns,
         concurrency=settings.concurrency if settings else 1,
         pose=pose or pose_question,
         first=FirstQuestions() if settings and settings.stop_early else None,

@@ -20,6 +20,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -41,7 +42,6 @@ from evalhouse.warehouse.rows.samples import (
     StoredSample,
     Turn,
     dump_turns,
-    find_conversation_column,
     find_owners,
     find_turn,
     load_turns,
@@ -153,8 +153,11 @@ def find_first_open(conversation: Sequence[StoredSample], responses: Mapping[str
     return len(conversation)
 
 
-def group_turns(read_samples: Callable[[int, int], list[StoredSample]], n_samples: int, size: int) -> list[list[int]]:
-    """Return the ordinals of each conversation's samples, in the order in which they are asked.
+def group_turns(
+    read_samples: Callable[[int, int], list[StoredSample]], n_samples: int, size: int
+) -> tuple[list[list[int]], set[str]]:
+    """Return the ordinals of each conversation's samples, in the order in which they are asked, and the columns of
+    CONVERSATION_NAMES that have ids of conversations: a value that two share, as that of an assistant, is none.
 
     Samples belong together that have one `conversation_id` (`thread_id`, `session_id`) in their metadata, in the order
     of `turn`; a turn that comes twice begins another conversation of that id. A sample without an id is a separate
@@ -164,9 +167,15 @@ def group_turns(read_samples: Callable[[int, int], list[StoredSample]], n_sample
     groups: dict[tuple[str | None, int], list[tuple[int, int]]] = {}
     times: Counter[tuple[str, int]] = Counter()
     n_turns: Counter[str] = Counter()
+    conversation_of: dict[tuple[str, str], str | None] = {}
+    columns = set(CONVERSATION_NAMES)
     for first in range(1, n_samples + 1, size):
         for sample in read_samples(first, first + size - 1):
             name, given = find_turn(sample.metadata)
+            for column in list(columns):
+                value = sample.metadata.get(column)
+                if value is not None and conversation_of.setdefault((column, str(value)), name) != name:
+                    columns.discard(column)
             key, turn = (name, sample.ordinal), 1
             if name is not None:
                 n_before = sum(earlier.role == "user" for earlier in sample.conversation) or n_turns[name]
@@ -175,7 +184,7 @@ def group_turns(read_samples: Callable[[int, int], list[StoredSample]], n_sample
                 times[name, turn] += 1
                 key = (name, times[name, turn])
             groups.setdefault(key, []).append((turn, sample.ordinal))
-    return [[ordinal for _, ordinal in sorted(group)] for group in groups.values()]
+    return [[ordinal for _, ordinal in sorted(group)] for group in groups.values()], columns
 
 
 def read_conversations(
@@ -408,8 +417,9 @@ class Collection:
     ends the asking when the first questions all fail. A question that failed before counts for that only while the run
     has no answer at all (`has_answers`): if it fails again after others were answered, the question may be at fault.
     `pose` makes the question of a sample, which may bring the contexts to answer from. `conversations` are the ordinals
-    of the samples of each, if the answers are the history of the turns after them; `numbers` are then the shards in
-    which conversations begin. Unless it is to `judge_thoughts`, those are taken out of answers and kept beside them.
+    of the samples of each, if the answers are the history of the turns after them, and `id_columns` have their ids;
+    `numbers` are then the shards in which conversations begin. Unless it is to `judge_thoughts`, those are taken out of
+    answers and kept beside them.
     """
 
     run_id: str
@@ -423,6 +433,7 @@ class Collection:
     concurrency: int
     pose: Pose = pose_question
     conversations: Sequence[Sequence[int]] | None = None
+    id_columns: AbstractSet[str] = frozenset()
     first: FirstQuestions | None = None
     judge_thoughts: bool = False
     is_resumed: bool = False
@@ -553,11 +564,12 @@ class Collection:
                 question = replace(question, conversation=make_messages(earlier))
                 if self._remembers:
                     # A number stays one, of 31 bits.
-                    column = find_conversation_column(sample.metadata)
-                    if column is not None:
-                        is_number = isinstance(sample.metadata[column], int)
-                        of_run = {column: made.int >> 97 if is_number else str(made)}
-                        question = replace(question, metadata={**question.metadata, **of_run})
+                    of_run = {
+                        column: made.int >> 97 if isinstance(value, int) else str(made)
+                        for column, value in sample.metadata.items()
+                        if column in self.id_columns and value is not None
+                    }
+                    question = replace(question, metadata={**question.metadata, **of_run})
             if self.target is None:
                 raise FatalJudgeError(
                     f"sample {question.sample_id} has no recorded response, and no target was given to ask"

@@ -270,7 +270,7 @@ def remember(question: TargetQuestion) -> Response:
 
 
 def test_turns_of_one_conversation_are_found_in_any_order() -> None:
-    assert group_turns(read_talks, len(TALKS), 3) == GROUPS
+    assert group_turns(read_talks, len(TALKS), 3)[0] == GROUPS
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_turns_are_in_order_where_their_numbers_are_no_integers(form: Callable[[
     turns = [make_turn(place, "x", number) for place, number in enumerate(numbers, start=1)]
     metadata = [json.dumps({"conversation_id": "x", "turn": form(number)}) for number in numbers]
     turns = [replace(turn, metadata_json=text) for turn, text in zip(turns, metadata, strict=True)]
-    assert group_turns(lambda first, last: turns[first - 1 : last], 3, 2) == [
+    assert group_turns(lambda first, last: turns[first - 1 : last], 3, 2)[0] == [
         [1, 2, 3] if form(1) is None else [2, 3, 1]
     ]
 
@@ -548,11 +548,18 @@ async def test_a_bot_that_remembers_gets_other_ids_in_each_run(tmp_path: Path) -
     rows = []
     for sample in TALKS:
         talk = sample.metadata.get("conversation_id")
-        others = {"conversation_id": 12 if talk == "y" else talk, "session_id": 7} if talk else {}
+        of_talk = {"conversation_id": 12 if talk == "y" else talk, "thread_id": f"t-{talk}", "chat_id": None}
+        others = {**of_talk, "session_id": 7} if talk else {}
         rows.append(replace(sample, metadata_json=json.dumps({**sample.metadata, **others})))
     target = ScriptedTarget(note)
     target.takes_conversation, target.names_conversation = False, True
-    options: dict[str, Any] = {"read_samples": lambda first, last: rows[first - 1 : last], "conversations": GROUPS}
+
+    def read(first: int, last: int) -> list[StoredSample]:
+        return rows[first - 1 : last]
+
+    conversations, columns = group_turns(read, len(rows), 3)
+    assert (conversations, {"conversation_id", "thread_id"} <= columns) == (GROUPS, True)
+    options: dict[str, Any] = {"read_samples": read, "conversations": conversations, "id_columns": columns}
     async with collecting(tmp_path, target, len(rows), **options) as (live_run, collection):
         await collect_all(live_run, collection)
         await collect_all(live_run, replace(collection, run_id="next-night"))
@@ -568,6 +575,8 @@ async def test_a_bot_that_remembers_gets_other_ids_in_each_run(tmp_path: Path) -
         "it is sent the turns, so the ids are the dataset's"
     )
     assert len({one for _, one in nights["x/1"]}) == 3
+    threads = [one.metadata["thread_id"] for one in asked["x/1"]]
+    assert threads == [*(one for _, one in nights["x/1"][:2]), "t-x"], "another column with the conversation's id"
     assert all(named == str(uuid.UUID(one)) for named, one in nights["x/1"][:2])
     assert all(isinstance(named, int) for named, _ in nights["y/1"]), "a number stays one"
     assert 12 not in [named for named, _ in nights["y/1"][:2]]
