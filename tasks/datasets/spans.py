@@ -227,6 +227,10 @@ _ENDS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("question", "query", "utterance", "message", "msg", "prompt", "input", "text"),
     "answer": ("answer", "response", "reply", "message", "completion", "text"),
 }
+_WEAK: Final = ("prompt", "text")
+_TYPED_ENDS: Final = (
+    "question", "query", "utterance", "message", "msg", "input", "userprompt", "usertext", "inputtext", "querytext",
+)  # fmt: skip
 _ASKED: Final = frozenset(
     {start + end for start in ("user", "original") for end in ("question", "query", "message", "msg")}
 )
@@ -248,6 +252,11 @@ _ALIKE: Final = ("answer", "response", "output")
 _ENVELOPED: Final = ("data", "payload", "body", "result", "results")
 _OTHERS: Final = (
     "previous", "last", "system", "error", "draft", "initial", "raw", "hypothetical", "reference", "expected", "sql",
+)  # fmt: skip
+# The starts of names that no person's text has.
+_MADE: Final = (
+    "search", "rewritten", "standalone", "condensed", "expanded", "optimized", "generated", "assistant", "bot", "ai",
+    "welcome", "status",
 )  # fmt: skip
 # LangChain's callbacks record these with the value in one of them: an empty one is an empty value.
 _RECORDED: Final[Mapping[Field, str]] = {"question": "inputs", "answer": "outputs"}
@@ -431,6 +440,14 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
             alike = {texts_by_name[name].strip() for name in _ALIKE if name in texts_by_name}
             if len([item for item in alike if " " in item]) > 1:
                 return None
+        weak = [name for name in _WEAK if name in texts_by_name] if field == "question" else []
+        if weak and members.keys().isdisjoint(_KEYS["question"][:5]):
+            # A prompt may be the system's, and a text a page, beside what a person wrote.
+            rest = {name: item for name, item in texts_by_name.items() if not name.startswith((*_OTHERS, *_MADE))}
+            typed = [item for name, item in rest.items() if name.endswith(_TYPED_ENDS)]
+            typed = typed or [item for name, item in rest.items() if name not in weak and is_question(item)]
+            if len(typed) == 1 and not any(is_question(texts_by_name[name]) for name in weak):
+                return find_message(typed[0], field, depth + 1)
         # Of agents it is the question; elsewhere it names the kind of work.
         task = members.pop("task", None) if field == "question" and isinstance(members.get("task"), str) else None
         for key in (*_KEYS[field], *_WRAPPERS[field]):
@@ -442,8 +459,9 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         # Of several members one text is taken if all have it.
         alone = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
         text = next(iter(alone)) if len(alone) == 1 and len(members) <= _MAX_ALIKE else None
-        if task and (is_question(task) or (_is_worded(task) and not _is_worded(text or ""))):
-            return find_message(task, field, depth + 1)
+        if task and (is_question(task) or (_is_worded(task) and not is_question(text or ""))):
+            # Both may be orders, and both may be labels.
+            return None if _is_worded(text or "") and not is_question(task) else find_message(task, field, depth + 1)
         return text if text is not None or members else find_message(task, field, depth + 1)
     if not isinstance(value, list | tuple):
         return None

@@ -500,6 +500,26 @@ def test_a_right_refusal_is_no_fall_of_the_answers_relevancy(
         assert score.ci_low < score.mean < score.ci_high
 
 
+@pytest.mark.parametrize(("kind", "outcome"), [("unanswerable", "passed"), ("fact", "failed")])
+def test_a_right_refusal_is_found_where_no_metric_needs_statements(store: Warehouse, kind: str, outcome: str) -> None:
+    """With answer_rate beside it the same nights passed: which metrics are listed decided about another one."""
+    limits = {"max_drop": {"answer_relevancy": 0.02}, "trend": False}
+    pass_night(store, "invents", 0, GOOD)
+    refuses = add_night(store, "refuses", 10, f"if(n < 8, 0, {GOOD})", gate_limits=limits)
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute("delete from scores where metric <> 'factual_f1'")
+        connection.execute("update scores set metric = 'answer_relevancy'")
+        connection.execute("update run_samples set metadata = json_object('kind', ?) where ordinal <= 8", [kind])
+        connection.execute(
+            "insert into grades (run_id, sample_id, rubric, criterion, scale_min, scale_max, rating) "
+            "select run_id, sample_id, 'relevancy', "
+            "'noncommittal', 0, 1, if(run_id = 'refuses' and ordinal <= 8, 1, 0) from run_samples"
+        )
+        derive(connection, ["invents", "refuses"], ["scores"])
+    (drop,) = decide(store, refuses)["checks"]
+    assert (drop["metric"], drop["outcome"]) == ("answer_relevancy", outcome)
+
+
 def test_a_right_refusal_is_no_fall_in_sampled_nights_either(store: Warehouse) -> None:
     """The same nights passed without a budget of samples."""
     limits = {"max_drop": {"answer_relevancy": 0.02}, "trend": False}
