@@ -267,6 +267,12 @@ async def _iterate_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
     yield "".join(unfinished)
 
 
+_Lists = dict[str, list[object]]
+"""The contexts and the context ids that events have, by the key of their path."""
+# The events of LangGraph's server that have the whole state, or message, so far.
+_STATES: Final = frozenset({"values", "messages/partial", "messages/complete"})
+
+
 async def read_stream(
     pieces: AsyncIterator[bytes],
     stream: Stream,
@@ -277,17 +283,21 @@ async def read_stream(
 ) -> Response:
     """Return the answer, its parts joined, and the contexts of the events that had any.
 
-    Where each part begins with all of the text so far, or the last one repeats it, it counts once. Raises
-    QuestionFailed for an event that is not valid JSON or reports an error, and for a stream without an answer.
+    Where each part begins with all of the text so far, or the last one repeats it, it counts once, and of the states of
+    a graph the last one alone. Raises QuestionFailed for an event that is not valid JSON or reports an error, and for a
+    stream without an answer.
     """
     n_events = 0
     texts, thoughts = list[str](), list[str]()
-    found: dict[str, list[object]] = {}
+    found = list[_Lists]()
+    has_repeated = False
     async with contextlib.aclosing(iterate_events(pieces, stream)) as events:
         async for event in events:
             if stream == "sse" and event.data.strip() == _DONE:
                 break
             n_events += 1
+            if not event.data.strip():
+                continue
             shown = shorten(event.data, 200)
             if _is_failure(event.kind):
                 raise QuestionFailed(f"the stream reported an error: {shown}")
@@ -296,14 +306,15 @@ async def read_stream(
             except ValueError as error:
                 problem = f"event {n_events} of the stream is not valid JSON ({error}): {shown!r}"
                 raise QuestionFailed(problem) from None
-            parts = [part for part in answer.find(document) if part is not None]
+            parts = [part for part in answer.find(document) if part is not None and part != _DONE]
             for part in parts:
                 if isinstance(part, dict | list):
                     place = f"answer = {answer.text!r} matches {name_kind(part)} in event {n_events}"
                     raise QuestionFailed(f"{place}; write the path of its text")
             members = document if isinstance(document, dict) else {}
             kind = str(members.get("event") or members.get("type") or event.kind).casefold()
-            is_tool = any(part in kind for part in ("tool", "function_call", "mcp_call"))
+            is_tool = "tool" in kind or "_call" in kind
+            is_state = event.kind.partition("|")[0] in _STATES
             failures = (
                 members.get("error"),
                 members.get("errorText"),
@@ -312,50 +323,104 @@ async def read_stream(
             if any(failures) and not is_tool:
                 raise QuestionFailed(f"the stream reported an error: {shown}")
             thoughts += filter(None, [_find_thoughts(answer, document)])
-            if kind.endswith("replace") and parts:  # a guard's text in place of what came
+            if (kind.endswith("replace") and parts) or (
+                is_state and any(parts)
+            ):  # a guard's text in place of what came
                 texts.clear()
             # Thoughts, or the arguments of a tool's call, may come in events of the same shape, as `reasoning-delta`.
             listed = thoughts if any(part in kind for part in ("reason", "think", "thought")) else texts
             # So may documents and suggested questions, as messages of another type.
             beside = answer.find_beside(document) if parts else []
+            if len(beside) == len(parts):  # of Gemini, whose thoughts are parts too
+                is_thought = [isinstance(one, Mapping) and one.get("thought") is True for one in beside]
+                thoughts += [str(part) for part, is_one in zip(parts, is_thought, strict=True) if is_one]
+                parts = [part for part, is_one in zip(parts, is_thought, strict=True) if not is_one]
             types = [str(one.get("type")).casefold() for one in beside if isinstance(one, Mapping)]
             if not is_tool and not any(part in one for one in types for part in _BESIDE_ANSWERS):
                 listed += [one if isinstance(one, str) else orjson.dumps(one).decode() for one in parts]
-            for path in (contexts, context_ids):
-                items = None if path is None else path.find_items(document)
-                # Items of several events follow each other; the same list once more adds nothing.
-                if path is not None and items is not None and items != found.get(path.key):
-                    found[path.key] = [*found.get(path.key, []), *items]
+            items = {path.key: path.find_items(document) for path in (contexts, context_ids) if path is not None}
+            came = {key: of_key for key, of_key in items.items() if of_key is not None}
+            if came in found:
+                has_repeated = True
+            elif came:
+                found = [came] if is_state else [*found, came]
     if not n_events:
         raise QuestionFailed("no event came in the stream; check how it is framed, and whether it is one")
     if not texts:
         raise QuestionFailed(f"answer = {answer.text!r} matches nothing in any of {n_events} events")
     of_stream = "".join(thoughts) or None
-    return make_answer(_join_parts(texts), found.get("contexts"), found.get("context_ids"), thoughts=of_stream)
+    lists = _join_lists(found, are_states=has_repeated)
+    return make_answer(_join_parts(texts), lists.get("contexts"), lists.get("context_ids"), thoughts=of_stream)
+
+
+def _join_lists(found: Sequence[_Lists], *, are_states: bool) -> _Lists:
+    """Return the lists of contexts, and of their ids, that events had, one after the other.
+
+    A list that grew replaces the one before. One that has a part of it adds nothing, and replaces it where the stream
+    repeats its lists (`are_states`), as the one that a grader kept.
+    """
+    kept = list[_Lists]()
+    for came in found:
+        place = next((place for place, one in reversed([*enumerate(kept)]) if one.keys() == came.keys()), None)
+        before = {} if place is None else kept[place]
+        is_part = all(item in before[key] for key, items in came.items() for item in items) if before else False
+        if place is None or not (is_part or all(came[key][: len(items)] == items for key, items in before.items())):
+            kept.append(came)
+        elif are_states or not is_part:
+            kept[place] = came
+    joined = _Lists()
+    for came in kept:
+        for key, items in came.items():
+            joined.setdefault(key, []).extend(items)
+    return joined
 
 
 _CITED: Final = re.compile(r"\s+|\[(?:ID:)?\d+\]|##\d+\$\$")  # usual citations that a closing event adds
 
 
 def _join_parts(texts: Sequence[str]) -> str:
-    """Return the text of a stream: all parts, or the last one if it repeats them or each began with the one before.
+    """Return the text of a stream: all parts, or the last one if it repeats them or each has all of the text so far.
 
-    A closing event may repeat the text with citations of any kind within it, or with other spaces and marks.
+    A closing event may repeat the text with citations of any kind within it, or with other spaces and marks; of several
+    messages each may have one.
     """
-    *before, last = [text for text in texts if text] or [""]
-    is_growing = len(before) > 1 and all(after.startswith(text) for text, after in pairwise(before))
-    is_growing = is_growing and len(before[-1]) >= max(_MIN_REPEATED, len(before[0]) + 1)
-    whole = before[-1] if is_growing else "".join(before)
-    bare = _CITED.sub("", whole)
-    is_repeated = last.startswith(whole) or _CITED.sub("", last).startswith(bare)
-    is_repeated = len(bare) >= _MIN_REPEATED and is_repeated
-    letters, of_last = ("".join(filter(str.isalnum, text.casefold())) for text in (whole, last))
-    if len(letters) >= _MIN_SPREAD and len(of_last) <= 3 * len(letters):
-        following = iter(of_last)
-        is_repeated = is_repeated or all(letter in following for letter in letters)
-    # A short answer is repeated as a whole.
-    is_repeated = is_repeated or (len(before) > 1 and last == whole)
-    return last if is_repeated else whole + last
+    parts = [text for text in texts if text] or [""]
+    if _has_states(parts):
+        return parts[-1]
+    *before, last = parts
+    complete, message, length = list[str](), list[str](), 0
+    for part in before:
+        if len(message) > 1 and len(part) >= length >= _MIN_REPEATED and part.startswith("".join(message)):
+            complete.append(part)
+            message, length = [], 0
+        else:
+            message.append(part)
+            length += len(part)
+    whole = before[-1] if _has_states(before) else "".join([*complete, *message])
+    if _repeats(last, whole) or (len(before) > 1 and _CITED.sub("", last) == _CITED.sub("", whole)):
+        return last  # a short answer as a whole
+    return "".join([*complete, last]) if _repeats(last, "".join(message)) else whole + last
+
+
+def _has_states(parts: Sequence[str]) -> bool:
+    """Return whether each part of a stream has all of the text so far. Another text may begin, as the revision of a
+    draft."""
+    grown = [after.startswith(before) for before, after in pairwise(parts)]
+    if len(grown) > 1 and all(grown) and len(parts[-1]) > len(parts[0]):
+        return True
+    long = [sum(map(str.isalnum, part)) >= _MIN_REPEATED for part in parts[:-1]]
+    return 0 < len(grown) <= 2 * sum(map(all, zip(grown, long, strict=True)))
+
+
+def _repeats(closing: str, text: str) -> bool:
+    """Return whether a closing event has the text so far again, with citations or other spaces and marks."""
+    bare = _CITED.sub("", text)
+    if len(bare) >= _MIN_REPEATED and (closing.startswith(text) or _CITED.sub("", closing).startswith(bare)):
+        return True
+    letters, of_closing = ("".join(filter(str.isalnum, part.casefold())) for part in (text, closing))
+    following = iter(of_closing)
+    is_as_long = len(letters) >= _MIN_SPREAD and len(of_closing) <= 3 * len(letters)
+    return is_as_long and all(letter in following for letter in letters)
 
 
 def _is_failure(kind: object) -> bool:

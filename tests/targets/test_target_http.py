@@ -616,9 +616,65 @@ def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
     replaced = [{"event": "message", "answer": "A draft."}, {"event": "message_replace", "answer": "I cannot say."}]
     assert read_stream(write_sse(*replaced)).answer == "I cannot say."
     blank = [{"answer": text} for text in ("\n", "\nIt opens at six", " on Sundays.")]
-    assert read_stream(write_sse(*blank)).answer == "\nIt opens at six on Sundays."
+    assert str(read_stream(write_sse(*blank)).answer).strip() == "It opens at six on Sundays."
     for cited in (["22", "22:40", "22:40.", "22:40 ##0$$."], ["Yes, ", "it does.", "Yes [1], it does."]):
         assert read_stream(write_sse(*({"answer": text} for text in cited))).answer == cited[-1]
+
+
+@pytest.mark.parametrize(
+    ("parts", "answer"),
+    [
+        (["No", "No, it", "No, it is not."], "No, it is not."),
+        (["可以", "可以退", "可以退款"], "可以退款"),
+        (["可以", "退款", "可以退款[1]"], "可以退款[1]"),
+        (["It opens", "It opens at six.", "It opens at six.", "I cannot say."], "I cannot say."),
+        (["It opens.", "It opens.", "It opens at six.", "It opens at six."], "It opens at six."),
+        (["Old answer.", "Old answer.", "It opens at six.", "It opens at six."], "It opens at six."),
+        (["It opens", " at six.", "It opens at six.", "Any", "thing ", "else?", "Anything else?"],
+         "It opens at six.Anything else?"),
+        (["2", "2", ":", "2", "2"], "22:22"),
+        (["---", "---", "---", "|"], "---------|"),
+        (["Yes", "Yes", " it"], "YesYes it"),
+    ],
+)  # fmt: skip
+def test_parts_may_be_states_of_the_text_or_several_messages(parts: list[str], answer: str) -> None:
+    """Only one growing text was known, and a text that was repeated at the end."""
+    assert read_stream(write_sse(*({"answer": part} for part in parts))).answer == answer
+
+
+def test_of_a_graphs_states_the_last_one_counts() -> None:
+    """The answer came once for each node after it, and the documents that a grader had left out were contexts."""
+    documents = [{"id": f"d{number}", "text": f"Page {number}."} for number in range(4)]
+    states: list[dict[str, object]] = [{"answer": "Old.", "contexts": documents[3:]}, {"contexts": documents}]
+    states += [{"contexts": documents[1:2], "answer": "At six."}] * 3
+    named = b"".join(b"event: values\n" + write_sse(state) for state in states)
+    plain = write_sse(*states[1:])
+    for content in (named, plain.replace(b'"At six."', b'"It opens at six."')):
+        response = read_stream(content)
+        assert response.answer in ("At six.", "It opens at six.")
+        assert response.context_ids == ("d1",)
+    partial = [("partial", "Let me"), ("partial", "Let me look."), ("complete", "Let me look."), ("partial", "At"),
+               ("partial", "At six."), ("partial", "")]  # fmt: skip
+    content = b"".join(f"event: messages/{kind}\n".encode() + write_sse([{"content": text}]) for kind, text in partial)
+    assert read_stream(content, answer="$[0].content").answer == "At six."
+
+
+def test_a_list_of_contexts_that_grows_counts_once() -> None:
+    """With each token of the answer the list came once more."""
+    one, two = {"id": "a", "text": "one"}, {"id": "b", "text": "two"}
+    lists = [[one], [one], [one, two], [one, two], [one, two]]
+    grown = write_sse(*({"answer": "Yes. ", "contexts": items} for items in lists))
+    assert read_stream(grown).context_ids == ("a", "b")
+    apart = write_sse({"contexts": [one]}, {"contexts": [two]}, {"answer": "Yes."}, {"contexts": [one]})
+    assert read_stream(apart).context_ids == ("a", "b")
+
+
+def test_empty_events_end_marks_and_geminis_thoughts_are_no_answer() -> None:
+    parts = [{"text": "They ask when.", "thought": True}, {"text": "At six."}]
+    content = (
+        write_sse(*({"parts": [part]} for part in parts), {"parts": [{"text": "[DONE]"}]}) + b"event: end\ndata:\n\n"
+    )
+    assert read_stream(content, answer="$.parts[*].text").answer == "<think>\nThey ask when.\n</think>\n\nAt six."
 
 
 def test_of_messages_of_several_types_the_answers_count() -> None:
