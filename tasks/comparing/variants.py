@@ -224,18 +224,18 @@ def _fetch_flagged_scores(pair: RunPair, metrics: Collection[str]) -> pl.DataFra
     """Return the scores of these metrics, with `base_is_empty` and `candidate_is_empty` where a side rightly refused or
     had nothing to measure.
 
-    An answer that states nothing is one that a run failed to give where no metric shows how many it gave: the answers
-    that it gave may be the easy ones.
+    An answer that states nothing is one that a run failed to give where answer_rate does not count it: the answers that
+    it gave may be the easy ones.
     """
     scores = fetch_scores(pair)
-    of_rates = scores.filter(pl.col("metric").is_in(["answer_rate", "refusal_rate"])).drop_nulls("base")
-    nothing = NOTHING_TO_MEASURE - ({"no_statements"} if of_rates.is_empty() else set())
-    flags = [
-        (pl.col(f"{side}_reason").is_in(list(nothing)).fill_null(False) | pl.col("sample_id").is_in(right)).alias(
-            f"{side}_is_empty"
-        )
-        for side, right in list_right_refusals(pair).items()
-    ]
+    nothing = list(NOTHING_TO_MEASURE - {"no_statements"})
+    flags = []
+    for side, right in list_right_refusals(pair).items():
+        counted = scores.filter(metric="answer_rate").drop_nulls(side)["sample_id"].implode()
+        reason, sample_id = pl.col(f"{side}_reason"), pl.col("sample_id")
+        is_counted = (reason == "no_statements") & sample_id.is_in(counted)
+        is_empty = (reason.is_in(nothing) | is_counted).fill_null(False) | sample_id.is_in(right)
+        flags.append(is_empty.alias(f"{side}_is_empty"))
     return scores.filter(pl.col("metric").is_in(metrics)).with_columns(flags)
 
 

@@ -51,7 +51,8 @@ PATTERNS: Final[Mapping[PatternName, tuple[str, ...]]] = {
     ),
     "phone": (
         rf"{_NUMBER}(?:\+|00)\d{{1,3}}[ ./-]?(?:\(\d{{1,4}}\)[ ./-]?)?\d(?:[ ./-]?\d){{6,12}}(?!\w)"
-        rf"|{_NUMBER}\(?0?\d{{2,5}}\)?[ ./-]\d{{3,4}}[ ./-]?\d{{3,5}}(?![\w.])|{_NUMBER}1[3-9]\d{{9}}(?!\w)",
+        rf"|{_NUMBER}\(?0?\d{{2,5}}\)?[ ./-]\d{{3,4}}[ ./-]?\d{{3,5}}(?![\w.])|{_NUMBER}1[3-9]\d{{9}}(?!\w)"
+        rf"|{_NUMBER}0\d(?:[ .-]\d\d){{4}}(?![\w.])",
     ),
     "card": (
         rf"{_NUMBER}(?:\d{{4}}[ .-]?\d{{4}}[ .-]?\d{{4}}[ .-]?\d{{1,7}}|3[47]\d\d[ .-]?\d{{6}}[ .-]?\d{{5}})(?!\w)",
@@ -97,6 +98,8 @@ PATTERNS: Final[Mapping[PatternName, tuple[str, ...]]] = {
 """The built-in patterns by name; a match becomes `[name]`. Each searches any text in a time in proportion to its
 length: what can fail has an end, and what has none is part of a match."""
 
+_ORDER: Final[tuple[PatternName, ...]] = ("key", "iban", "card", "email", "ip", "phone")
+"""The order in which texts are searched: the groups of a card, and of an IBAN, may be a phone number as well."""
 _TIMEOUT_S: Final = 20.0
 _UNSEARCHED: Final = "[redaction took too long]"
 _MAX_NESTING: Final = 50
@@ -121,7 +124,7 @@ class Redactor:
     @cached_property
     def _patterns(self) -> list[tuple[Any, str]]:
         own = [(regex.compile(item.pattern), item.replacement) for item in self.redaction.own]
-        names = self.redaction.patterns
+        names = sorted(self.redaction.patterns, key=_ORDER.index)
         return [*own, *((regex.compile(pattern), f"[{name}]") for name in names for pattern in PATTERNS[name])]
 
     def redact(self, item: AnyItem) -> AnyItem:

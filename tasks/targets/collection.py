@@ -35,7 +35,7 @@ from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, T
 from evalhouse.warehouse.messages import name_setting, shorten
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_last_asked, fetch_responses
-from evalhouse.warehouse.rows.runs import RunRow, list_runs
+from evalhouse.warehouse.rows.runs import RunRow, list_runs, parse_mark
 from evalhouse.warehouse.rows.samples import (
     CONVERSATION_NAMES,
     Staging,
@@ -55,6 +55,7 @@ _ONLY_THOUGHTS = (
     "the answer is nothing but the bot's thoughts, as where it is cut off; give it more tokens, or judge its thoughts "
     "(judge_thoughts)"
 )
+_FORGOTTEN = "its answer was forgotten (`evalhouse warehouse forget`)"
 _TEXTS = ("sample_id", "answer", "thoughts", "contexts", "context_ids")  # columns of a response
 # Settings that do not change the application or the question.
 _MANNERS = {"timeout_s", "attempts", "concurrency", "rpm", "stop_early", "repeats", "repeat_share"}
@@ -157,7 +158,7 @@ def group_turns(
     read_samples: Callable[[int, int], list[StoredSample]], n_samples: int, size: int
 ) -> tuple[list[list[int]], set[str]]:
     """Return the ordinals of each conversation's samples, in the order in which they are asked, and the columns of
-    CONVERSATION_NAMES that have ids of conversations: a value that two share, as that of an assistant, is none.
+    CONVERSATION_NAMES that have ids of conversations: not one whose value two share, as the id of an assistant.
 
     Samples belong together that have one `conversation_id` (`thread_id`, `session_id`) in their metadata, in the order
     of `turn`; a turn that comes twice begins another conversation of that id. A sample without an id is a separate
@@ -289,9 +290,14 @@ class ParentResponses:
         responses = fetch_responses(self.warehouse, self.parent.run_id, sample_ids, source=source)
         by_id = {sample.sample_id: sample for sample in samples}
         # A response of a run that died before it was loaded has no recorded question.
-        return {
-            name: response for name, response in responses.items() if asks_the_same(by_id[name], response, own=self.own)
-        }
+        found: dict[str, StoredResponse] = {}
+        for name, response in responses.items():
+            if parse_mark(response.answer):
+                lost: dict[str, Any] = dict.fromkeys(("answer", "thoughts", "contexts", "context_ids", "question"))
+                found[name] = replace(response, status="failed", error=_FORGOTTEN, **lost)
+            elif asks_the_same(by_id[name], response, own=self.own):
+                found[name] = response
+        return found
 
     def check_complete(
         self, read_samples: ReadSamples, conversations: Sequence[Sequence[int]] | None, n_samples: int, size: int
@@ -337,6 +343,8 @@ class UnaffectedResponses:
         for sample in samples:
             response = last.get(sample.sample_id)
             if response is None or response.status != "ok" or not asks_the_same(sample, response, own=self.own):
+                continue
+            if parse_mark(response.answer):
                 continue
             # "{}" means "none this time" if an earlier run had some.
             if (sample.metadata_json or "{}") != (response.metadata_json or "{}"):

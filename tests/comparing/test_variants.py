@@ -388,14 +388,17 @@ def test_a_run_that_failed_on_most_samples_is_no_winner(store: Warehouse, ask: A
     assert read_sentence(ask, "alpha", "bravo", "carol").startswith(winner)
 
 
-@pytest.mark.parametrize("has_rate", [False, True])
-def test_a_run_that_refuses_half_of_its_questions_does_not_win(store: Warehouse, ask: Ask, *, has_rate: bool) -> None:
-    """Without ground truths no metric saw it, and the answers that it gave were the easy ones."""
-    metrics = ["faithfulness", *(["answer_rate"] if has_rate else [])]
+@pytest.mark.parametrize(("rate_of", "has_rate"), [(None, False), ("answer_rate", True), ("refusal_rate", False)])
+def test_a_run_that_refuses_half_of_its_questions_does_not_win(
+    store: Warehouse, ask: Ask, rate_of: str | None, *, has_rate: bool
+) -> None:
+    """Without ground truths no metric saw it, and the answers that it gave were the easy ones. What is unanswerable
+    says nothing of it."""
+    metrics = ["faithfulness", *([rate_of] if rate_of else [])]
     for name in ("alpha", "bravo", "carol"):
         refuses = f"if(n < 60, {SCORE} + 0.2, null)" if name == "bravo" else SCORE
         rate = "if(n < 60, 1.0, 0.0)" if name == "bravo" else "1.0"
-        add_run(store, name, metrics=metrics, faithfulness=refuses, answer_rate=rate)
+        add_run(store, name, metrics=metrics, faithfulness=refuses, **({rate_of: rate} if rate_of else {}))
     with store.writing(patience_s=1.0) as connection:
         connection.execute("update scores set unscored_reason = 'no_statements' where value is null")
     sentence = read_sentence(ask, "alpha", "bravo", "carol")

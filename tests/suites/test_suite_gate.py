@@ -502,7 +502,7 @@ def test_a_right_refusal_is_no_fall_of_the_answers_relevancy(
 
 @pytest.mark.parametrize(("kind", "outcome"), [("unanswerable", "passed"), ("fact", "failed")])
 def test_a_right_refusal_is_found_where_no_metric_needs_statements(store: Warehouse, kind: str, outcome: str) -> None:
-    """With answer_rate beside it the same nights passed: which metrics are listed decided about another one."""
+    """The same nights passed with answer_rate beside it: which metrics are listed decided about another one."""
     limits = {"max_drop": {"answer_relevancy": 0.02}, "trend": False}
     pass_night(store, "invents", 0, GOOD)
     refuses = add_night(store, "refuses", 10, f"if(n < 8, 0, {GOOD})", gate_limits=limits)

@@ -250,6 +250,17 @@ def test_failed_response_is_reported_and_stays_failed_when_judged(harbour: Harbo
     assert harbour.bot.stats.n_requests == 0
 
 
+def test_a_forgotten_answer_is_not_judged(harbour: Harbour) -> None:
+    """Its mark was the answer, and was sent to the judge."""
+    collected = run(harbour, "collect", SUITE)["run_id"]
+    forgotten = harbour.place.call("warehouse", "forget", "--sample", "mayor", "--yes")
+    assert forgotten.status == 0, forgotten.stderr
+    judged = run(harbour, "run", SUITE, "--responses", collected, status=3)
+    response = read_responses(harbour, judged["run_id"])["mayor"]
+    assert (response["status"], response["answer"]) == ("failed", None)
+    assert "its answer was forgotten" in response["error"]
+
+
 def test_a_bot_that_is_down_ends_the_run_at_once_and_resume_asks_it_when_it_is_up(harbour: Harbour) -> None:
     rows = [{**QUESTIONS[number % N], "id": f"q{number}"} for number in range(30)]
     harbour.write_questions(rows)

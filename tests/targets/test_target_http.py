@@ -660,7 +660,7 @@ def test_of_a_graphs_states_the_last_one_counts() -> None:
 
 
 def test_a_list_of_contexts_that_grows_counts_once() -> None:
-    """With each token of the answer the list came once more."""
+    """The list came once more for each token of the answer."""
     one, two = {"id": "a", "text": "one"}, {"id": "b", "text": "two"}
     lists = [[one], [one], [one, two], [one, two], [one, two]]
     grown = write_sse(*({"answer": "Yes. ", "contexts": items} for items in lists))

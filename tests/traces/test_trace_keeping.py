@@ -108,6 +108,25 @@ def test_built_in_patterns_find_what_they_are_named_for(name: str) -> None:
 ADDRESSES = f"postgres://ada:pw@db https://x.io?sig=abcdefgh%2Bijklmnopqr discord.com/api/webhooks/1/{DIGITS}"
 
 
+@pytest.mark.parametrize("name", PRIVATE)
+def test_built_in_patterns_find_the_same_beside_each_other(name: str) -> None:
+    """A phone number was found in the groups of a card, of an IBAN and of keys, whose other groups stayed."""
+    redaction = Redaction(patterns=("email", "phone", "card", "iban", "ip", "key"))
+    left = {text: _redact(f"It is {text}, you see.", redaction) for text in (*PRIVATE[name], *_GROUPED.get(name, ()))}
+    assert {text: found for text, found in left.items() if found != f"It is [{name}], you see."} == {}
+
+
+_GROUPED = {
+    "iban": ["GB29 NWBK 6016 1331 9268 19", "FR14 2004 1010 0505 0001 3M02 606", "IT60 X054 2811 1010 0000 0123 456"],
+    "card": ["4111-1111-1111-1111", "3782-822463-10005"],
+    "key": [
+        "xoxb-1312345678901-1412345678901-pdFZKVeTuE8sk7oOcHrzqqgy",
+        "api_key=4f1b2c3d-1234-4567-8901-123456789012",
+    ],
+    "phone": ["06 12 34 56 78"],
+}
+
+
 @pytest.mark.parametrize(("name", "pattern"), [(name, one) for name, listed in PATTERNS.items() for one in listed])
 def test_every_built_in_pattern_finds_something(name: str, pattern: str) -> None:
     assert any(regex.search(pattern, text) for text in (*PRIVATE[name], ADDRESSES))
