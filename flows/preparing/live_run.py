@@ -77,6 +77,11 @@ _SHOWN_METRICS = 4
 _SHARD_BYTES = 8_000_000
 _IGNORED = "The dataset brings answers or contexts for {} of its {} samples; the target is asked, and they are ignored."
 _NOT_ANNOUNCED = "No changed documents were announced to this run, so every question is asked."
+_ALONE = (
+    "Later turns of conversations are asked alone (rows: {:,}): the target gets neither the turns before nor an id. "
+    'history = "own" in [target] asks them in order, where its body takes {{{{conversation}}}} or '
+    '{{{{conversation_id}}}}; history = "dataset" says that it is right.'
+)
 _NO_PLAN = Plan(metrics=(), steps=frozenset())
 _NOTHING_JOINED = "the chosen metrics leave nothing to ask in one request, so that each step asks by itself"
 
@@ -285,7 +290,7 @@ def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
     tools = make_tools(settings, request.kind)
     try_own_metrics(tools.plan, settings)
     staged = stage_of(settings, source)
-    check_history(settings, staged, target)
+    alone = check_history(settings, staged, target)
     # The samples of a few shards are in memory at once, so a shard of long ones has fewer.
     fitting = max(1, _SHARD_BYTES // max(1, staged.staging.bytes_of_row))
     shard_size = min(tools.settings.shard_size, fitting)
@@ -293,7 +298,7 @@ def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
     tools = replace(tools, settings=fitted)
     run = make_row(replace(request, settings=tools.settings), tools.plan, staged)
     is_file = isinstance(source, str) and source == settings.dataset
-    notices = [*language]
+    notices = [*language, *alone]
     if fitted.plan != settings.plan:
         notices.append(f"plan {settings.plan!r}: {_NOTHING_JOINED}")
     if note := explain_replaced(tools.settings, tools.plan.steps):
@@ -303,13 +308,14 @@ def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
     )
 
 
-def check_history(settings: RunSettings, staged: StagedDataset, target: "Target | None" = None) -> None:
-    """Refuse a target that would be asked in the middle of conversations that it does not receive."""
+def check_history(settings: RunSettings, staged: StagedDataset, target: "Target | None" = None) -> list[str]:
+    """Refuse a target that would be asked in the middle of conversations that it does not receive. Return a notice of
+    turns that are asked alone, as the target has no conversations."""
     if settings.responses is not None or settings.target is None:
-        return
+        return []
     n_alone = staged.n_later + staged.n_following
     if not (staged.n_continued or n_alone or staged.n_nameless):
-        return
+        return []
     from evalhouse.tasks.targets.collection import check_takes_conversation, make_target  # noqa: PLC0415  # few runs ask
 
     try:
@@ -325,6 +331,8 @@ def check_history(settings: RunSettings, staged: StagedDataset, target: "Target 
     except BaseException:  # Ctrl-C too: the staged file is deleted
         staged.staging.discard()
         raise
+    is_said = "history" in settings.target.model_fields_set or asked.takes_conversation or asked.names_conversation
+    return [] if is_said or not n_alone else [_ALONE.format(n_alone)]
 
 
 def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> PreparedRun:

@@ -207,7 +207,8 @@ def estimate_run(
         print_notice(note)
     plan = make_plan(settings)
     staged = stage_of(settings)
-    check_history(settings, staged)
+    for note in check_history(settings, staged):
+        print_notice(note)
     try:
         record = ask_dry(settings, plan, take_steps, counted=counted)
     finally:
@@ -391,9 +392,9 @@ def _print_target_estimate(
         plan = make_plan(settings)
         ask_dry(settings, plan, ask_nothing)  # a judge that the run would refuse
         staged = stage_of(settings)
-        check_history(settings, staged)
+        alone = check_history(settings, staged)
         columns = describe_columns(staged, settings, plan.metrics)
-        print_new_notices((*columns, *describe_language(staged.read_first(), settings.judge)), printed)
+        print_new_notices((*alone, *columns, *describe_language(staged.read_first(), settings.judge)), printed)
         staged.staging.discard()
         n_samples = staged.n_samples
     # The questions that are asked again. Requests to the judge and their cost are for the case that no answer is the

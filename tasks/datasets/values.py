@@ -442,6 +442,8 @@ def list_texts(value: object, name: str, depth: int = 0) -> Iterator[str]:
 
 
 _TEXTS: Final = ("text", "content", "page_content", "pageContent", "text_resource", "snippet", "body", "chunk_text")
+# Names that may have a number, or an object, as well.
+_SPOKEN: Final = ("chunk", "passage", "excerpt", "passage_text", "chunk_content", "document_text")
 _IDS: Final = ("id", "id_", "document_id", "doc_id", "chunk_id", "node_id")
 _INSIDE: Final = ("document", "node", "kwargs")  # members that hold the context, beside its score
 _PREFIX: Final = "document."  # of the names that OpenInference gives a context's members
@@ -498,6 +500,7 @@ def open_context(item: object) -> Context | None:
         if isinstance(stored, Mapping) and not any(members.get(key) for key in _TEXTS) and {*_TEXTS} & {*stored}:
             members = {**stored, **{key: value for key, value in members.items() if key != name}}
     key = next((key for key in _TEXTS if members.get(key) is not None), None)
+    key = key or next((key for key in _SPOKEN if isinstance(members.get(key), str) and " " in members[key]), None)
     text = MISSING if key is None else members.pop(key)
     if isinstance(text, Mapping) and "text" in text:
         text = text["text"]

@@ -23,10 +23,11 @@ from target_server import Canned, Sent, TargetServer, answer_json, serving
 from test_collect_asking import FAILED, SIZE, ScriptedTarget, answer, collect_all, collecting
 from warehouse_runs import make_run
 
-from evalhouse.flows.preparing.live_run import find_parent_responses
+from evalhouse.flows.preparing.live_run import check_history, find_parent_responses
 from evalhouse.flows.replay import pose_given
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.judge.protocol import FatalJudgeError
+from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import (
     UnaffectedResponses,
@@ -308,6 +309,19 @@ async def test_rows_of_one_turn_each_are_asked_in_order_or_refused(tmp_path: Pat
             with pytest.raises(TargetError, match=r"2 rows are later turns.*history = .own"):
                 check_takes_conversation(target, settings, staged.n_continued, staged.n_later)
         await target.close()
+
+
+@pytest.mark.parametrize(("options", "is_noted"), [({}, True), ({"history": "dataset"}, False)])
+def test_turns_that_are_asked_alone_are_named(tmp_path: Path, options: dict[str, Any], *, is_noted: bool) -> None:
+    """The suite that `init` writes asked each turn of a session as if it began one, without a word."""
+    rows = pl.DataFrame({"session_id": ["x", "x", "y"], "turn": [1, 2, 1], "question": ["q1", "q2", "q1"]})
+    target = TargetSettings.model_validate({"url": "http://bot.test/", **options})
+    staged = stage_dataset(rows, mapping={}, limit=None)
+    notices = check_history(RunSettings(target=target), staged)
+    staged.staging.discard()
+    assert [notice.partition(": the")[0] for notice in notices] == (
+        ["Later turns of conversations are asked alone (rows: 1)"] if is_noted else []
+    )
 
 
 LAST = [{"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1"}]

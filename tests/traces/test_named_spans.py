@@ -142,11 +142,12 @@ def test_a_stream_that_is_named_has_the_text_of_its_model(tmp_path: Path) -> Non
     [
         (TEXTS[0], TEXTS[:1]),
         (json.dumps([{"snippet": text, "title": "Ferries", "link": "https://x.test"} for text in TEXTS]), TEXTS),
+        (json.dumps([{"chunk": text, "doc_id": "a", "score": 0.5} for text in TEXTS]), TEXTS),
         (json.dumps([{"body": text, "title": "Ferries", "href": "https://x.test"} for text in TEXTS]), TEXTS),
         (json.dumps(TEXTS), TEXTS),
         (json.dumps({"temperature": 21}), ['{"temperature": 21}']),
     ],
-    ids=["text", "snippets", "bodies", "texts", "an object"],
+    ids=["text", "snippets", "chunks", "bodies", "texts", "an object"],
 )
 def test_what_a_named_tool_returned_is_the_context(tmp_path: Path, result: str, contexts: list[str]) -> None:
     """LangChain's tools return a message, which the tracer records as an object."""
