@@ -217,7 +217,7 @@ VERBOSE = (
 
 
 @pytest.mark.parametrize(("arguments", "variables", "message"), [
-    (ARGUMENTS, *SOCKS4), (DOCTOR, *VERBOSE),
+    (ARGUMENTS, *SOCKS4), pytest.param(DOCTOR, *VERBOSE, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_what_prefect_could_not_start_with_is_one_sentence(
     place: Place, arguments: tuple[str, ...], variables: dict[str, str], message: str

@@ -73,6 +73,7 @@ def call(project: Path, *command: str) -> Finished:
     return Finished(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
+@pytest.mark.slow
 def test_the_command_asks_a_bot_that_imports_its_own_prompts(project: Path) -> None:
     finished = call(project, str(COMMAND), "run", "nightly.toml", "--json")
     assert finished.status == 0, finished.stderr

@@ -93,6 +93,7 @@ class Town:
         return float(held), float(width), float(bias)
 
 
+@pytest.mark.slow
 def test_the_same_picks_make_the_interval_narrower_and_it_holds_the_difference() -> None:
     town = Town(moved=0.1)
     held, width, bias = town.measure(8, adapts=False)
@@ -161,10 +162,8 @@ def test_other_picks_have_the_sum_of_both_variances_and_a_whole_run_adds_none() 
         assert (row["is_paired"], row["variance"]) == (False, pytest.approx(variances["base"]))
 
 
-@pytest.mark.parametrize(
-    ("n_judged", "is_alike"),
-    [(110, False), pytest.param(110, True, marks=pytest.mark.slow), pytest.param(120, False, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("n_judged", "is_alike"), [(110, False), (110, True), (120, False)])
 def test_scores_that_waver_are_seldom_a_finding_however_many_are_judged(n_judged: int, is_alike: bool) -> None:
     """A bot's answers that waver were taken for a change in half of the pairs where nearly all was judged. Whole runs'
     intervals have it, and it is found in the moves of the samples that both scored."""
