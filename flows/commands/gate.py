@@ -30,6 +30,7 @@ from evalhouse.flows.results.gate import (
     find_changes,
     print_gate,
     read_scores,
+    write_failure,
     write_junit,
     write_markdown,
 )
@@ -232,6 +233,8 @@ def gate(
     if report_url is not None and (markdown is None or not report_url.startswith(("https://", "http://"))):
         raise SettingsError("--report-url takes an address that begins with https://, for --markdown FILE")
     checked_run = find_run(warehouse, run)
+    if markdown not in (None, STDOUT) and checked_run.status in ("failed", "cancelled"):
+        Path(str(markdown)).write_text(write_failure(checked_run, report_url), encoding="utf-8")
     _check_status(checked_run)
     scores = read_scores(warehouse, checked_run, cluster=cluster)
     # A share without a metric is for all others that apply to any sample.

@@ -331,8 +331,8 @@ def check_history(settings: RunSettings, staged: StagedDataset, target: "Target 
     except BaseException:  # Ctrl-C too: the staged file is deleted
         staged.staging.discard()
         raise
-    is_said = "history" in settings.target.model_fields_set or asked.takes_conversation or asked.names_conversation
-    return [] if is_said or not n_alone else [_ALONE.format(n_alone)]
+    is_settled = "history" in settings.target.model_fields_set or asked.takes_conversation or asked.names_conversation
+    return [] if is_settled or not n_alone else [_ALONE.format(n_alone)]
 
 
 def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> PreparedRun:

@@ -554,15 +554,27 @@ def find_changes(warehouse: Warehouse, base: RunRow, run: RunRow) -> Changes:
     )
 
 
+def write_failure(run: RunRow, report_url: str | None) -> str:
+    """Return a comment that takes the place of an earlier one where a run failed, and there is nothing to decide on."""
+    lines = [_write_marker(vars(run)), f"### ❌ evalhouse: the run is {run.status}, and nothing was decided", ""]
+    lines.append(f"- run: {_quote(run.run_id)}{f', {_quote(run.problem, _MAX_LINE)}' if run.problem else ''}")
+    if report_url is not None:
+        lines.append(f"- [report]({report_url})")
+    return "\n".join([*lines, ""])
+
+
+def _write_marker(run: Mapping[str, Any]) -> str:
+    """Return the first line of a comment, by which the one of the run before is found and renewed."""
+    series = _NOT_NAME.sub("-", "/".join(filter(None, (run["suite"], run["variant"]))) or run["dataset"] or "")
+    return f"<!-- evalhouse {series} -->"
+
+
 def write_markdown(
     document: Document, changes: Changes | None = None, *, cost_usd: float | None = None, report_url: str | None = None
 ) -> str:
     """Return a gate as Markdown: the verdict, what changed, the runs, warnings, a table of all checks, and samples."""
     mark = "✅" if document["outcome"] == "passed" else "❌"
-    # By its first line the comment of the run before is found, which this one renews.
-    run = document["run"]
-    series = _NOT_NAME.sub("-", "/".join(filter(None, (run["suite"], run["variant"]))) or run["dataset"] or "")
-    lines = [f"<!-- evalhouse {series} -->", f"### {mark} evalhouse {describe_verdict(document)}", ""]
+    lines = [_write_marker(document["run"]), f"### {mark} evalhouse {describe_verdict(document)}", ""]
     if changes is not None:
         lines += [f"**{_escape(cut(changes.sentence, _MAX_LINE))}.**", ""]
     for side in SIDES:

@@ -241,7 +241,8 @@ class InputShape:
         is_required = self.conversation in self.others and self.conversation not in question.metadata
         if self.conversation is not None and (earlier or is_required):
             given[self.conversation] = earlier
-        offered = {**question.metadata, **given}
+        ids = dict.fromkeys(CONVERSATION_NAMES, question.conversation_id) if question.conversation_id else {}
+        offered = {**ids, **question.metadata, **given}
         others = [name for name in self.others if name in offered or not self.is_graph or name in CONVERSATION_NAMES]
         if missing := [name for name in others if name not in offered]:
             raise QuestionFailed(

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 import yaml
 from cli_process import Place
@@ -186,11 +187,21 @@ def test_a_pull_request_gets_one_comment_that_each_run_renews(tmp_path: Path, pr
     assert any(line.startswith("| hallucinated against contexts | 0 | 12 |") for line in lines), comment
     assert "- cost: $0.00" in lines
     assert "<details><summary>10 samples whose verdicts changed, the largest moves first</summary>" in lines
-    place = next(n for n, line in enumerate(lines) if line.startswith("- `berth-"))
-    assert "`Which ship lies at berth " in lines[place]
-    assert any("`Ship number" in line for line in lines[place + 1 : place + 4]), lines[place : place + 5]
+    number = next(n for n, line in enumerate(lines) if line.startswith("- `berth-"))
+    assert "`Which ship lies at berth " in lines[number]
+    assert any("`Ship number" in line for line in lines[number + 1 : number + 4]), lines[number : number + 5]
     calls = [json.loads(line) for line in (tmp_path / "gh.jsonl").read_text().splitlines()]
     assert [call[call.index("--method") + 1] for call in calls if "--method" in call] == ["POST", "PATCH"]
     assert calls[-1][-3:] == ["repos/OWNER/REPO/issues/comments/7", "-F", "body=@evalhouse-comment.md"]
     assert (tmp_path / "evalhouse-report.html").stat().st_size > 10_000
     assert (tmp_path / "summary.md").read_text(encoding="utf-8").endswith(comment)
+    # A run that failed left the comment of the push before, which stated that the gate passed.
+    with duckdb.connect(str(tmp_path / "evalhouse.duckdb")) as connection:
+        connection.execute(
+            "update runs set status = 'failed', problem = 'no [answer](x)' where run_id = ?", [second["run"]]
+        )
+    asked = ("gate", second["run"], "--markdown", "evalhouse-comment.md")
+    assert place.call(*asked).status == 3
+    failed = (tmp_path / "evalhouse-comment.md").read_text(encoding="utf-8").splitlines()
+    assert failed[:2] == ["<!-- evalhouse nightly -->", "### ❌ evalhouse: the run is failed, and nothing was decided"]
+    assert failed[3] == f"- run: `{second['run']}`, `no [answer](x)`"

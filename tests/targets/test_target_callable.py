@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import target_bots
 from target_house import ask_once, pose
 
 from evalhouse.tasks.settings.suite import TargetSettings
+from evalhouse.tasks.targets.callables import InputShape
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.protocol import Response, TargetError
 
@@ -310,6 +312,14 @@ async def test_a_graph_is_given_the_question_alone_and_writes_the_others() -> No
     """Its schema requires the whole state, as the metadata have it for no sample."""
     response = await run("make_graph")
     assert (response.answer, response.contexts, response.context_ids) == ("Read on tides.", ("on tides",), ("d1",))
+
+
+def test_a_required_id_of_the_conversation_may_have_another_name_than_in_the_dataset() -> None:
+    """Each question failed, though the id of the asking is known."""
+    shape = InputShape(key="question", others=("session_id",))
+    asked = replace(pose("tides", conversation_id="c1"), conversation_id="made")
+    assert shape.fill(asked) == {"question": "tides", "session_id": "made"}
+    assert shape.fill(replace(asked, metadata={"session_id": "s1"}))["session_id"] == "s1"
 
 
 async def test_what_is_required_besides_the_question_comes_from_the_metadata() -> None:
