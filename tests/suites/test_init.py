@@ -69,12 +69,12 @@ def test_a_bot_that_does_not_answer_is_shown_with_its_whole_error(place: Place) 
 
 @pytest.mark.slow
 def test_init_proposes_the_bots_members_and_can_be_called_again(place: Place) -> None:
-    body = {"reply": "At 6:40.", "hits": [{"passage": "High tide is at 6:40.", "n": 1}]}
+    body = {"reply": "At 6:40.", "hits": [{"blurb": "High tide is at 6:40.", "n": 1}]}
     with serving(*[answer_json(body)] * 6) as bot:
         first = place.call("init", "tides.toml", "--url", bot.url, "--dataset", "tides.jsonl")
         assert first.status == 3
-        assert "is it answer = '$.reply' and contexts = '$.hits[*].passage'?" in first.stdout
-        options = ("--answer", "$.reply", "--contexts", "$.hits[*].passage")
+        assert "is it answer = '$.reply' and contexts = '$.hits[*].blurb'?" in first.stdout
+        options = ("--answer", "$.reply", "--contexts", "$.hits[*].blurb")
         second = place.call("init", "tides.toml", "--url", bot.url, "--dataset", "tides.jsonl", *options)
     assert second.status == 0, second.stderr
     assert "answer: At 6:40." in second.lines
