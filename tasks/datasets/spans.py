@@ -228,8 +228,14 @@ _ENDS: Final[Mapping[Field, tuple[str, ...]]] = {
     "answer": ("answer", "response", "reply", "message", "completion", "text"),
 }
 _WEAK: Final = ("prompt", "text")
-_TYPED_ENDS: Final = (
-    "question", "query", "utterance", "message", "msg", "input", "userprompt", "usertext", "inputtext", "querytext",
+_TYPED: Final = frozenset(
+    {
+        start + end
+        for start in ("", "user", "usr", "human", "customer", "client", "current", "latest", "incoming", "original",
+                      "raw", "chat")
+        for end in ("question", "query", "utterance", "message", "msg", "input")
+    }
+    | {"userprompt", "usertext", "inputtext", "querytext"}
 )  # fmt: skip
 _ASKED: Final = frozenset(
     {start + end for start in ("user", "original") for end in ("question", "query", "message", "msg")}
@@ -252,11 +258,6 @@ _ALIKE: Final = ("answer", "response", "output")
 _ENVELOPED: Final = ("data", "payload", "body", "result", "results")
 _OTHERS: Final = (
     "previous", "last", "system", "error", "draft", "initial", "raw", "hypothetical", "reference", "expected", "sql",
-)  # fmt: skip
-# The starts of names that no person's text has.
-_MADE: Final = (
-    "search", "rewritten", "standalone", "condensed", "expanded", "optimized", "generated", "assistant", "bot", "ai",
-    "welcome", "status",
 )  # fmt: skip
 # LangChain's callbacks record these with the value in one of them: an empty one is an empty value.
 _RECORDED: Final[Mapping[Field, str]] = {"question": "inputs", "answer": "outputs"}
@@ -443,10 +444,10 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         weak = [name for name in _WEAK if name in texts_by_name] if field == "question" else []
         if weak and members.keys().isdisjoint(_KEYS["question"][:5]):
             # A prompt may be the system's, and a text a page, beside what a person wrote.
-            rest = {name: item for name, item in texts_by_name.items() if not name.startswith((*_OTHERS, *_MADE))}
-            typed = [item for name, item in rest.items() if name.endswith(_TYPED_ENDS)]
-            typed = typed or [item for name, item in rest.items() if name not in weak and is_question(item)]
-            if len(typed) == 1 and not any(is_question(texts_by_name[name]) for name in weak):
+            typed = [item for name, item in texts_by_name.items() if name in _TYPED]
+            prompts = [texts_by_name[name] for name in weak]
+            is_like = any(map(_is_worded, typed)) or not any(map(_is_worded, prompts))
+            if len(typed) == 1 and is_like and not any(map(is_question, prompts)):
                 return find_message(typed[0], field, depth + 1)
         # Of agents it is the question; elsewhere it names the kind of work.
         task = members.pop("task", None) if field == "question" and isinstance(members.get("task"), str) else None

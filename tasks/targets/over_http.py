@@ -270,6 +270,7 @@ async def _iterate_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
 _Lists = dict[str, list[object]]
 """The contexts and the context ids that events have, by the key of their path."""
 # The events of LangGraph's server that have the whole state, or message, so far.
+_TOOL: Final = re.compile(r"tool|(?:function|mcp|interpreter|search|computer|shell)_call")
 _STATES: Final = frozenset({"values", "messages/partial", "messages/complete"})
 
 
@@ -290,7 +291,6 @@ async def read_stream(
     n_events = 0
     texts, thoughts = list[str](), list[str]()
     found = list[_Lists]()
-    has_repeated = False
     async with contextlib.aclosing(iterate_events(pieces, stream)) as events:
         async for event in events:
             if stream == "sse" and event.data.strip() == _DONE:
@@ -313,7 +313,7 @@ async def read_stream(
                     raise QuestionFailed(f"{place}; write the path of its text")
             members = document if isinstance(document, dict) else {}
             kind = str(members.get("event") or members.get("type") or event.kind).casefold()
-            is_tool = "tool" in kind or "_call" in kind
+            is_tool = _TOOL.search(kind) is not None
             is_state = event.kind.partition("|")[0] in _STATES
             failures = (
                 members.get("error"),
@@ -337,41 +337,54 @@ async def read_stream(
                 parts = [part for part, is_one in zip(parts, is_thought, strict=True) if not is_one]
             types = [str(one.get("type")).casefold() for one in beside if isinstance(one, Mapping)]
             if not is_tool and not any(part in one for one in types for part in _BESIDE_ANSWERS):
+                if (kind.endswith("replace") and parts) or (is_state and any(parts)):
+                    texts.clear()  # a guard's text, or the state after the next node, in place of what came
                 listed += [one if isinstance(one, str) else orjson.dumps(one).decode() for one in parts]
             items = {path.key: path.find_items(document) for path in (contexts, context_ids) if path is not None}
             came = {key: of_key for key, of_key in items.items() if of_key is not None}
-            if came in found:
-                has_repeated = True
-            elif came:
-                found = [came] if is_state else [*found, came]
+            if came and is_state:
+                found = [came]
+            elif came and came not in found[-1:]:
+                found.append(came)
     if not n_events:
         raise QuestionFailed("no event came in the stream; check how it is framed, and whether it is one")
     if not texts:
         raise QuestionFailed(f"answer = {answer.text!r} matches nothing in any of {n_events} events")
     of_stream = "".join(thoughts) or None
-    lists = _join_lists(found, are_states=has_repeated)
+    lists = _join_lists(found)
     return make_answer(_join_parts(texts), lists.get("contexts"), lists.get("context_ids"), thoughts=of_stream)
 
 
-def _join_lists(found: Sequence[_Lists], *, are_states: bool) -> _Lists:
-    """Return the lists of contexts, and of their ids, that events had, one after the other.
+def _join_lists(found: Sequence[_Lists]) -> _Lists:
+    """Return the contexts, and their ids, that events had: each once, in the order in which it came first.
 
-    A list that grew replaces the one before. One that has a part of it adds nothing, and replaces it where the stream
-    repeats its lists (`are_states`), as the one that a grader kept.
+    Events may have one context each, a list that grows, or the same list with each token. Contexts that come with ids
+    differ by both. An empty list counts only where every one is empty.
     """
-    kept = list[_Lists]()
-    for came in found:
-        place = next((place for place, one in reversed([*enumerate(kept)]) if one.keys() == came.keys()), None)
-        before = {} if place is None else kept[place]
-        is_part = all(item in before[key] for key, items in came.items() for item in items) if before else False
-        if place is None or not (is_part or all(came[key][: len(items)] == items for key, items in before.items())):
-            kept.append(came)
-        elif are_states or not is_part:
-            kept[place] = came
-    joined = _Lists()
-    for came in kept:
-        for key, items in came.items():
-            joined.setdefault(key, []).extend(items)
+    joined = {key: list[object]() for lists in found for key in lists}
+    with_items = [{key: items for key, items in lists.items() if items} for lists in found]
+    of_texts = [lists for lists in with_items if len(lists) != 1 or "context_ids" not in lists]
+    if joined.keys() == {"contexts", "context_ids"} and all(
+        len(lists) != 1 and len({*map(len, lists.values())}) <= 1 for lists in of_texts
+    ):
+        pairs = _join_items(
+            [[*zip(lists["contexts"], lists["context_ids"], strict=True)] for lists in of_texts if lists]
+        )
+        if pairs:
+            return {"contexts": [text for text, _ in pairs], "context_ids": [name for _, name in pairs]}
+    return {key: _join_items([lists[key] for lists in with_items if key in lists]) for key in joined}
+
+
+def _join_items(lists: Sequence[Sequence[object]]) -> list[Any]:
+    """Return the items of lists, each as often as the list has it that has it most."""
+    joined = list[object]()
+    for items in lists:
+        left = list(joined)
+        for item in items:
+            if item in left:
+                left.remove(item)
+            else:
+                joined.append(item)
     return joined
 
 
@@ -397,19 +410,24 @@ def _join_parts(texts: Sequence[str]) -> str:
             message.append(part)
             length += len(part)
     whole = before[-1] if _has_states(before) else "".join([*complete, *message])
-    if _repeats(last, whole) or (len(before) > 1 and _CITED.sub("", last) == _CITED.sub("", whole)):
-        return last  # a short answer as a whole
+    bare = _CITED.sub("", whole)
+    is_same = last == whole or (bare and _CITED.sub("", last) == bare)  # of a short answer
+    if _repeats(last, whole) or (len(before) > 1 and is_same):
+        return last
     return "".join([*complete, last]) if _repeats(last, "".join(message)) else whole + last
 
 
 def _has_states(parts: Sequence[str]) -> bool:
     """Return whether each part of a stream has all of the text so far. Another text may begin, as the revision of a
     draft."""
-    grown = [after.startswith(before) for before, after in pairwise(parts)]
-    if len(grown) > 1 and all(grown) and len(parts[-1]) > len(parts[0]):
-        return True
+    # A line, or a word, that comes twice is a part of an answer.
+    grown = [
+        after.startswith(before) and (after != before or before == before.strip()) for before, after in pairwise(parts)
+    ]
     long = [sum(map(str.isalnum, part)) >= _MIN_REPEATED for part in parts[:-1]]
-    return 0 < len(grown) <= 2 * sum(map(all, zip(grown, long, strict=True)))
+    if len(grown) > 1 and all(grown) and (long[0] or len(parts[-1]) > len(parts[0])):
+        return True
+    return 3 <= len(grown) <= 2 * sum(map(all, zip(grown, long, strict=True)))
 
 
 def _repeats(closing: str, text: str) -> bool:

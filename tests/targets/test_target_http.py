@@ -633,6 +633,9 @@ def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
         (["It opens", " at six.", "It opens at six.", "Any", "thing ", "else?", "Anything else?"],
          "It opens at six.Anything else?"),
         (["2", "2", ":", "2", "2"], "22:22"),
+        (["Closed", "\nClosed", "\nClosed"], "Closed\nClosed\nClosed"),
+        (["可以可以，", "退款需要三天。", "退款需要三天。"], "可以可以，退款需要三天。退款需要三天。"),
+        (["[1]", " [2]", " [3]"], "[1] [2] [3]"),
         (["---", "---", "---", "|"], "---------|"),
         (["Yes", "Yes", " it"], "YesYes it"),
     ],
@@ -649,10 +652,12 @@ def test_of_a_graphs_states_the_last_one_counts() -> None:
     states += [{"contexts": documents[1:2], "answer": "At six."}] * 3
     named = b"".join(b"event: values\n" + write_sse(state) for state in states)
     plain = write_sse(*states[1:])
-    for content in (named, plain.replace(b'"At six."', b'"It opens at six."')):
-        response = read_stream(content)
-        assert response.answer in ("At six.", "It opens at six.")
-        assert response.context_ids == ("d1",)
+    response = read_stream(named)
+    assert (response.answer, response.context_ids) == ("At six.", ("d1",))
+    response = read_stream(plain.replace(b'"At six."', b'"It opens at six."'))
+    assert (response.answer, response.context_ids) == ("It opens at six.", ("d0", "d1", "d2", "d3"))
+    saved = named + b"event: values\n" + write_sse({"answer": "", "contexts": []})
+    assert (read_stream(saved).answer, read_stream(saved).contexts) == ("At six.", ())
     partial = [("partial", "Let me"), ("partial", "Let me look."), ("complete", "Let me look."), ("partial", "At"),
                ("partial", "At six."), ("partial", "")]  # fmt: skip
     content = b"".join(f"event: messages/{kind}\n".encode() + write_sse([{"content": text}]) for kind, text in partial)
@@ -665,8 +670,19 @@ def test_a_list_of_contexts_that_grows_counts_once() -> None:
     lists = [[one], [one], [one, two], [one, two], [one, two]]
     grown = write_sse(*({"answer": "Yes. ", "contexts": items} for items in lists))
     assert read_stream(grown).context_ids == ("a", "b")
-    apart = write_sse({"contexts": [one]}, {"contexts": [two]}, {"answer": "Yes."}, {"contexts": [one]})
+    apart = write_sse({"contexts": [one]}, {"contexts": [two]}, {"answer": "Yes."}, {"contexts": [one, two]})
     assert read_stream(apart).context_ids == ("a", "b")
+    empty = write_sse(
+        {"answer": "", "contexts": [one, two]}, *({"answer": word, "contexts": []} for word in ("Ye", "s."))
+    )
+    assert read_stream(empty).context_ids == ("a", "b")
+    again = write_sse(
+        {"contexts": ["one", "two"], "ids": ["a", "a"]}, {"answer": "Yes.", "ids": ["a", "a"]}, {"ids": ["a", "a"]}
+    )
+    assert read_stream(again, context_ids="$.ids").context_ids == ("a", "a")
+    each = write_sse(*({"contexts": [text], "ids": ["a"], "answer": "Yes. "} for text in ("one", "two", "one")))
+    response = read_stream(each, context_ids="$.ids")
+    assert (response.contexts, response.context_ids) == (("one", "two"), ("a", "a"))
 
 
 def test_empty_events_end_marks_and_geminis_thoughts_are_no_answer() -> None:
@@ -711,7 +727,8 @@ def test_events_of_thoughts_and_tools_are_not_the_answer() -> None:
         {"type": "response.reasoning_summary_text.delta", "answer": "when."},
         {"type": "response.function_call_arguments.delta", "answer": '{"query": '},
         {"type": "TOOL_CALL_ARGS", "answer": '{"query": '},
-        {"type": "text-delta", "answer": "At "},
+        {"type": "response.code_interpreter_call_code.delta", "answer": "print(6)"},
+        {"type": "llm_callback", "answer": "At "},
         {"type": "response.output_text.delta", "answer": "six."},
     ]
     assert read_stream(write_sse(*events)).answer == "<think>\nThey ask when.\n</think>\n\nAt six."
