@@ -247,7 +247,13 @@ def show_pair(request: Request, *, base: str, candidate: str, by: str) -> Respon
         }
     # What was judged twice by step and by metric, and how often otherwise; empty without noise runs.
     noise_rows = [
-        {"name": step["step"], "n": step["n_items"], "n_otherwise": step["n_flipped"], "share": step["flip_rate"]}
+        {
+            "name": step["step"],
+            "n": step["n_items"],
+            "n_otherwise": step["n_flipped"],
+            "share": step["flip_rate"],
+            "deviation": None,
+        }
         for step in compared_runs.noise_steps
     ]
     for metric in comparison.metrics:

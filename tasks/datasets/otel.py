@@ -121,8 +121,10 @@ _NO_REASON: Final = "no reason was recorded"
 
 
 def find_session(attributes: Tree) -> str | None:
-    """Return the session, or conversation, that a span with these attributes belongs to."""
-    return read_name(_pick(attributes, _SESSIONS))
+    """Return the session, or conversation, that a span with these attributes belongs to. A text such as "None" is what
+    a bot writes where it has no id: all its users would be one session."""
+    name = read_name(_pick(attributes, _SESSIONS))
+    return None if name is None or name.casefold() in ("none", "null", "undefined", "nan") else name
 
 
 def rename_session(attributes: Tree, session: str) -> Tree:

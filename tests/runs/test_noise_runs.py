@@ -17,6 +17,7 @@ from cli_process import Finished, Place, call_here, finish, wait_for
 from endpoint import Asked, Endpoint, running_endpoint
 from endpoint_replies import compose_reply
 from prefect_holder import find_server
+from ui_house import make_client, read_main
 
 from evalhouse.flows.server.api import PrefectApi
 
@@ -218,6 +219,10 @@ def test_a_change_within_noise_is_not_a_finding_and_its_floor_is_reported(
     assert steps["classify"]["n_flipped"] == pytest.approx(n * rate, abs=4 * sqrt(n * rate * (1 - rate)))
     printed = call_here(capsys, "compare", *runs, "--all").stdout
     assert "The judge against itself: what was judged twice, in 1 noise run" in printed
+    # The page had no comparison of nights of which one had measured noise, but an error.
+    page = read_main(make_client(nights.third), f"/compare?base={runs[0]}&candidate=third")
+    assert "step or metric" in page
+    assert f"classify {3 * N_AGAIN} {steps['classify']['n_flipped']} " in page
 
 
 def test_a_gate_does_not_fail_by_noise_and_says_so(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:

@@ -361,6 +361,15 @@ def test_sessions_whose_names_are_redacted_stay_apart(tmp_path: Path) -> None:
     assert not any(_find_bytes(tmp_path, session.encode()) for session in sessions)
 
 
+def test_the_word_none_is_the_id_of_no_session(tmp_path: Path) -> None:
+    """`str(session_id)` where a bot has none made one conversation of all its users."""
+    with receiving(tmp_path / "w.duckdb") as house:
+        for number, session in enumerate(("None", "None", "undefined", "undefined")):
+            house.post(make_request(make_bot_trace(trace=number_trace(number), session=session, at_s=10.0 * number)))
+    samples, _ = read_stored(tmp_path / "w.duckdb")
+    assert [sample.conversation for sample in samples] == [[]] * 4
+
+
 def test_a_trace_is_kept_whole_for_one_of_its_spans(tmp_path: Path) -> None:
     """Its children come before the span that keeps it, in separate requests."""
     sampling = {"share": 0.0, "wait_s": 0.4, "slower_than_ms": 2000}
