@@ -600,9 +600,12 @@ def plan_refresh(
     known = {look.question.id for look in looks} | {change.id for change in pending}
     for question in test_set.void:  # whose document may have been missing for a while
         look = look_at(base, question)
-        if question.id not in known and look.ending is not None and look.ending.question is not None:
-            returned = mark_returned(question, look.ending.question)
-            looks.append(replace(look, ending=returned))
+        if question.id in known or look.ending is None or look.ending.question is None:
+            continue
+        # The same sentence of another document may be about something else.
+        spans = zip(question.spans, look.ending.question.spans, strict=True)
+        if all(before.document_id == after.document_id for before, after in spans):
+            looks.append(replace(look, ending=mark_returned(question, look.ending.question)))
     return RefreshPlan(
         path=path,
         output=output,

@@ -24,6 +24,16 @@ NEXT = Migration(
     sql="create table next_notes (note varchar); alter table runs add column next_kind varchar;",
 )
 
+
+def test_a_migration_does_not_change_once_warehouses_are_made_with_it() -> None:
+    """Another comment in it was enough: no warehouse of before could be written, until the edit was taken back.
+
+    A change belongs into the next migration.
+    """
+    hashes = {1: "2562414d108bc10c32d8f2a9679615d0dab1e54c0feb149b108dcafc4e012502"}
+    assert {migration.number: migration.sha256 for migration in MIGRATIONS if migration.number in hashes} == hashes
+
+
 _POLARS_NAMES: dict[str, pl.DataType | type[pl.DataType]] = {
     "VARCHAR": pl.String,
     "JSON": pl.String,

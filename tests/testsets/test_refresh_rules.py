@@ -209,12 +209,14 @@ def test_a_question_whose_document_was_missing_for_a_night_returns_with_its_deci
     decided = replace(kit.question, decision="accepted", reviewer="Ann", reviewed_at="2026-01-02T03:04:05")
     write_set(kit.path, replace(test_set, questions=(decided,)))
     assert kit.refresh_to({"lisk.md": LISK})["n_questions"] == 0
-    back = kit.refresh_to({"ferry.md": f"{FERRY}\n## Dogs\n\n{DOGS}\n", "lisk.md": LISK})
+    other = {"lisk.md": LISK, "other.md": FERRY.replace("# Quillon ferry", "# Another ferry")}
+    assert kit.refresh_to(other)["changes"]["returned"] == 0, "the same sentence, of another document"
+    back = kit.refresh_to({"ferry.md": f"{FERRY}\n## Dogs\n\n{DOGS}\n", **other})
     assert (back["changes"]["returned"], back["changes"]["new"], back["n_questions"]) == (1, 0, 1)
     assert kit.question == decided
     assert [change.change for change in load_set(kit.path).manifest.versions[-1].changes] == ["returned"]
     assert kit.refresh_to(None)["run_id"] is None
-    gone = kit.refresh_to({"ferry.md": FERRY.replace("14", "16"), "lisk.md": LISK})
+    gone = kit.refresh_to({"ferry.md": FERRY.replace("14", "16"), **other})
     assert gone["changes"]["returned"] == 0
 
 

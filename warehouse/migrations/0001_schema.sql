@@ -874,7 +874,7 @@ comment on table testset_changes is 'One row per change between a version of a t
 comment on column testset_changes.set_hash is 'The newer version, as in testset_versions.';
 comment on column testset_changes.run_id is 'Run that found it, of kind testset.';
 comment on column testset_changes.question_id is 'Question, as in testset_questions.';
-comment on column testset_changes.change is 'new, repointed, still_true, changed, void, returned, contradicted or answerable; what a person decided on a proposal: accepted, fixed or dropped.';
+comment on column testset_changes.change is 'new, repointed, still_true, changed, void, contradicted or answerable; what a person decided on a proposal: accepted, fixed or dropped.';
 comment on column testset_changes.detail is 'Why, in a sentence; NULL where there is nothing to say.';
 comment on column testset_changes.before is 'Fields that differ, as they were, as JSON; NULL without any.';
 comment on column testset_changes.after is 'Fields that differ, now or as proposed, as JSON; NULL without any.';
@@ -896,7 +896,7 @@ create table forgotten (
 );
 
 comment on table forgotten is 'One row per forgetting, run and table: how many of its rows lost their texts, or went altogether.';
-comment on column forgotten.forgetting_id is 'Forgetting: one command (one for each name of a sample that was replayed), or one night of a suite''s [retention].';
+comment on column forgotten.forgetting_id is 'Forgetting: one command, or one night of a suite''s [retention].';
 comment on column forgotten.run_id is 'Run.';
 comment on column forgotten.sample_id is 'Sample that was forgotten; NULL when all of the run''s were.';
 comment on column forgotten.rule is 'What was asked for, as it was written.';
