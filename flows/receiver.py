@@ -514,7 +514,7 @@ def serve_receiver(
         header = f"Bearer%20${TOKEN_VARIABLE}" if is_given else quote(f"Bearer {token}")
         report(f"evalhouse receive takes traces for {warehouse.location.name} at {address}; Ctrl-C ends it")
         report(f"kept: {'all traces' if sampling.share == 1 else rules}; redacted: {', '.join(patterns) or 'nothing'}")
-        if is_by_rule and sampling.share < 1:
+        if is_by_rule and 0 < sampling.share < 1:
             report("suites judge the traces of the share, so that means are of all traffic; kept_by names others")
         report("settings for an application, with http/protobuf or http/json:")
         report(f"  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT={address}")

@@ -447,7 +447,8 @@ def describe_parts(comparison: Comparison, names: Sequence[str]) -> list[dict[st
     A chart shows the parts of a mean's change; of their numbers the last row is the sum.
     """
     described = []
-    for compared in sorted(comparison.metrics, key=lambda metric: names.index(metric.metric)):
+    shown = [metric for metric in comparison.metrics if metric.metric in names]  # the base may have others
+    for compared in sorted(shown, key=lambda metric: names.index(metric.metric)):
         moved = [part for part in compared.parts if part.n_moved and abs(part.value) > ROUNDING]
         if compared.change is None or not moved:
             continue

@@ -53,7 +53,7 @@ from evalhouse.warehouse.store import Warehouse
 
 _KEPT: Final[Mapping[KeptBy, str]] = {
     "share": "that only a rule of the receiver kept, not its share",
-    "rule": "that the receiver's share kept",
+    "rule": "of a receiver's share, or of one without a share",
 }
 _MAX_LISTED: Final = 12  # names of spans in a message
 _MAX_NAMED: Final = 3  # traces that are named of those left out for one reason

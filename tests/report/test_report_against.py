@@ -171,6 +171,22 @@ def test_both_words_of_a_flipped_statement_stand_side_by_side(
     assert index["verdicts_changed"][index["ids"].index("tide-1")] == len(flips)
 
 
+def test_a_metric_that_only_the_base_has_is_left_out(
+    capsys: pytest.CaptureFixture[str], nights: Path, tmp_path: Path
+) -> None:
+    """The report ended with an internal error after a metric had been taken out of the suite."""
+    copy = Path(shutil.copy(nights, tmp_path / "copy.duckdb"))
+    newest = "(select max_by(run_id, started_at) from runs where kind = 'evaluation')"
+    with duckdb.connect(str(copy)) as connection:
+        connection.execute(f"delete from scores where metric = 'faithfulness' and run_id = {newest}")
+        connection.execute(
+            f"update runs set metrics = list_filter(metrics, lambda name: name <> 'faithfulness') "
+            f"where run_id = {newest}"
+        )
+        derive_all(connection)
+    assert report_against(capsys, copy, tmp_path).index["ids"]
+
+
 @pytest.mark.parametrize("values", [
     (-0.325,), (0.04, -0.03, 0.05), (1e-7, -3e-8), (5.0, -12.0, 3.0),
 ])  # fmt: skip
