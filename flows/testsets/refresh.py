@@ -599,13 +599,13 @@ def plan_refresh(
     looks = [look_at(base, question) for question in (*test_set.questions, *reopened)]
     known = {look.question.id for look in looks} | {change.id for change in pending}
     for question in test_set.void:  # whose document may have been missing for a while
-        look = look_at(base, question)
-        if question.id in known or look.ending is None or look.ending.question is None:
-            continue
         # The same sentence of another document may be about something else.
-        spans = zip(question.spans, look.ending.question.spans, strict=True)
-        if all(before.document_id == after.document_id for before, after in spans):
-            looks.append(replace(look, ending=mark_returned(question, look.ending.question)))
+        found = [(span, base.find_verbatim(span)) for span in question.spans]
+        places = [place for span, place in found if place and place.span.document_id == span.document_id]
+        if question.id not in known and places and len(places) == len(found):
+            after = stay_pointed(base, question, places).question
+            assert after is not None
+            looks.append(Look(question=question, ending=mark_returned(question, after), places=tuple(places)))
     return RefreshPlan(
         path=path,
         output=output,

@@ -500,7 +500,9 @@ def open_context(item: object) -> Context | None:
         if isinstance(stored, Mapping) and not any(members.get(key) for key in _TEXTS) and {*_TEXTS} & {*stored}:
             members = {**stored, **{key: value for key, value in members.items() if key != name}}
     key = next((key for key in _TEXTS if members.get(key) is not None), None)
-    key = key or next((key for key in _SPOKEN if isinstance(members.get(key), str) and " " in members[key]), None)
+    if key is None:
+        worded = [name for name, value in members.items() if isinstance(value, str) and " " in value.strip()]
+        key = worded[0] if len(worded) == 1 and worded[0] in _SPOKEN else None
     text = MISSING if key is None else members.pop(key)
     if isinstance(text, Mapping) and "text" in text:
         text = text["text"]

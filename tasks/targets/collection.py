@@ -158,7 +158,7 @@ def group_turns(
     read_samples: Callable[[int, int], list[StoredSample]], n_samples: int, size: int
 ) -> tuple[list[list[int]], set[str]]:
     """Return the ordinals of each conversation's samples, in the order in which they are asked, and the columns of
-    CONVERSATION_NAMES that have ids of conversations: not one whose value two share, as the id of an assistant.
+    CONVERSATION_NAMES that have ids of conversations: not one whose values are shared, as the id of an assistant.
 
     Samples belong together that have one `conversation_id` (`thread_id`, `session_id`) in their metadata, in the order
     of `turn`; a turn that comes twice begins another conversation of that id. A sample without an id is a separate
@@ -168,15 +168,15 @@ def group_turns(
     groups: dict[tuple[str | None, int], list[tuple[int, int]]] = {}
     times: Counter[tuple[str, int]] = Counter()
     n_turns: Counter[str] = Counter()
-    conversation_of: dict[tuple[str, str], str | None] = {}
-    columns = set(CONVERSATION_NAMES)
+    values: dict[str, set[str]] = {}
+    conversations: dict[str, set[str]] = {}
     for first in range(1, n_samples + 1, size):
         for sample in read_samples(first, first + size - 1):
             name, given = find_turn(sample.metadata)
-            for column in list(columns):
-                value = sample.metadata.get(column)
-                if value is not None and conversation_of.setdefault((column, str(value)), name) != name:
-                    columns.discard(column)
+            for column in sample.metadata.keys() & CONVERSATION_NAMES:
+                if name is not None and (value := str(sample.metadata[column] or "")):
+                    values.setdefault(column, set()).add(value)
+                    conversations.setdefault(column, set()).add(name)
             key, turn = (name, sample.ordinal), 1
             if name is not None:
                 n_before = sum(earlier.role == "user" for earlier in sample.conversation) or n_turns[name]
@@ -185,6 +185,7 @@ def group_turns(
                 times[name, turn] += 1
                 key = (name, times[name, turn])
             groups.setdefault(key, []).append((turn, sample.ordinal))
+    columns = {column for column, found in values.items() if 2 * len(found) > len(conversations[column])}
     return [[ordinal for _, ordinal in sorted(group)] for group in groups.values()], columns
 
 

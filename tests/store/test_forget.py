@@ -223,7 +223,11 @@ def test_a_sample_is_forgotten_in_replays_too(house: House, filled: Warehouse) -
         "insert into samples select * replace ('tide-1~old~1' as sample_id) from samples where sample_id = 'tide-1';"
         f"insert into run_samples {renamed}) {of_sample.format('run_samples')};"
         f"insert into llm_calls {renamed}, call_id || '~' as call_id) {of_sample.format('llm_calls')};"
-        f"insert into statements {renamed}) {of_sample.format('statements')};",
+        f"insert into statements {renamed}) {of_sample.format('statements')};"
+        # Another sample, whose id begins with this one's:
+        f"insert into run_samples {renamed.replace('-1~', '-1~2~')}) {of_sample.format('run_samples')};"
+        "insert into samples select * replace ('tide-1~2~old~1' as sample_id, 'Other?' as question) from samples "
+        "where sample_id = 'tide-1';",
     )
     rule = Rule(words="--sample tide-1", sample_id="tide-1")
     assert forget(filled, rule, dry_run=True).n_samples == 3
@@ -236,6 +240,7 @@ def test_a_sample_is_forgotten_in_replays_too(house: House, filled: Warehouse) -
         assert filled.read(f"from {table} where {column} like $text", {"text": text}).is_empty(), table
     assert _list_wrong(filled) == []
     assert forget(filled, rule).run_ids == ()
+    assert filled.read("from samples where question = 'Other?'").height == 1
 
 
 def test_what_a_kept_run_rests_on_stays(house: House, filled: Warehouse) -> None:

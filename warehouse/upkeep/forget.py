@@ -202,8 +202,8 @@ def forget(warehouse: Warehouse, rule: Rule, *, dry_run: bool = False) -> Forgot
     for name in names:
         forgetting_id = make_run_id(now_utc())
         forgotten.add(_decide(warehouse, replace(rule, sample_id=name), forgetting_id, dry_run=dry_run))
-    if not dry_run:
-        _carry_out(warehouse)
+        if not dry_run:
+            _carry_out(warehouse)
     # Rows that their tables could not hold lie in files beside the warehouse.
     pairs = set(warehouse.read("select distinct run_id, sample_id from forgotten").iter_rows())
     pairs |= {(run_id, name) for run_id in forgotten.run_ids for name in names}
