@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.results.baseline import find_previous, list_means, read_moves, write_moves
-from evalhouse.flows.results.comparison import describe_finding, name_check, name_limit
+from evalhouse.flows.results.comparison import describe_finding, name_check, name_limit, name_metric
 from evalhouse.flows.results.gate import describe_verdict
 from evalhouse.flows.results.output import (
     escape_markdown,
@@ -304,8 +304,12 @@ def _write_failures(failures: Sequence[Mapping[str, Any]]) -> list[str]:
         by_metric.setdefault(check["metric"] or check["kind"], []).append(check)
     lines = []
     for first, *others in list(by_metric.values())[:_MAX_FAILURES]:
-        also = "".join(f"; {name_limit(check)}: {describe_finding(check)}" for check in others)
-        lines.append(f"{name_check(first)}: {describe_finding(first)}{also}")
+        line, slice_name = f"{name_check(first)}: {describe_finding(first)}", name_metric(first)
+        for check in others:
+            named = name_limit(check) if name_metric(check) == slice_name else name_check(check)
+            line += f"; {named}: {describe_finding(check)}"
+            slice_name = name_metric(check)
+        lines.append(line)
     return lines
 
 

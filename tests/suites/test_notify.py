@@ -20,7 +20,14 @@ from warehouse_runs import make_run
 from webhook import Webhook, serve_webhook
 
 from evalhouse.flows.preparing.request import BY_HAND, Trigger
-from evalhouse.flows.serving.notify import NotifyError, find_webhook, notify_of_break, notify_of_crash, notify_of_end
+from evalhouse.flows.serving.notify import (
+    NotifyError,
+    _write_failures,
+    find_webhook,
+    notify_of_break,
+    notify_of_crash,
+    notify_of_end,
+)
 from evalhouse.tasks.judge.protocol import NEW_RUN
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
@@ -147,6 +154,19 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         "https://example.org/c/1",
         "next: evalhouse compare night-1 night-2",
     ]
+
+
+def test_each_failed_slice_is_named() -> None:
+    """The finding of one customer read as another one of the whole."""
+    common = {"kind": "max_drop", "metric": "factual_f1", "limit": 0.02, "value": 0.5, "n": 9, "outcome": "failed",
+              "ci_low": None, "ci_high": None, "noise_floor": None, "beyond": None, "detail": "worse"}  # fmt: skip
+    slices = [(None, None), ("customer", "Ann"), ("customer", "Ann"), ("customer", None)]
+    checks = [{**common, "by_column": column, "by_value": value} for column, value in slices]
+    (line,) = _write_failures(checks)
+    named = [part.partition(": found")[0] for part in line.split("; ")]
+    drop = "drop at most 0.020"
+    assert named == [f"factual_f1: {drop}", f"factual_f1 (customer Ann): {drop}", drop,
+                     f"factual_f1 (customer missing): {drop}"]  # fmt: skip
 
 
 def test_no_metric_is_named_twice_in_the_text(store: Warehouse, webhook: Webhook) -> None:
