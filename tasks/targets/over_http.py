@@ -323,10 +323,6 @@ async def read_stream(
             if any(failures) and not is_tool:
                 raise QuestionFailed(f"the stream reported an error: {shown}")
             thoughts += filter(None, [_find_thoughts(answer, document)])
-            if (kind.endswith("replace") and parts) or (
-                is_state and any(parts)
-            ):  # a guard's text in place of what came
-                texts.clear()
             # Thoughts, or the arguments of a tool's call, may come in events of the same shape, as `reasoning-delta`.
             listed = thoughts if any(part in kind for part in ("reason", "think", "thought")) else texts
             # So may documents and suggested questions, as messages of another type.
@@ -342,7 +338,7 @@ async def read_stream(
                 listed += [one if isinstance(one, str) else orjson.dumps(one).decode() for one in parts]
             items = {path.key: path.find_items(document) for path in (contexts, context_ids) if path is not None}
             came = {key: of_key for key, of_key in items.items() if of_key is not None}
-            if came and is_state:
+            if came and event.kind == "values":  # of a whole graph; a message has no contexts but its own
                 found = [came]
             elif came and came not in found[-1:]:
                 found.append(came)
@@ -361,18 +357,24 @@ def _join_lists(found: Sequence[_Lists]) -> _Lists:
     Events may have one context each, a list that grows, or the same list with each token. Contexts that come with ids
     differ by both. An empty list counts only where every one is empty.
     """
-    joined = {key: list[object]() for lists in found for key in lists}
     with_items = [{key: items for key, items in lists.items() if items} for lists in found]
-    of_texts = [lists for lists in with_items if len(lists) != 1 or "context_ids" not in lists]
-    if joined.keys() == {"contexts", "context_ids"} and all(
-        len(lists) != 1 and len({*map(len, lists.values())}) <= 1 for lists in of_texts
-    ):
-        pairs = _join_items(
-            [[*zip(lists["contexts"], lists["context_ids"], strict=True)] for lists in of_texts if lists]
-        )
-        if pairs:
-            return {"contexts": [text for text, _ in pairs], "context_ids": [name for _, name in pairs]}
-    return {key: _join_items([lists[key] for lists in with_items if key in lists]) for key in joined}
+    by_key = {key: [lists[key] for lists in with_items if key in lists] for lists in found for key in lists}
+    if len(by_key) == 1:
+        return {key: _join_items(lists) for key, lists in by_key.items()}
+    both = [lists for lists in with_items if len(lists) == 2 and len(lists["contexts"]) == len(lists["context_ids"])]
+    pairs = _join_items([[*zip(lists["contexts"], lists["context_ids"], strict=True)] for lists in both])
+    joined: _Lists = (
+        {"contexts": [text for text, _ in pairs], "context_ids": [name for _, name in pairs]} if pairs else {}
+    )
+    others = [(key, items) for lists in with_items if lists not in both for key, items in lists.items()]
+    if joined and all(item in joined[key] for key, items in others for item in items):
+        return joined
+    # Contexts in some events, and ids in others: a list that repeats all that came adds nothing.
+    joined = {key: [] for key in by_key}
+    for key, lists in by_key.items():
+        for items in lists:
+            joined[key] += items if items != joined[key] else []
+    return joined
 
 
 def _join_items(lists: Sequence[Sequence[object]]) -> list[Any]:
@@ -420,9 +422,11 @@ def _join_parts(texts: Sequence[str]) -> str:
 def _has_states(parts: Sequence[str]) -> bool:
     """Return whether each part of a stream has all of the text so far. Another text may begin, as the revision of a
     draft."""
-    # A line, or a word, that comes twice is a part of an answer.
+    # Where no text grows, a line or a word that comes twice is a part of an answer.
+    has_growth = any(after.startswith(before) and after != before for before, after in pairwise(parts))
     grown = [
-        after.startswith(before) and (after != before or before == before.strip()) for before, after in pairwise(parts)
+        after.startswith(before) and (has_growth or after != before or before == before.strip())
+        for before, after in pairwise(parts)
     ]
     long = [sum(map(str.isalnum, part)) >= _MIN_REPEATED for part in parts[:-1]]
     if len(grown) > 1 and all(grown) and (long[0] or len(parts[-1]) > len(parts[0])):

@@ -633,6 +633,7 @@ def test_a_text_that_a_stream_repeats_counts_once(parts: list[str]) -> None:
         (["It opens", " at six.", "It opens at six.", "Any", "thing ", "else?", "Anything else?"],
          "It opens at six.Anything else?"),
         (["2", "2", ":", "2", "2"], "22:22"),
+        (["It opens", "It opens at six.\n", "It opens at six.\n"], "It opens at six.\n"),
         (["Closed", "\nClosed", "\nClosed"], "Closed\nClosed\nClosed"),
         (["可以可以，", "退款需要三天。", "退款需要三天。"], "可以可以，退款需要三天。退款需要三天。"),
         (["[1]", " [2]", " [3]"], "[1] [2] [3]"),
@@ -658,6 +659,15 @@ def test_of_a_graphs_states_the_last_one_counts() -> None:
     assert (response.answer, response.context_ids) == ("It opens at six.", ("d0", "d1", "d2", "d3"))
     saved = named + b"event: values\n" + write_sse({"answer": "", "contexts": []})
     assert (read_stream(saved).answer, read_stream(saved).contexts) == ("At six.", ())
+    messages = [
+        {"type": "tool", "content": "Page 3."},
+        {"type": "ai", "content": "At six."},
+        {"type": "tool", "content": "Saved."},
+    ]
+    content = b"".join(b"event: messages/complete\n" + write_sse([message]) for message in messages)
+    response = read_stream(content, answer="$[?@.type=='ai'].content", contexts="$[?@.type=='tool'].content")
+    assert (response.answer, response.contexts) == ("At six.", ("Page 3.", "Saved."))
+    assert read_stream(content, answer="$[0].content").answer == "At six."
     partial = [("partial", "Let me"), ("partial", "Let me look."), ("complete", "Let me look."), ("partial", "At"),
                ("partial", "At six."), ("partial", "")]  # fmt: skip
     content = b"".join(f"event: messages/{kind}\n".encode() + write_sse([{"content": text}]) for kind, text in partial)
@@ -680,6 +690,10 @@ def test_a_list_of_contexts_that_grows_counts_once() -> None:
         {"contexts": ["one", "two"], "ids": ["a", "a"]}, {"answer": "Yes.", "ids": ["a", "a"]}, {"ids": ["a", "a"]}
     )
     assert read_stream(again, context_ids="$.ids").context_ids == ("a", "a")
+    closing = write_sse({"contexts": ["one", "two"], "ids": ["a", "a"]}, {"answer": "Yes.", "contexts": ["one", "two"]})
+    assert read_stream(closing, context_ids="$.ids").context_ids == ("a", "a")
+    later = write_sse({"contexts": ["one"]}, {"contexts": ["one", "two"]}, {"answer": "Yes.", "ids": ["a", "a", "b"]})
+    assert read_stream(later, context_ids="$.ids").contexts == ("one", "one", "two")
     each = write_sse(*({"contexts": [text], "ids": ["a"], "answer": "Yes. "} for text in ("one", "two", "one")))
     response = read_stream(each, context_ids="$.ids")
     assert (response.contexts, response.context_ids) == (("one", "two"), ("a", "a"))
