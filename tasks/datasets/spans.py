@@ -460,9 +460,14 @@ def find_message(value: object, field: Field, depth: int = 0) -> str | None:
         # Of several members one text is taken if all have it.
         alone = {find_message(member, field, depth + 1) for member in [*members.values()][:_MAX_ALIKE]}
         text = next(iter(alone)) if len(alone) == 1 and len(members) <= _MAX_ALIKE else None
-        if task and (is_question(task) or (_is_worded(task) and not is_question(text or ""))):
-            # Both may be orders, and both may be labels.
-            return None if _is_worded(text or "") and not is_question(task) else find_message(task, field, depth + 1)
+        if task and _is_worded(text or "") and not is_question(task):
+            # One of them is a label, such as a customer's name or the kind of work: mostly the one of few words.
+            n_text, n_task = len((text or "").split()), len(task.split())
+            if is_question(text or "") or n_text >= n_task:
+                return text
+            return find_message(task, field, depth + 1) if n_task >= 2 * n_text else None
+        if task and _is_worded(task):
+            return find_message(task, field, depth + 1)
         return text if text is not None or members else find_message(task, field, depth + 1)
     if not isinstance(value, list | tuple):
         return None

@@ -501,8 +501,9 @@ def open_context(item: object) -> Context | None:
             members = {**stored, **{key: value for key, value in members.items() if key != name}}
     key = next((key for key in _TEXTS if members.get(key) is not None), None)
     if key is None:
-        worded = [name for name, value in members.items() if isinstance(value, str) and " " in value.strip()]
-        key = worded[0] if len(worded) == 1 and worded[0] in _SPOKEN else None
+        texts = {name: value for name, value in members.items() if isinstance(value, str) and " " in value.strip()}
+        longest = max(texts, key=lambda name: len(texts[name]), default=None)
+        key = longest if longest in _SPOKEN else None
     text = MISSING if key is None else members.pop(key)
     if isinstance(text, Mapping) and "text" in text:
         text = text["text"]

@@ -174,8 +174,8 @@ def group_turns(
         for sample in read_samples(first, first + size - 1):
             name, given = find_turn(sample.metadata)
             for column in sample.metadata.keys() & CONVERSATION_NAMES:
-                if name is not None and (value := str(sample.metadata[column] or "")):
-                    values.setdefault(column, set()).add(value)
+                if name is not None and (value := sample.metadata[column]) not in (None, ""):
+                    values.setdefault(column, set()).add(str(value))
                     conversations.setdefault(column, set()).add(name)
             key, turn = (name, sample.ordinal), 1
             if name is not None:

@@ -270,7 +270,7 @@ async def _iterate_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
 _Lists = dict[str, list[object]]
 """The contexts and the context ids that events have, by the key of their path."""
 # The events of LangGraph's server that have the whole state, or message, so far.
-_TOOL: Final = re.compile(r"tool|(?:function|mcp|interpreter|search|computer|shell)_call")
+_TOOL: Final = re.compile(r"tool|(?:^|\.)(?:function|mcp|code_interpreter|web_search|file_search|computer|shell)_call")
 _STATES: Final = frozenset({"values", "messages/partial", "messages/complete"})
 
 
@@ -338,7 +338,7 @@ async def read_stream(
                 listed += [one if isinstance(one, str) else orjson.dumps(one).decode() for one in parts]
             items = {path.key: path.find_items(document) for path in (contexts, context_ids) if path is not None}
             came = {key: of_key for key, of_key in items.items() if of_key is not None}
-            if came and event.kind == "values":  # of a whole graph; a message has no contexts but its own
+            if event.kind == "values" and any(came.values()):  # of a whole graph; a message has its own contexts alone
                 found = [came]
             elif came and came not in found[-1:]:
                 found.append(came)

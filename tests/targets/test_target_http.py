@@ -658,7 +658,7 @@ def test_of_a_graphs_states_the_last_one_counts() -> None:
     response = read_stream(plain.replace(b'"At six."', b'"It opens at six."'))
     assert (response.answer, response.context_ids) == ("It opens at six.", ("d0", "d1", "d2", "d3"))
     saved = named + b"event: values\n" + write_sse({"answer": "", "contexts": []})
-    assert (read_stream(saved).answer, read_stream(saved).contexts) == ("At six.", ())
+    assert (read_stream(saved).answer, read_stream(saved).context_ids) == ("At six.", ("d1",))
     messages = [
         {"type": "tool", "content": "Page 3."},
         {"type": "ai", "content": "At six."},
@@ -742,7 +742,7 @@ def test_events_of_thoughts_and_tools_are_not_the_answer() -> None:
         {"type": "response.function_call_arguments.delta", "answer": '{"query": '},
         {"type": "TOOL_CALL_ARGS", "answer": '{"query": '},
         {"type": "response.code_interpreter_call_code.delta", "answer": "print(6)"},
-        {"type": "llm_callback", "answer": "At "},
+        {"type": "research_call.delta", "answer": "At "},
         {"type": "response.output_text.delta", "answer": "six."},
     ]
     assert read_stream(write_sse(*events)).answer == "<think>\nThey ask when.\n</think>\n\nAt six."

@@ -472,6 +472,8 @@ def test_the_history_that_a_function_returns_ends_in_the_answer(tmp_path: Path) 
         {"task": "faq", "customer_question": QUESTION},
         {"task": "chat", "payload": {"question": QUESTION}},
         {"task": QUESTION, "language": "en"},
+        {"task": "customer support", "body": QUESTION.rstrip("?")},
+        {"task": QUESTION.rstrip("?"), "tenant": "Acme Corp"},
         {"task": QUESTION, "system_prompt": "You are a helpful assistant."},
         {"messages": [f"id='7e7d' source='user' metadata={{}} content={QUESTION!r} type='TextMessage'"]},
     ],
@@ -479,7 +481,7 @@ def test_the_history_that_a_function_returns_ends_in_the_answer(tmp_path: Path) 
 def test_the_question_is_found_among_several_arguments(tmp_path: Path, given: object) -> None:
     """Langfuse records a function's arguments by position and by name."""
     (sample,), _ = read_named(tmp_path, make_outer(given, ANSWER))
-    assert sample.question == QUESTION
+    assert f"{sample.question.rstrip('?')}?" == QUESTION
 
 
 def test_the_history_is_found_among_several_arguments(tmp_path: Path) -> None:
