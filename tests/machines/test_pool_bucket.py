@@ -55,7 +55,7 @@ def test_workers_that_share_a_bucket_and_a_prefect_server(
     write_dataset(tmp_path, make_rows(N_SAMPLES), "items.jsonl")
     options = {"latency": 0.2, "max_in_flight": IN_FLIGHT}
     with noting_endpoint(**options) as endpoint:
-        url = f"ducklake:{postgres.make_database('lake')}?data=s3://lake/evalhouse"
+        url = f"ducklake:{postgres.make_database('bucket')}?data=s3://lake/evalhouse"
         database = postgres.make_database("bucket_prefect")
         with open_pool_house(tmp_path, url, endpoint, database=database, **bucket) as house:
             for _ in range(2):
