@@ -216,8 +216,9 @@ VERBOSE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "variables", "message"), [
-    (ARGUMENTS, *SOCKS4), pytest.param(DOCTOR, *VERBOSE, marks=pytest.mark.slow),
+    (ARGUMENTS, *SOCKS4), (DOCTOR, *VERBOSE),
 ])  # fmt: skip
 def test_what_prefect_could_not_start_with_is_one_sentence(
     place: Place, arguments: tuple[str, ...], variables: dict[str, str], message: str

@@ -103,6 +103,7 @@ def test_each_run_is_reported_when_it_starts_and_when_it_ends(updated: ServeHous
         assert len(lines) == 2, lines
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_and_its_server_and_leaves_nothing_behind(scheduled: ServeHouse) -> None:
     """The last test of the module: nothing is served afterwards."""
     assert scheduled.stop() == 0

@@ -198,6 +198,7 @@ def test_one_process_at_a_time_on_a_run(warehouse: Warehouse) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_query_reads_the_lake_and_nothing_else_and_closes_off_only_its_connection(
     warehouse: Warehouse, tmp_path: Path
 ) -> None:

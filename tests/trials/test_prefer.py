@@ -337,7 +337,8 @@ def test_run_that_cannot_be_resumed_is_refused(house: House, monkeypatch: pytest
     assert "give its command again" in house.call("resume", run_id).stderr
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(("--scores",), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--scores",)])
 def test_a_sample_is_forgotten_though_the_run_has_no_rows_of_samples(paid: House, options: tuple[str, ...]) -> None:
     preferring_judge.use(prefer_truth)
     paid.prefer("two.jsonl", *COLUMNS)
