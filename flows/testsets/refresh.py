@@ -603,9 +603,8 @@ def plan_refresh(
         found = [(span, base.find_verbatim(span)) for span in question.spans]
         places = [place for span, place in found if place and place.span.document_id == span.document_id]
         if question.id not in known and places and len(places) == len(found):
-            after = stay_pointed(base, question, places).question
-            assert after is not None
-            looks.append(Look(question=question, ending=mark_returned(question, after), places=tuple(places)))
+            returned = mark_returned(base, question, places)
+            looks.append(Look(question=question, ending=returned, places=tuple(places)))
     return RefreshPlan(
         path=path,
         output=output,

@@ -269,8 +269,8 @@ async def _iterate_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 _Lists = dict[str, list[object]]
 """The contexts and the context ids that events have, by the key of their path."""
-# The events of LangGraph's server that have the whole state, or message, so far.
 _TOOL: Final = re.compile(r"tool|(?:^|\.)(?:function|mcp|code_interpreter|web_search|file_search|computer|shell)_call")
+# The events of LangGraph's server that have the whole state, or message, so far.
 _STATES: Final = frozenset({"values", "messages/partial", "messages/complete"})
 
 
@@ -422,12 +422,11 @@ def _join_parts(texts: Sequence[str]) -> str:
 def _has_states(parts: Sequence[str]) -> bool:
     """Return whether each part of a stream has all of the text so far. Another text may begin, as the revision of a
     draft."""
+    pairs = list(pairwise(parts))
+    grown = [after.startswith(before) for before, after in pairs]
     # Where no text grows, a line or a word that comes twice is a part of an answer.
-    has_growth = any(after.startswith(before) and after != before for before, after in pairwise(parts))
-    grown = [
-        after.startswith(before) and (has_growth or after != before or before == before.strip())
-        for before, after in pairwise(parts)
-    ]
+    if all(before == after for (before, after), is_grown in zip(pairs, grown, strict=True) if is_grown):
+        grown = [is_grown and before == before.strip() for (before, _), is_grown in zip(pairs, grown, strict=True)]
     long = [sum(map(str.isalnum, part)) >= _MIN_REPEATED for part in parts[:-1]]
     if len(grown) > 1 and all(grown) and (long[0] or len(parts[-1]) > len(parts[0])):
         return True

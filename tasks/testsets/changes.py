@@ -214,9 +214,10 @@ def stay_pointed(base: UpdatedBase, question: SetQuestion, places: Sequence[Plac
     return _keep(question, after, "repointed", detail="; ".join(dict.fromkeys(moved)) or None)
 
 
-def mark_returned(before: SetQuestion, after: SetQuestion) -> Ending:
-    """Return the ending of a question that was void, and whose spans are found again word by word as `after`."""
-    return _keep(before, after, "returned", detail="its spans are there again")
+def mark_returned(base: UpdatedBase, question: SetQuestion, places: Sequence[Place]) -> Ending:
+    """Return the ending of a question that was void and whose spans are all found again word by word."""
+    after = point_to(base, question, [place.span for place in places])
+    return _keep(question, after, "returned", detail="its spans are there again")
 
 
 def join_endings(question: SetQuestion, first: Ending, second: Ending) -> Ending:

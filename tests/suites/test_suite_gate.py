@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 from kept_open import kept_open
@@ -476,6 +477,12 @@ def test_a_night_that_learns_to_refuse_what_has_no_answer_is_the_next_baseline(
     assert [line.partition(":")[0] for line in list_baseline(document)] == ([] if is_baseline else stays)
 
 
+def keep_relevancy(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make the scores of one metric ones of answer_relevancy, and leave no others."""
+    connection.execute("delete from scores where metric <> 'factual_f1'")
+    connection.execute("update scores set metric = 'answer_relevancy'")
+
+
 @pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
 @pytest.mark.parametrize(("truths", "outcome"), [("n >= 8", "passed"), ("true", "failed")])
 def test_a_right_refusal_is_no_fall_of_the_answers_relevancy(
@@ -487,8 +494,7 @@ def test_a_right_refusal_is_no_fall_of_the_answers_relevancy(
     refuses = add_night(store, "refuses", 10, f"if(n < 8, 0, {GOOD})", gate_limits=limits)
     split_texts(store, "invents", "refuses", refused="refuses", truths=truths)
     with store.writing(patience_s=1.0) as connection:
-        connection.execute("delete from scores where metric <> 'factual_f1'")
-        connection.execute("update scores set metric = 'answer_relevancy'")
+        keep_relevancy(connection)
         derive(connection, ["invents", "refuses"], ["scores"])
     (drop,) = decide(store, refuses)["checks"]
     assert (drop["metric"], drop["outcome"]) == ("answer_relevancy", outcome)
@@ -507,8 +513,7 @@ def test_a_right_refusal_is_found_where_no_metric_needs_statements(store: Wareho
     pass_night(store, "invents", 0, GOOD)
     refuses = add_night(store, "refuses", 10, f"if(n < 8, 0, {GOOD})", gate_limits=limits)
     with store.writing(patience_s=1.0) as connection:
-        connection.execute("delete from scores where metric <> 'factual_f1'")
-        connection.execute("update scores set metric = 'answer_relevancy'")
+        keep_relevancy(connection)
         connection.execute("update run_samples set metadata = json_object('kind', ?) where ordinal <= 8", [kind])
         connection.execute(
             "insert into grades (run_id, sample_id, rubric, criterion, scale_min, scale_max, rating) "
@@ -522,7 +527,6 @@ def test_a_right_refusal_is_found_where_no_metric_needs_statements(store: Wareho
 
 def test_a_right_refusal_is_no_fall_in_sampled_nights_either(store: Warehouse) -> None:
     """The same nights passed without a budget of samples."""
-    limits = {"max_drop": {"answer_relevancy": 0.02}, "trend": False}
     outcomes = {}
     for truths in ("n >= 8", "true"):
         names = [f"{night}-{len(truths)}" for night in ("invents", "refuses")]
@@ -530,9 +534,7 @@ def test_a_right_refusal_is_no_fall_in_sampled_nights_either(store: Warehouse) -
             judge_part(store, name, minute, value, "false")
         split_texts(store, *names, refused=names[1], truths=truths)
         with store.writing(patience_s=1.0) as connection:
-            connection.execute("delete from scores where metric <> 'factual_f1'")
-            connection.execute("update scores set metric = 'answer_relevancy'")
-            connection.execute("update runs set config = json_merge_patch(config, ?)", [json.dumps({"gate": limits})])
+            keep_relevancy(connection)
             derive(connection, names, ["scores"])
         (compared,) = compare_runs(
             RunPair(store, *(find_run(store, name) for name in names)), ComparisonSettings()

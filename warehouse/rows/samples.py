@@ -149,21 +149,16 @@ def marks_unanswerable(metadata: Mapping[str, Any]) -> bool:
     return str(metadata.get("answerable")).strip().casefold() in ("false", "no", "0")
 
 
-def find_conversation_column(metadata: Mapping[str, Any]) -> str | None:
-    """Return the column with the id of a row's conversation, the first of CONVERSATION_NAMES; None without one."""
-    return next((name for name in CONVERSATION_NAMES if metadata.get(name) is not None), None)
-
-
 def find_turn(metadata: Mapping[str, Any]) -> tuple[str | None, int | None]:
     """Return the conversation that a row is of, by the first of CONVERSATION_NAMES, and the number of its `turn`, None
     where it has none. A number may be text, as in CSV, or a float, as in a column with empty cells."""
-    column = find_conversation_column(metadata)
+    name = next((metadata[name] for name in CONVERSATION_NAMES if metadata.get(name) is not None), None)
     try:
         turn = float(str(metadata.get("turn")))
     except ValueError:
         turn = math.nan
     is_number = turn.is_integer() and not isinstance(metadata.get("turn"), bool)
-    return None if column is None else str(metadata[column]), int(turn) if is_number else None
+    return None if name is None else str(name), int(turn) if is_number else None
 
 
 @dataclass(frozen=True, kw_only=True)
