@@ -531,6 +531,7 @@ async def test_a_change_costs_what_rests_on_it(
     assert await count_requests(endpoint, tmp_path, [make_sample(**changes)], run_id="run-2") == expected
 
 
+@pytest.mark.slow
 def test_the_command_takes_six_then_none_then_five(endpoint: Endpoint, tmp_path: Path, prefect_home: Path) -> None:
     place = place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=N)
     changed = [

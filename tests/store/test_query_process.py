@@ -107,6 +107,7 @@ def test_it_ends_and_removes_its_folder_when_the_process_that_asks_has_ended(war
     process.close()
 
 
+@pytest.mark.slow
 def test_one_process_answers_until_it_has_to_be_stopped(warehouse: Warehouse) -> None:
     def ask_pid(sql: str, timeout_s: float = 20.0) -> int:
         answer_apart(warehouse.location, sql, timeout_s=timeout_s)

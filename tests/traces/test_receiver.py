@@ -445,6 +445,7 @@ def test_a_night_of_traces_that_rules_alone_kept_says_so(tmp_path: Path) -> None
         read_stored(tmp_path / "w.duckdb")
 
 
+@pytest.mark.slow
 def test_a_killed_receiver_loses_nothing_that_it_acknowledged(tmp_path: Path, prefect_home: Path) -> None:
     """Run the command itself: its lines, its token, kill -9 in the middle, and an orderly end."""
     place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home), TOKEN_VARIABLE: TOKEN})
@@ -808,6 +809,7 @@ def test_a_warehouse_that_is_held_ends_neither_sampling_nor_retention(
     assert "disk full" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_a_killed_receiver_acknowledged_is_in_the_warehouse_of_the_next(tmp_path: Path) -> None:
     """Stored events, and events that waited for their trace."""
     warehouse = Warehouse(str(tmp_path / "w.duckdb"))
