@@ -131,7 +131,7 @@ def stage_of(settings: RunSettings, source: "str | pl.DataFrame | DatasetSource 
 
     columns = {ours: theirs for ours, theirs in settings.mapping.items() if ours not in given}
     staged = stage(open_as=open_traces, mapping=columns)
-    notes = tuple(filter(None, (tally.describe(), tally.describe_contexts())))
+    notes = (tally.describe(), tally.describe_contexts(), tally.describe_texts())
     return replace(staged, notes=notes, n_failed=tally.n_failed) if tally.n_traces else staged
 
 

@@ -279,6 +279,9 @@ def make_row(spans: Sequence[Span], names: SpanNames = SpanNames()) -> dict[str,
         "answer": None if answer is None else answer.answer,
         **{name: value for name, value in metadata.items() if value is not None},
     }
+    row["question_from"] = _name_source(question, "question")
+    if answer is not None and answer.answer:
+        row["answer_from"] = _name_source(answer, "answer")
     if question.turns:
         row["conversation"] = list(question.turns)
     looked_up = _find_contexts(tree, question.question or "", answer, names)
@@ -293,6 +296,14 @@ def make_row(spans: Sequence[Span], names: SpanNames = SpanNames()) -> dict[str,
     elif all(document.id for document in documents):  # the tracer stored no texts
         row["context_ids"] = [document.id for document in documents]
     return row
+
+
+def _name_source(span: Span, field: Field) -> str:
+    """Return where a question or an answer is from: a span, with the member that has it of what was recorded."""
+    text = getattr(span, field)
+    members = list_members(span.arguments if field == "question" else span.result)
+    key = next((key for key, member in members.items() if member == text), None)
+    return span.name if key is None else f"{span.name}#{key}"
 
 
 def _find_exchange(tree: Sequence[Placed], names: SpanNames) -> tuple[Span, Span | None] | Reason:
@@ -326,11 +337,11 @@ def _find_exchange(tree: Sequence[Placed], names: SpanNames) -> tuple[Span, Span
 
 def _list_texts(tree: Sequence[Placed], field: Field, given: Collection[str]) -> list[Span]:
     """Return the spans with the texts of a field, by the names that were given: of spans within each other the
-    outermost."""
-    found = []
-    for item in tree:
+    outermost that has one."""
+    found: dict[str, Span] = {}
+    for item in tree:  # by depth
         values = list_values(item.span, field, given)
-        if not values or any(list_values(outer, field, given) for outer in item.around):
+        if not values or any(outer.span_id in found for outer in item.around):
             continue
         if [key for key, _ in values] == [""]:
             span = item.span if field == "question" else _find_text(item.span, tree, tree)
@@ -338,8 +349,8 @@ def _list_texts(tree: Sequence[Placed], field: Field, given: Collection[str]) ->
             text = next(filter(None, (find_message(value, field) for _, value in values)), None)
             span = replace(item.span, question=text) if field == "question" else replace(item.span, answer=text)
         if span is not None and getattr(span, field):
-            found.append(span)
-    return found
+            found[item.span.span_id] = span
+    return list(found.values())
 
 
 def _has_other_texts(span: Span, field: Field, tree: Sequence[Placed]) -> bool:

@@ -191,8 +191,8 @@ def _has_turns(asked: Sequence[Turn], turns: Sequence[Turn]) -> bool:
 @dataclass(kw_only=True)
 class Tally:
     """Counts what the traces of a dataset became; `forgotten` states which were deleted, and `n_unplaced` events belong
-    to no trace. `contexts_from` counts samples by the names of the spans that had their contexts, and `n_others` the
-    traces that `kept_by` leaves out."""
+    to no trace. `texts_from` counts samples by where their question and their answer are from, `contexts_from` by the
+    names of the spans that had their contexts, and `n_others` the traces that `kept_by` leaves out."""
 
     n_spans: int = 0
     n_traces: int = 0
@@ -201,6 +201,7 @@ class Tally:
     n_others: int = 0
     kept_by: KeptBy = "all"
     forgotten: str | None = None
+    texts_from: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     contexts_from: Counter[tuple[str, ...]] = field(default_factory=Counter)
     left_out: dict[Reason, list[LeftOut]] = field(default_factory=dict)
     _n: Counter[Reason] = field(default_factory=Counter)
@@ -208,7 +209,8 @@ class Tally:
     def begin(self) -> None:
         """Count from zero: a dataset may be read more than once."""
         self.n_spans = self.n_traces = self.n_samples = self.n_unplaced = self.n_others = 0
-        self.left_out, self._n, self.contexts_from = {}, Counter(), Counter()
+        self.left_out, self._n = {}, Counter()
+        self.texts_from, self.contexts_from = Counter(), Counter()
 
     def count(self, n_spans: int, rows: Iterable[dict[str, Any] | LeftOut]) -> None:
         """Count a trace, and what it became."""
@@ -219,6 +221,7 @@ class Tally:
                 self._note(row)
             else:
                 self.n_samples += 1
+                self.texts_from[row["question_from"], row.get("answer_from")] += 1
                 self.contexts_from[tuple(row.get("contexts_from", ()))] += 1
 
     def leave_out(self, row: RawRow, problem: str) -> None:
@@ -252,6 +255,15 @@ class Tally:
             reasons.append(f'{self.n_others:,} {_KEPT[self.kept_by]} (kept_by = "{self.kept_by}" in [traces])')
         left_out = f"left out: {'; '.join(reasons)}" if reasons else ""
         return "; ".join(filter(None, (counts, left_out, describe_unplaced(self.n_unplaced), self.forgotten)))
+
+    def describe_texts(self) -> str:
+        """Return from which spans the samples have their questions and answers, in a line."""
+        listed = [
+            f"{question!r}, {'none' if answer is None else repr(answer)} {n:,}"
+            for (question, answer), n in self.texts_from.most_common()
+        ]
+        named = f"{name_setting('mapping', 'question=SPAN#KEY')} and {name_setting('mapping', 'answer=SPAN#KEY')}"
+        return f"question and answer by span, in samples: {list_names(listed, _MAX_LISTED)}; {named} name others"
 
     def describe_contexts(self) -> str:
         """Return from which spans the samples have their contexts, in a line."""

@@ -90,6 +90,56 @@ def test_the_named_spans_have_the_contexts(tmp_path: Path, names: str, contexts:
     assert staged.notes[1] == note
 
 
+RECORDED = sorted(Path(__file__).with_name("recorded").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_what_a_run_prints_about_questions_and_answers_can_be_given_back(path: Path) -> None:
+    """A user who sees the wrong span named names another one in the same way."""
+
+    def read(**names: str) -> tuple[list[StoredSample], StagedDataset]:
+        staged = stage_of(RunSettings(dataset=str(path), format="otel", mapping=names))
+        try:
+            return staged.staging.read_between(1, staged.n_samples), staged
+        finally:
+            staged.staging.discard()
+
+    samples, staged = read()
+    for sample in filter(lambda sample: sample.answer, samples):
+        asked, answered = sample.metadata["question_from"], sample.metadata["answer_from"]
+        assert f"{asked!r}, {answered!r} " in staged.notes[2]
+        again, _ = read(question=asked, answer=answered)
+        assert (sample.question, sample.answer) in [(one.question, one.answer) for one in again]
+
+
+def test_the_members_that_questions_and_answers_are_from_are_counted(tmp_path: Path) -> None:
+    """The more samples, the further in front; a bot that did not answer has no member."""
+
+    def make(number: int, given: dict[str, str], made: dict[str, str]) -> dict[str, Any]:
+        attributes = {
+            "openinference.span.kind": "CHAIN", "input.value": json.dumps(given), "output.value": json.dumps(made)
+        }  # fmt: skip
+        return {**make_span(1, attributes, trace=number_trace(number)), "name": "ask"}
+
+    asked, answered = {"user_query": QUESTION, "page": "Fares"}, {"reply": ANSWER}
+    _, staged = read_named(
+        tmp_path,
+        [make(1, {"question": QUESTION}, {}), make(2, asked, answered), make(3, asked, answered)],
+    )
+    assert staged.notes[2] == (
+        "question and answer by span, in samples: 'ask#user_query', 'ask#reply' 2, 'ask#question', none 1;"
+        " --map question=SPAN#KEY and --map answer=SPAN#KEY name others"
+    )
+
+
+def test_a_span_without_a_text_does_not_hide_one_within_it(tmp_path: Path) -> None:
+    """Langfuse's decorator gives the trace and its first observation one name, and only the second has texts."""
+    chain = {"openinference.span.kind": "CHAIN", "input.value": QUESTION, "output.value": ANSWER}
+    spans = [{**make_span(1, {}), "name": "ask"}, {**make_span(2, chain, parent=1), "name": "ask"}]
+    (sample,), _ = read_named(tmp_path, spans, question="ask", answer="ask")
+    assert (sample.question, sample.answer) == (QUESTION, ANSWER)
+
+
 def test_an_inner_span_of_the_same_name_is_a_part_and_the_last_one_beside_it_has_the_answer(tmp_path: Path) -> None:
     """A traced function calls itself, or an agent asks a model again and again."""
 
