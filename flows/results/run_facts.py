@@ -17,7 +17,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import NO_JUDGE
 from evalhouse.flows.results.output import print_line, print_section, sort_by_metric, write_count, write_interval
 from evalhouse.tasks.judge.protocol import COPIED, LATE, LEXICAL, NOT_IN_TEXT, NOT_TAKEN, list_judges
-from evalhouse.warehouse.messages import list_names, shorten
+from evalhouse.warehouse.messages import list_names, name_setting, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, fetch_derived
@@ -266,6 +266,23 @@ def list_notes(warehouse: Warehouse, run: RunRow) -> list[str]:
             notes.append(
                 f"note: {n:,} samples have no contexts on record, so their relevance_context_precision is 0 and their "
                 "relevance_final at most 0.7; give the column contexts, or [] where retrieval found nothing."
+            )
+    if not {"citation_recall", "citation_precision", "citation_validity"}.isdisjoint(run.metrics):
+        cited = warehouse.fetch_row("runs/citations", run_id=run.run_id)
+        named = f"{name_setting('citations', 'REGEX')} names the form of yours (evalhouse guide metrics)"
+        if cited["n_answers"] and not cited["n_citations"]:
+            notes.append(f"note: no answer has a citation in a known form, such as [1] or [doc 1]; {named}.")
+        elif cited["n_unknown"] > cited["n_citations"] / 2:
+            notes.append(
+                f"note: {cited['n_unknown']:,} of {cited['n_citations']:,} citations, such as "
+                f"{shorten(cited['unknown'], 60)!r}, name no context of their sample by its rank or its id; {named}."
+            )
+    if "result_set_match" in run.metrics:
+        queries = warehouse.fetch_row("runs/failed_queries", run_id=run.run_id)
+        if queries["n_failed"]:
+            notes.append(
+                f"note: {queries['n_failed']:,} of {queries['n_compared']:,} results of result_set_match are 0 because "
+                f"{shorten(queries['reason'], 160)}"
             )
     thoughts = warehouse.fetch_rows("runs/thoughts", run_id=run.run_id)[0]
     if thoughts["n_answers"]:

@@ -19,7 +19,7 @@ import numpy as np
 from evalhouse.tasks.lexical.match import rate_support, read_claim
 from evalhouse.tasks.lexical.split import split_sentences
 from evalhouse.tasks.lexical.texts import analyse_text
-from evalhouse.tasks.settings.run import RunSettings, compile_patterns
+from evalhouse.tasks.settings.run import WORD, RunSettings, compile_patterns
 from evalhouse.warehouse.rows.samples import StoredSample
 
 _CODE: Final = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
@@ -36,6 +36,7 @@ _ENTRY: Final = re.compile(
 _NUMBER: Final = re.compile(r"\d+")
 _RANGE: Final = re.compile(r"(?<!\d)(\d{1,4})\s{0,3}[-–—]\s{0,3}\^?(\d{1,4})")
 _BETWEEN_IDS: Final = re.compile(r"[,;，；、]")
+_WORDED: Final = re.compile(rf"(?P<word>{WORD})[\s:：._#-]*\d")
 _ADDRESS: Final = re.compile(r"https?://\S+")
 _MAX_RANGE: Final = 50
 _MAX_ID: Final = 300
@@ -91,9 +92,17 @@ class Sources:
     definitions: Mapping[str, str] = field(default_factory=dict)
 
     def has_names_like(self, name: str) -> bool:
-        """Return True if contexts have names of this kind, addresses or other ids: an unknown one then names none."""
+        """Return True if contexts have names of this kind, addresses or other ids: an unknown one then names none.
+
+        A word and a number, such as `doc3`, are like `doc-1` and not like `lamp.md#1`: there the number is a rank.
+        """
+        if name.isdigit():
+            return False
+        if worded := _WORDED.match(name):
+            known = (match["word"].lower() for match in map(_WORDED.match, self.names) if match)
+            return worded["word"].lower() in known
         is_address = _ADDRESS.match(name) is not None
-        return not name.isdigit() and any((_ADDRESS.match(known) is not None) == is_address for known in self.names)
+        return any((_ADDRESS.match(known) is not None) == is_address for known in self.names)
 
     @cached_property
     def pattern(self) -> re.Pattern[str] | None:
@@ -214,6 +223,9 @@ def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
         return cited
     cited = []
     for number in mark.numbers:
+        if not mark.from_zero and (ranks := sources.names.get(str(number))):
+            cited.append(ranks)
+            continue
         body = None if mark.from_zero else sources.definitions.get(str(number))
         if body is not None:
             # A number whose footnote has an address, or is an id, names that.

@@ -274,6 +274,7 @@ def _settle(value: Cell) -> Cell:
 
 
 RESULT_SETS = "result_sets"
+_BLOCK: Final = re.compile(r"```(?:[\w+-]*[ \t]*\n|sql\s)?(?P<code>.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 
 
 def compare_results(sample: StoredSample, dataset: str) -> list[Grade] | str:
@@ -304,7 +305,7 @@ def compare_results(sample: StoredSample, dataset: str) -> list[Grade] | str:
     except QueryStopped as error:
         raise QueryStopped(f"the bot's query: {error}") from None
     except QueryError as error:
-        note = f"the bot's query fails: {error}"
+        note = f"the bot's query fails: {error}"  # `runs/failed_queries` counts these
     except TableError as error:
         if sample.metadata.get("rows") is None:  # then the tables are at fault, and not the bot
             raise FatalJudgeError(f"sample {sample.sample_id}: {error}") from None
@@ -365,7 +366,9 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None, datase
                     "below it"
                 )
             placed[name] = str(found[0])
-    return run_on_tables(sql, placed, setup=setup)
+    # Models write a query into a code block, with words around it; of several blocks the last is what they end with.
+    blocks = [match["code"] for match in _BLOCK.finditer(sql) if match["code"].strip()]
+    return run_on_tables(blocks[-1] if blocks else sql, placed, setup=setup)
 
 
 TOOL_CALLS = "tool_calls"

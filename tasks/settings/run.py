@@ -33,16 +33,18 @@ from evalhouse.warehouse.sample_data import SAMPLE
 # --- how an answer cites
 #
 # A pattern finds one mark, and its named groups are what the mark cites: `rank`, the number of a context, several as in
-# `2, 3` or `1-3`; `rank0`, a number that counts from 0 in all runs; `id`, an id, a URL or the label
-# of a footnote. If a pattern has an id and a number, the number counts in samples whose contexts have no ids. `text` is
-# a part of the mark that belongs to the sentence, as a link's words do. The first match in the answer counts, and of
-# two patterns that match at one place the earlier one.
+# `2, 3` or `1-3`; `rank0`, a number that counts from 0 in all runs; `id`, an id, a URL or the label of a footnote. If a
+# pattern has an id and a number, the number counts in samples whose contexts have no such ids. `text` is a part of the
+# mark that belongs to the sentence, as a link's words do. The first match in the answer counts, and of two patterns
+# that match at one place the earlier one.
 
 _NUMBERS: Final = r"\d{1,3}(?:\s*(?:[,，、;；&–—-]|and|和)\s*\^?\d{1,3})*"
 _URL: Final = r"https?://[^\s<>\[\]{}\"'“”‘’。，；：、（）【】「」《》|\\^`]*[\w/#=&%~+-]"
-_WORD: Final = (
-    r"(?i:docs?|documents?|sources?|passages?|contexts?|chunks?|refs?|references?)|文档|文献|来源|资料|段落|片段"
+WORD: Final = (
+    r"(?i:docs?|documents?|sources?|passages?|contexts?|chunks?|refs?|references?|cit(?:e|ation)s?|results?|"
+    r"dokumente?|quellen?|documentos?|fuentes?)|文档|文献|来源|资料|段落|片段|引用"
 )
+_WORDED: Final = rf"(?:{WORD})[\s:：._#-]*+"
 _ID: Final = r"[A-Za-z]\w*(?:[-:/#.]\w+)*"
 BUILT_IN: Final = (
     # [[2]](https://…) and [words](https://…), whose words stay in the sentence unless they are a number.
@@ -56,8 +58,10 @@ BUILT_IN: Final = (
     # [1], [2, 3], [1-3] and <sup>1</sup>.
     rf"\[(?P<rank>{_NUMBERS})\]",
     rf"<sup>\[?(?P<rank>{_NUMBERS})\]?</sup>",
-    # [doc 3] and [source: 2], then anything in the form of an id: [handbook-12], [kb/fees.md#2].
-    rf"[\[【](?P<id>(?:{_WORD})[\s:：._#-]*(?P<rank>{_NUMBERS}))[\]】]",
+    # [doc 3], [source: 2] and [doc1, doc2]; RAGFlow's [ID:0], which counts from 0; then anything in the form of an id:
+    # [handbook-12], [kb/fees.md#2].
+    rf"[\[【](?P<id>{_WORDED}(?P<rank>{_NUMBERS}(?:\s*+[,;，；、]\s*+{_WORDED}{_NUMBERS})*))[\]】]",
+    r"\[ID:\s?(?P<id>(?P<rank0>\d{1,3}))\]",
     rf"[\[【](?=[^\[\]【】\n]{{0,200}}[-_:/#.])(?=[^\[\]【】\n]{{0,200}}\d)(?P<id>{_ID}(?:\s*[,;，；、]\s*{_ID})*)[\]】]",
     rf"<?(?P<text>(?P<id>{_URL}))>?",  # the sentence may state the address
 )

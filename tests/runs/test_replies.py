@@ -1,5 +1,6 @@
 """The report of a run and `show` on the judge's replies: steps it is not up to, late replies, cut ones."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from warehouse_runs import make_run
 
 from evalhouse.flows.results.run_facts import describe_local, describe_replies, list_notes, list_troubled, read_replies
 from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.measures.structured_answers import compare_results
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.rows.runs import insert_run
 
@@ -99,3 +101,35 @@ def test_contexts_that_were_not_logged_are_named_where_relevance_takes_them_for_
     (note,) = list_notes(warehouse, run)
     assert note.startswith("note: 2 samples have no contexts on record, so their relevance_context_precision is 0")
     assert list_notes(warehouse, replace(run, metrics=("accuracy",))) == []
+
+
+def test_citations_that_name_nothing_and_queries_that_fail_are_named(tmp_path: Path) -> None:
+    """Their scores are 0 though the form of the marks, or of the query, may be all that is wrong."""
+    warehouse = make_warehouse(tmp_path)
+    run = make_run("r", metrics=("citation_recall", "result_set_match"))
+    insert_run(warehouse, run)
+
+    def add(table: str, **row: object) -> None:
+        with open_writer(warehouse.location, patience_s=5.0) as con:
+            fill(con, table, {"run_id": "r", **row})
+
+    assert list_notes(warehouse, run) == []
+    add("scores", sample_id="a", metric="citation_recall", value=0.0)
+    (note,) = list_notes(warehouse, run)
+    assert note.startswith("note: no answer has a citation in a known form, such as [1] or [doc 1]; --citations REGEX")
+    for ordinal, (marker, rank) in enumerate([("[1]", 1), ("[(x)-1]", None)], start=1):
+        where = {"text_start": ordinal, "text_end": ordinal + 1}
+        add("citations", sample_id="a", ordinal=ordinal, marker=marker, context_rank=rank, **where)
+    assert list_notes(warehouse, run) == []
+    add("citations", sample_id="b", ordinal=1, marker="[(x)-1]", text_start=0, text_end=1)
+    (note,) = list_notes(warehouse, run)
+    assert note.startswith("note: 2 of 3 citations, such as '[(x)-1]', name no context of their sample by its rank or")
+    of_query = {"rubric": "result_sets", "criterion": "any_order", "scale_max": 1.0}
+    add("grades", sample_id="a", rating=1.0, reason="", **of_query)
+    assert len(list_notes(warehouse, run)) == 1
+    tables = {"tables": {"t": [{"x": 1}]}}
+    sample = make_sample(ground_truth="select x from t", answer="It is 1.", metadata_json=json.dumps(tables))
+    grade = compare_results(sample, "d.jsonl")[0]
+    add("grades", sample_id="b", rating=0.0, reason=grade.reason, **of_query)
+    note = list_notes(warehouse, run)[1]
+    assert note.startswith("note: 1 of 2 results of result_set_match are 0 because the bot's query fails: ")

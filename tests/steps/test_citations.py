@@ -45,6 +45,13 @@ def read(answer: str, *, first: int = 1, names: Mapping[str, tuple[int, ...]] = 
     ("It is so [handbook-12].", [("[handbook-12]", ())]),
     ("It is so [doc-3, handbook-12].", [("[doc-3, handbook-12]", (1,)), ("[doc-3, handbook-12]", ())]),
     ("It is so [7].", [("[7]", (4,))]),
+    ("It is so [doc-2].", [("[doc-2]", ())]),  # the ids have that form
+    ("It is so [Source 1], [Document 4].", [("[Source 1]", (1,)), ("[Document 4]", (4,))]),
+    ("It is so [Source 1; Source 2].", [("[Source 1; Source 2]", (1,)), ("[Source 1; Source 2]", (2,))]),
+    ("It is so [citation:1][passage 9].", [("[citation:1]", (1,)), ("[passage 9]", ())]),
+    ("是这样[来源1]。", [("[来源1]", (1,))]),
+    ("It is so [source: 7].", [("[source: 7]", (4,))]),  # an id
+    ("It is so [ID:0][ID:3][ID:4][ID:7].", [("[ID:0]", (1,)), ("[ID:3]", (4,)), ("[ID:4]", ()), ("[ID:7]", (4,))]),
     ("It is so [^2].", [("[^2]", (2,))]),
     ("It is so [^2^].", [("[^2^]", (2,))]),
     ("是这样【1】。", [("【1】", (1,))]),
@@ -70,7 +77,7 @@ def test_a_mark_names_what_it_says(answer: str, cited: list[tuple[str, tuple[int
 
 PARTS = (
     "[a_", "[a-1", "[1,", "【1:1†", "[^", "[x](", "https://a.", "[1-", "`", "[doc ", "`a` [1] ", "[1-50]",
-    "Sources\n\n", "Sources\t\t", "[^1]: x https://a.org\n", "[^1]", "[doc-3, doc-3",
+    "Sources\n\n", "Sources\t\t", "[^1]: x https://a.org\n", "[^1]", "[doc-3, doc-3", "[doc 1, doc 1", "[ID:",
 )  # fmt: skip
 
 
@@ -107,8 +114,9 @@ def test_numbers_count_from_zero_by_setting() -> None:
     assert [one.ranks for one in read("So [0, 1].", first=0).citations] == [(1,), (2,)]
 
 
-def test_a_number_with_a_word_is_a_rank_where_contexts_have_no_ids() -> None:
-    assert [one.ranks for one in read("So [doc-2]. So [Source: 3].", names={}).citations] == [(2,), (3,)]
+def test_a_number_with_a_word_is_a_rank_where_no_id_has_that_word() -> None:
+    for names in ({}, {"lamp.md#1": (1,), "lamp.md#2": (2,)}):
+        assert [one.ranks for one in read("So [doc2]. So [Source: 3].", names=names).citations] == [(2,), (3,)]
 
 
 def test_ids_and_addresses_come_from_the_sample() -> None:

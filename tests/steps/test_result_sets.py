@@ -408,6 +408,22 @@ def test_rows_come_from_tables_or_a_script_or_are_given_for_either_side(
     assert {name: found[name] for name in ratings} == pytest.approx(ratings)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        f"```sql\n{ALL};\n```",
+        f"Here is the query:\n\n```sql\n{ALL}\n```\nIt lists all of them.",
+        f"```{ALL}```",
+        f"```sql {ALL} ```",
+        f"First a part of it:\n```\n{BROKEN}\n```\nand the whole:\n```SQL\n{ALL}\n",
+    ],
+)
+def test_a_query_in_a_code_block_is_the_query(made: str) -> None:
+    """Chat models answer so unless their prompt forbids it."""
+    assert rate(make_pair(ALL, made))["in_order"] == 1
+    assert rate(make_pair(made, ALL))["in_order"] == 1
+
+
 @pytest.mark.parametrize(("sample", "reason"), [
     (make_pair(None, ALL), "no_ground_truth"),
     (make_pair(ALL, None), "no_answer"),
