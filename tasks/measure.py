@@ -60,13 +60,18 @@ async def measure_overlaps(live_run: LiveRun, work: SampleWork) -> str | None:
 
 
 async def compare_tool_calls(live_run: LiveRun, work: SampleWork) -> str | None:
-    """Grade tool calls against the expected ones; in a dataset that records calls, null means no call."""
+    """Grade tool calls against the expected ones; in a dataset that records calls, null means no call.
+
+    A target returns no calls, and the ones of the dataset are of the bot that was asked before.
+    """
     from evalhouse.tasks.measures.structured_answers import TOOL_CALLS, ToolCallError, grade_tool_calls, read_tool_calls
 
     metadata = work.sample.metadata
     expected, made = metadata.get("expected_tool_calls"), metadata.get("tool_calls")
     if expected is None:
         return "no_ground_truth"
+    if live_run.settings.is_asked:
+        return "no_answer"
     # A turn that was cut from messages has every call that these hold.
     if made is None and metadata.keys().isdisjoint({"tool_calls", "turn"}) and not live_run.records_tool_calls:
         return "no_answer"
@@ -86,7 +91,12 @@ async def compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | None
     # One at a time: should the process end, it is plain which sample it was measuring.
     async with live_run.measuring:
         with _marked(live_run, work.sample.sample_id):
-            grades = await asyncio.to_thread(compare_results, work.sample, live_run.settings.dataset)
+            grades = await asyncio.to_thread(
+                compare_results,
+                work.sample,
+                live_run.settings.dataset,
+                made_rows=None if live_run.settings.is_asked else "rows",
+            )
     if isinstance(grades, str):
         return grades
     for agreement in grades:
@@ -144,7 +154,7 @@ async def find_citations(live_run: LiveRun, work: SampleWork) -> str | None:
     sample = work.sample
     if sample.answer is None or sample.contexts is None:
         return "no_answer" if sample.answer is None else "no_contexts"
-    sources = list_sources(sample, first=live_run.settings.citations_from)
+    sources = list_sources(sample, live_run.settings)
     patterns = compile_patterns(live_run.settings.citations)
     cited = await asyncio.to_thread(find_citations, sample.answer, sources, patterns)
     if len(cited.citations) > MAX_CITATIONS:

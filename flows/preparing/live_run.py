@@ -200,7 +200,7 @@ def describe_columns(
     staged: StagedDataset, settings: RunSettings, metrics: Sequence[MetricFile] = (), rubrics: Sequence[Prompt] = ()
 ) -> list[str]:
     """Return a line about the columns, then one for each thing to look at."""
-    is_asked = settings.target is not None or settings.responses is not None
+    is_asked = settings.is_asked
     missing = staged.use.list_missing(is_asked=is_asked)
     needs = {f"{GRADE_STEP}{prompt.name}": prompt.rubric.needs for prompt in rubrics if prompt.rubric is not None}
     lines = [staged.use.describe(is_asked=is_asked), *staged.notes]
@@ -210,6 +210,12 @@ def describe_columns(
             share = f"{len(idle)} of the {len(metrics)} metrics" if len(metrics) > 1 else "the metric"
             names = list_names(idle, _SHOWN_METRICS)
             lines.append(f"warning: no sample has {field}, without which {share} cannot be scored: {names}")
+    by_calls = [metric.name for metric in metrics if "tool_calls" in metric.needs]
+    if is_asked and by_calls and settings.metrics:
+        lines.append(
+            f"warning: a target returns no tool calls, without which {by_calls[0]} cannot be scored: record the bot's "
+            "traces (evalhouse guide traces), or write its calls into a dataset with its answers"
+        )
     return [*lines, *staged.use.suggest(is_asked=is_asked)]
 
 
@@ -352,7 +358,7 @@ def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> P
 
 def refuse_budget_of_answers(settings: RunSettings) -> None:
     """Raise FatalJudgeError for a budget of samples where answers are not in the dataset."""
-    if settings.sample_budget is not None and (settings.target is not None or settings.responses is not None):
+    if settings.sample_budget is not None and settings.is_asked:
         raise FatalJudgeError(
             f"a budget of samples ({name_setting('sample_budget')}) picks them by the answers in the dataset, and "
             "this run takes its "

@@ -277,6 +277,14 @@ def list_notes(warehouse: Warehouse, run: RunRow) -> list[str]:
                 f"note: {cited['n_unknown']:,} of {cited['n_citations']:,} citations, such as "
                 f"{shorten(cited['unknown'], 60)!r}, name no context of their sample by its rank or its id; {named}."
             )
+    if "tool_call_accuracy" in run.metrics:
+        calls = warehouse.fetch_row("runs/unreadable_calls", run_id=run.run_id)
+        if calls["n_unreadable"]:
+            notes.append(
+                f"note: in {calls['n_unreadable']:,} of {calls['n_graded']:,} samples a tool call of the bot cannot be "
+                'read and counts as wrong in tool_call_accuracy: tool_calls is a list of {"name": …, "args": {…}}, or '
+                "as OpenAI, Anthropic, Gemini and others write them"
+            )
     if "result_set_match" in run.metrics:
         queries = warehouse.fetch_row("runs/failed_queries", run_id=run.run_id)
         if queries["n_failed"]:

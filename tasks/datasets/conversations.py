@@ -40,6 +40,7 @@ a long chat, would take time and memory in the square of its turns; a request ha
 _WHOLE: Final = ("messages", "turns", "conversations")
 _TYPED: Final = ("question", "query")
 """Columns whose texts are what people typed, which may itself be a list of messages."""
+_EXPECTED_CALLS: Final = ("reference_tool_calls", "expected_tool_calls")
 _OF_LAST: Final[tuple[Field, ...]] = ("ground_truths", "context_ids", "reference_context_ids")
 
 
@@ -204,7 +205,8 @@ def _make_rows(
         raise UnreadableConversation("no message is the user's")
     located = columns.locate(row.values)
     shared = dict(row.values)  # what every turn has
-    expected_calls = shared.pop("reference_tool_calls", None)
+    # Of the whole conversation, by ragas' name or ours.
+    expected_calls = next((shared.pop(name) for name in _EXPECTED_CALLS if not is_absent(shared.get(name))), None)
 
     def take(name: Field) -> object:
         """Take out the row's value of a field; MISSING if it has none."""
@@ -301,7 +303,7 @@ def _make_rows(
             values[name_column("id")] = f"{conversation_id}/{turn.number}"
         if turn is turns[-1]:
             values |= {name_column(name): value for name, value in of_last.items() if value is not MISSING}
-            if not is_absent(expected_calls):  # which ragas expects of a whole conversation
+            if not is_absent(expected_calls):
                 made = [cast(list[object], other.beside.get("tool_calls", [])) for other in turns]
                 calls = [call for of_turn in made for call in of_turn]
                 values |= {"expected_tool_calls": expected_calls, "tool_calls": calls}

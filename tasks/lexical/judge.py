@@ -38,7 +38,7 @@ from evalhouse.tasks.lexical.split import (
 from evalhouse.tasks.lexical.texts import analyse_text
 from evalhouse.warehouse.steps import LEXICAL_TASKS, REPLY_VERSIONS
 
-LEXICAL_VERSION = "4"  # part of every request's key: raise it whenever any verdict may come out differently
+LEXICAL_VERSION = "5"  # part of every request's key: raise it whenever any verdict may come out differently
 
 # Shares of a text's content words: from which on two texts are about the same, and one is heeded in the other.
 _SAME_SUBJECT, _HEEDED = 0.5, 0.3

@@ -23,6 +23,8 @@ from typing import Any, Final
 
 import yaml
 
+from evalhouse.tasks.lexical.marks import IN_BRACKETS
+
 # Every value is a string, `no` and `on` too; the parser in C, where it is installed, takes a tenth of the time.
 _LISTS: Mapping[str, Any] = yaml.load(
     Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -184,9 +186,10 @@ _ABBREVIATIONS = frozenset(read_words("abbreviations"))
 _CLOSING_ABBREVIATIONS = frozenset(read_words("closing_abbreviations"))
 _SENTENCE_STARTS = frozenset(read_words("sentence_starts"))
 _CLOSERS = r"\"'”’」』)）\]】》〉*_"
-# A mark that names a source or a footnote, such as `[1, 2]`, `[^note]` and `【3†source】`.
+# A mark that names a source or a footnote, such as `[1, 2]`, `[Source 1]`, `[^note]` and `【3†source】`.
 _MARK: Final = (
-    r"(?:\[C?\d{1,3}+(?:(?:\s*+[,–-]\s*+|\s++)C?\d{1,3}+)*\](?!\()|\[\^[^\[\]\n]{1,60}+\](?!\()|【\d[^】]{0,200}+】)"
+    r"(?:\[C?\d{1,3}+(?:(?:\s*+[,–-]\s*+|\s++)C?\d{1,3}+)*\](?!\()|\[\^[^\[\]\n]{1,60}+\](?!\()|【\d[^】]{0,200}+】"
+    rf"|{IN_BRACKETS}(?!\())"
 )
 # The same after a sign of punctuation alone: elsewhere `²` is a power, and a linked number is one that is stated.
 _RAISED = r"(?:[¹²³⁰-⁹]+|<sup>[^<>]{1,20}</sup>|\^\d{1,3}+\^|\[(?:\[\d{1,3}\]|\^?\d{1,3})\]\([^()\s]*+\))"

@@ -1,9 +1,9 @@
 """Citations: the marks in an answer that name its sources, the contexts they name, and the statements they belong to.
 
-The form of a mark is a setting (`tasks/settings/run.py`). A number is the rank of a context; an id is one of the
-sample's context_ids; an address is an id as well, or the `url` or `source` beside a context's text. Definitions of
-footnotes and a list of sources at the answer's end are not citations: they define marks. Code is skipped. A mark that
-names several passages of one document names them all.
+The form of a mark is a setting (`tasks/lexical/marks.py` has the built-in ones). A number is the rank of a context; an
+id is one of the sample's context_ids; an address is an id as well, or the `url` or `source` beside a context's text.
+Definitions of footnotes and a list of sources at the answer's end are not citations: they define marks. Code is
+skipped. A mark that names several passages of one document names them all.
 """
 
 import re
@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from evalhouse.tasks.lexical.marks import WORDED_NUMBER
 from evalhouse.tasks.lexical.match import rate_support, read_claim
 from evalhouse.tasks.lexical.split import split_sentences
 from evalhouse.tasks.lexical.texts import analyse_text
-from evalhouse.tasks.settings.run import WORD, RunSettings, compile_patterns
+from evalhouse.tasks.settings.run import RunSettings, compile_patterns
 from evalhouse.warehouse.rows.samples import StoredSample
 
 _CODE: Final = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
@@ -36,7 +37,8 @@ _ENTRY: Final = re.compile(
 _NUMBER: Final = re.compile(r"\d+")
 _RANGE: Final = re.compile(r"(?<!\d)(\d{1,4})\s{0,3}[-–—]\s{0,3}\^?(\d{1,4})")
 _BETWEEN_IDS: Final = re.compile(r"[,;，；、]")
-_WORDED: Final = re.compile(rf"(?P<word>{WORD})[\s:：._#-]*\d")
+_LETTERS: Final = re.compile(r"[^\W\d]+")
+_NO_SOURCE: Final = ("#", "mailto:", "tel:")  # what a link may lead to besides a source
 _ADDRESS: Final = re.compile(r"https?://\S+")
 _MAX_RANGE: Final = 50
 _MAX_ID: Final = 300
@@ -83,11 +85,13 @@ class _Mark:
 class Sources:
     """The sources that a sample's marks can name.
 
-    `names` has the ranks of each id and address, `definitions` the text of each footnote by its label.
+    `names` has the ranks of each id and address, `texts` are the contexts' own, and `definitions` has the text of each
+    footnote by its label.
     """
 
     n_contexts: int
     names: Mapping[str, tuple[int, ...]]
+    texts: Sequence[str] = ()
     first: int = 1
     definitions: Mapping[str, str] = field(default_factory=dict)
 
@@ -98,11 +102,19 @@ class Sources:
         """
         if name.isdigit():
             return False
-        if worded := _WORDED.match(name):
-            known = (match["word"].lower() for match in map(_WORDED.match, self.names) if match)
-            return worded["word"].lower() in known
+        if worded := WORDED_NUMBER.match(name):
+            return any(word == _read_word(worded) for word, _ in self.worded)
         is_address = _ADDRESS.match(name) is not None
         return any((_ADDRESS.match(known) is not None) == is_address for known in self.names)
+
+    @cached_property
+    def worded(self) -> Mapping[tuple[str, int], Sequence[int]]:
+        """The ranks by word and number of ids that begin with these, such as `doc-3` or `source3.pdf`."""
+        ranks: dict[tuple[str, int], list[int]] = {}
+        for name, of_name in self.names.items():
+            if worded := WORDED_NUMBER.match(name):
+                ranks.setdefault((_read_word(worded), int(worded["number"])), []).extend(of_name)
+        return ranks
 
     @cached_property
     def pattern(self) -> re.Pattern[str] | None:
@@ -117,10 +129,19 @@ class Sources:
         return re.compile(rf"[\[【](?P<id>{one}(?:\s*+[,;，；、]\s*+{one})*)[\]】](?!\()") if ids else None
 
 
-def list_sources(sample: StoredSample, *, first: int) -> Sources:
-    """Return the sources that the marks of a sample's answer can name; `first` is the number of the first context."""
+def _read_word(worded: re.Match[str]) -> str:
+    """Return the word before a number, without the plural's s."""
+    word = worded["word"].lower()
+    return word.removesuffix("s") or word
+
+
+def list_sources(sample: StoredSample, settings: RunSettings) -> Sources:
+    """Return the sources that the marks of a sample's answer can name.
+
+    A target's contexts do not have the addresses that the dataset states beside its contexts.
+    """
     n_contexts = len(sample.contexts or [])
-    beside = sample.metadata.get("contexts")
+    beside = None if settings.is_asked else sample.metadata.get("contexts")
     members = beside if isinstance(beside, list) and len(beside) == n_contexts else [None] * n_contexts
     ids = sample.context_ids or []
     names: dict[str, tuple[int, ...]] = {}
@@ -134,7 +155,7 @@ def list_sources(sample: StoredSample, *, first: int) -> Sources:
         for name in map(_fold, (name for name in given if isinstance(name, str) and name.strip())):
             if rank not in names.get(name, ()):
                 names[name] = (*names.get(name, ()), rank)
-    return Sources(n_contexts=n_contexts, names=names, first=first)
+    return Sources(n_contexts=n_contexts, names=names, texts=sample.contexts or (), first=settings.citations_from)
 
 
 def _fold(name: str) -> str:
@@ -190,8 +211,9 @@ def _find_marks(text: str, sources: Sources, patterns: Sequence[re.Pattern[str]]
     for _, _, match in sorted(matches, key=lambda item: item[:2]):
         groups = match.groupdict()
         rank, rank0, name = groups.get("rank"), groups.get("rank0"), groups.get("id")
-        # Of `1-3, 5` these are 1, 2, 3, 5.
-        given, written, begin = rank0 or rank or "", "", 0
+        name = None if name is None or name.startswith(_NO_SOURCE) else name
+        # Of `1-3, 5` these are 1, 2, 3, 5, and of `1-doc3` 1, 2, 3.
+        given, written, begin = _LETTERS.sub("", rank0 or rank or ""), "", 0
         for interval in _RANGE.finditer(given):
             low, high = int(interval[1]), int(interval[2])
             if low <= high < low + _MAX_RANGE:
@@ -213,17 +235,29 @@ def _find_marks(text: str, sources: Sources, patterns: Sequence[re.Pattern[str]]
 
 
 def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
-    """Return the ranks of each number or id in a mark; an unknown one names nothing."""
-    name, cited = mark.name, []
+    """Return the ranks of each number or id in a mark; an unknown one names nothing.
+
+    An address in the text of contexts names these. Where no context has an address for a name, any other address is a
+    statement of the answer.
+    """
+    name, cited = mark.name, list[tuple[int, ...]]()
     if name is not None:
-        whole = _resolve_name(name, sources)
-        names = [part for part in _BETWEEN_IDS.split(name) if part.strip()]
-        cited = [whole] if whole else [_resolve_name(part, sources) for part in names]
+        if whole := _resolve_name(name, sources):
+            return [whole]
+        if mark.numbers and (worded := WORDED_NUMBER.match(name)):
+            word = _read_word(worded)
+            cited = [tuple(sources.worded.get((word, number), ())) for number in mark.numbers]
+        else:
+            cited = [_resolve_name(part, sources) for part in _BETWEEN_IDS.split(name) if part.strip()]
+        if not mark.numbers and _ADDRESS.match(name):
+            holding = tuple(rank for rank, text in enumerate(sources.texts, start=1) if name in text)
+            if holding or not sources.has_names_like(name):
+                return [holding] if holding else []
     if not mark.numbers or any(cited) or (name is not None and not mark.from_zero and sources.has_names_like(name)):
         return cited
     cited = []
     for number in mark.numbers:
-        if not mark.from_zero and (ranks := sources.names.get(str(number))):
+        if (name is None or not mark.from_zero) and (ranks := sources.names.get(str(number))):
             cited.append(ranks)
             continue
         body = None if mark.from_zero else sources.definitions.get(str(number))
@@ -258,7 +292,7 @@ def strip_citations(sample: StoredSample, text: str, settings: RunSettings) -> s
 
     Of a link the words stay.
     """
-    sources = list_sources(sample, first=settings.citations_from)
+    sources = list_sources(sample, settings)
     patterns = compile_patterns(settings.citations)
     spans = [(mark.match.start(), mark.match.end(), mark.text) for mark in _find_marks(text, sources, patterns)]
     return remove_spans(text, spans)[0].strip() if spans else text

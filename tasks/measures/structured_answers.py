@@ -277,8 +277,10 @@ RESULT_SETS = "result_sets"
 _BLOCK: Final = re.compile(r"```(?:[\w+-]*[ \t]*\n|sql\s)?(?P<code>.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 
 
-def compare_results(sample: StoredSample, dataset: str) -> list[Grade] | str:
+def compare_results(sample: StoredSample, dataset: str, *, made_rows: str | None = "rows") -> list[Grade] | str:
     """Return grades from 0 to 1, or the reason without grades; files of the sample are in the dataset's folder.
+
+    The column `made_rows` may have the rows that the bot's query returned; None where a target was asked.
 
     `row_precision`, `row_recall`, `column_precision`, `column_recall`, and the scores `any_order` (F1 of the cells) and
     `in_order` (F1 times the share of rows in the expected order). A bot's query that fails scores 0.
@@ -295,7 +297,7 @@ def compare_results(sample: StoredSample, dataset: str) -> list[Grade] | str:
     names = ("row_precision", "row_recall", "column_precision", "column_recall", "any_order", "in_order")
     ratings = dict.fromkeys(names, 0.0)
     try:
-        made = _find_rows(sample, sample.answer, "rows", dataset)
+        made = _find_rows(sample, sample.answer, made_rows, dataset)
         if made is None:
             return "no_answer"
         agreement = compare_result_sets(expected, made)
@@ -307,7 +309,7 @@ def compare_results(sample: StoredSample, dataset: str) -> list[Grade] | str:
     except QueryError as error:
         note = f"the bot's query fails: {error}"  # `runs/failed_queries` counts these
     except TableError as error:
-        if sample.metadata.get("rows") is None:  # then the tables are at fault, and not the bot
+        if made_rows is None or sample.metadata.get(made_rows) is None:  # then the tables are at fault, and not the bot
             raise FatalJudgeError(f"sample {sample.sample_id}: {error}") from None
         note = f"the bot's rows cannot be read: {error}"
     return [Grade(criterion=name, rating=rating, reason=note) for name, rating in ratings.items()]
@@ -373,8 +375,12 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None, datase
 
 TOOL_CALLS = "tool_calls"
 _SHAPES = '{"name": …, "args": {…}}, {"function": {"name": …, "arguments": …}} or {"name": …, "input": {…}}'
-# Of LangChain, OpenAI, Anthropic, deepeval and Llama.
-_ARGUMENTS: Final = ("args", "arguments", "input", "input_parameters", "parameters")
+# Around a call: of OpenAI, Gemini in its two spellings, Bedrock.
+_AROUND: Final = ("function", "functionCall", "function_call", "toolUse")
+# Of LangChain, OpenAI, Anthropic, deepeval, Llama, LlamaIndex and LangChain's agents.
+_ARGUMENTS: Final = ("args", "arguments", "input", "input_parameters", "parameters", "tool_kwargs", "tool_input")
+# Of most, Pydantic AI and LlamaIndex, the AI SDK, LangChain's agents.
+_NAMES: Final = ("name", "tool_name", "toolName", "tool")
 _UNREADABLE = "(unreadable)"
 
 
@@ -392,13 +398,14 @@ class ToolCall:
 
 
 def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
-    """Return calls from a list of objects as OpenAI, Anthropic and LangChain have them, or the JSON of one.
+    """Return calls from a list of objects as OpenAI, Anthropic, LangChain and others have them, or one; also as JSON.
 
     If `strict`, anything that cannot be read raises ToolCallError. Otherwise it is a call that agrees with none, for
-    the bot made it.
+    the bot made it; `runs/unreadable_calls` counts these.
     """
     try:
         entries = _open_json(value)
+        entries = [entries] if isinstance(entries, dict) and entries else entries
         if not isinstance(entries, list):
             raise ToolCallError(f"tool calls are {str(value)[:80]!r}; they must be a list of {_SHAPES}")
     except ToolCallError:
@@ -407,10 +414,12 @@ def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
         return [ToolCall(name=_UNREADABLE)]
     calls = []
     for entry in entries:
-        call = entry.get("function", entry) if isinstance(entry, dict) else None
-        name = call.get("name") if isinstance(call, dict) else None
+        inner = [entry[key] for key in _AROUND if isinstance(entry.get(key), dict)] if isinstance(entry, dict) else []
+        call = inner[0] if inner else entry
+        named = [call[key] for key in _NAMES if isinstance(call.get(key), str)] if isinstance(call, dict) else []
+        name = named[0] if named else None
         read: ToolCall | None = None
-        if isinstance(call, dict) and isinstance(name, str):
+        if isinstance(call, dict) and name is not None:
             given: object = next((call[key] for key in _ARGUMENTS if call.get(key) is not None), {})
             accepted = call.get("accepted") or {}
             are_lists = isinstance(accepted, dict) and all(isinstance(values, list) for values in accepted.values())
@@ -420,7 +429,7 @@ def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
                     read = ToolCall(name=name, arguments=arguments, accepted=accepted)
         if read is None and strict:
             raise ToolCallError(f"an expected tool call is {str(entry)[:120]!r}; it must be {_SHAPES}")
-        unreadable = f"{name} {_UNREADABLE}" if isinstance(name, str) else _UNREADABLE
+        unreadable = f"{name} {_UNREADABLE}" if name is not None else _UNREADABLE
         calls.append(read or ToolCall(name=unreadable))
     return calls
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 
 from evalhouse.tasks.judge.protocol import LEXICAL, VOTED_TASKS, find_judge, is_fixed, list_jurors, parse_judges
+from evalhouse.tasks.lexical.marks import BUILT_IN
 from evalhouse.tasks.settings.suite import (
     TRACES,
     Notify,
@@ -31,40 +32,7 @@ from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.sample_data import SAMPLE
 
 # --- how an answer cites
-#
-# A pattern finds one mark, and its named groups are what the mark cites: `rank`, the number of a context, several as in
-# `2, 3` or `1-3`; `rank0`, a number that counts from 0 in all runs; `id`, an id, a URL or the label of a footnote. If a
-# pattern has an id and a number, the number counts in samples whose contexts have no such ids. `text` is a part of the
-# mark that belongs to the sentence, as a link's words do. The first match in the answer counts, and of two patterns
-# that match at one place the earlier one.
 
-_NUMBERS: Final = r"\d{1,3}(?:\s*(?:[,，、;；&–—-]|and|和)\s*\^?\d{1,3})*"
-_URL: Final = r"https?://[^\s<>\[\]{}\"'“”‘’。，；：、（）【】「」《》|\\^`]*[\w/#=&%~+-]"
-WORD: Final = (
-    r"(?i:docs?|documents?|sources?|passages?|contexts?|chunks?|refs?|references?|cit(?:e|ation)s?|results?|"
-    r"dokumente?|quellen?|documentos?|fuentes?)|文档|文献|来源|资料|段落|片段|引用"
-)
-_WORDED: Final = rf"(?:{WORD})[\s:：._#-]*+"
-_ID: Final = r"[A-Za-z]\w*(?:[-:/#.]\w+)*"
-BUILT_IN: Final = (
-    # [[2]](https://…) and [words](https://…), whose words stay in the sentence unless they are a number.
-    rf"\[\[(?P<rank>{_NUMBERS})\]\](?:\((?P<id>[^\s()]+)\))?",
-    rf"(?<!!)\[(?:\^?(?P<rank>{_NUMBERS})\^?|(?P<text>[^\[\]\n]*))\]\(<?(?P<id>[^\s()<>]*(?:\([^\s()]*\)[^\s()<>]*)*)>?(?:\s+\"[^\"\n]*\")?\)",
-    # Footnotes: [^1], [^note], Bing's [^1^].
-    rf"\[\^(?P<id>(?P<rank>{_NUMBERS})|[\w.:/-]+)\^?\]",
-    # 【4:0†report.pdf】: a place among search results, from 0, and a file's name; 【7†L3-L9】: a number and lines.
-    r"【\d+:(?P<rank0>\d{1,3})†(?P<id>[^【】\n]*)】",
-    rf"【(?P<rank>{_NUMBERS})(?:†[^【】\n]*)?】",
-    # [1], [2, 3], [1-3] and <sup>1</sup>.
-    rf"\[(?P<rank>{_NUMBERS})\]",
-    rf"<sup>\[?(?P<rank>{_NUMBERS})\]?</sup>",
-    # [doc 3], [source: 2] and [doc1, doc2]; RAGFlow's [ID:0], which counts from 0; then anything in the form of an id:
-    # [handbook-12], [kb/fees.md#2].
-    rf"[\[【](?P<id>{_WORDED}(?P<rank>{_NUMBERS}(?:\s*+[,;，；、]\s*+{_WORDED}{_NUMBERS})*))[\]】]",
-    r"\[ID:\s?(?P<id>(?P<rank0>\d{1,3}))\]",
-    rf"[\[【](?=[^\[\]【】\n]{{0,200}}[-_:/#.])(?=[^\[\]【】\n]{{0,200}}\d)(?P<id>{_ID}(?:\s*[,;，；、]\s*{_ID})*)[\]】]",
-    rf"<?(?P<text>(?P<id>{_URL}))>?",  # the sentence may state the address
-)
 GROUPS: Final = ("rank", "rank0", "id", "text")
 _CITING: Final = frozenset(GROUPS[:3])
 
@@ -327,6 +295,11 @@ class RunSettings(BaseModel):
     def runs_before(self) -> tuple[str, ...]:
         """The run that refreshed the test set before this one, if any: the budget is for both."""
         return (self.refreshed.run_id,) if self.refreshed is not None and self.refreshed.run_id else ()
+
+    @property
+    def is_asked(self) -> bool:
+        """True if answers and contexts come from a target or another run, and not from the dataset."""
+        return self.target is not None or self.responses is not None
 
     @property
     def suite_name(self) -> str | None:

@@ -148,8 +148,11 @@ def test_tools_in_parts_of_messages_are_read(tmp_path: Path, api: str) -> None:
     assert [call["name"] for call in sample.metadata["tool_calls"]] == ["look_up"]
 
 
-def test_ragas_gives_its_reference_and_expected_calls_to_the_last_turn(tmp_path: Path) -> None:
-    (first, second), use = read_rows(tmp_path, RAGAS)
+@pytest.mark.parametrize("name", ["reference_tool_calls", "expected_tool_calls"])
+def test_a_reference_and_expected_calls_are_the_last_turns(tmp_path: Path, name: str) -> None:
+    """Ragas and our own column have the calls of the whole conversation."""
+    renamed = {name if key == "reference_tool_calls" else key: value for key, value in RAGAS.items()}
+    (first, second), use = read_rows(tmp_path, renamed)
     assert [describe(first), describe(second)] == [TWO[0], (*TWO[1][:4], RAGAS["reference"])]
     assert first.contexts is None, "a word that a tool returned may be anything"
     assert first.metadata["tool_results"] == [{"content": "six"}]

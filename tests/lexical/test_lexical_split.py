@@ -158,7 +158,8 @@ def test_odd_text_does_no_harm(text: str) -> None:
 @pytest.mark.parametrize(
     "mark",
     ["[1][2]", "[^long note]", " [^1]", "¹²", "^1^", "<sup>1</sup>", "[1](#fn1)", "[[1]](https://a.example/b)",
-     "【1†source】", "[C1, C2]", "[1–3]"],
+     "【1†source】", "[C1, C2]", "[1–3]", "[Source 1]", "[doc1, doc2]", "[Source 1 and Source 3, p. 4]", "[2, p. 4]",
+     "[ID:0]", "[来源1]", "［2］", "[S1]"],
 )  # fmt: skip
 @pytest.mark.parametrize(
     ("first", "second"),

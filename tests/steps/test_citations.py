@@ -66,6 +66,15 @@ def read(answer: str, *, first: int = 1, names: Mapping[str, tuple[int, ...]] = 
     ("It is so [1].\n\n[1]: https://example.org/a", [("[1]", (3,))]),
     ("It is so [1].\n\n## Sources\n1. https://example.org/b\n2. [9]", [("[1]", (2, 4))]),
     ("是这样[2]。\n\n参考资料：\n[2] https://example.org/z", [("[2]", ())]),
+    ("It is so [Source 1 and Source 3].", [("[Source 1 and Source 3]", (1,)), ("[Source 1 and Source 3]", (3,))]),
+    ("It is so [Sources 1 and 7].", [("[Sources 1 and 7]", (1,)), ("[Sources 1 and 7]", (4,))]),
+    ("It is so [Source2-Source4].", [("[Source2-Source4]", (rank,)) for rank in (2, 3, 4)]),
+    ("It is so [2, p. 4] [Source 3, pages 4-5].", [("[2, p. 4]", (2,)), ("[Source 3, pages 4-5]", (3,))]),
+    ("It is so [Doc 3] (Source 2)（来源4）.", [("[Doc 3]", (1,)), ("(Source 2)", (2,)), ("（来源4）", (4,))]),
+    ("It is so [docs 2-3].", [("[docs 2-3]", ()), ("[docs 2-3]", (1,))]),  # each is an id
+    ("It is so [S1] [#2] ［3］ ##3$$.", [("[S1]", (1,)), ("[#2]", (2,)), ("［3］", (3,)), ("##3$$", (4,))]),
+    ("It is so <cite>1</cite> [2](#ref2).", [("<cite>1</cite>", (1,)), ("[2](#ref2)", (2,))]),
+    ("Write to [us](mailto:us@a.org) or [call](tel:112) (see section 3), [A4], (C1).", []),
     ("Between [0, 1] and [2024], `x[1]`, [sic], [citation needed] and ![a](b.png).", []),
     ("```\nx = y[1]\n```", []),
 ])  # fmt: skip
@@ -77,7 +86,8 @@ def test_a_mark_names_what_it_says(answer: str, cited: list[tuple[str, tuple[int
 
 PARTS = (
     "[a_", "[a-1", "[1,", "【1:1†", "[^", "[x](", "https://a.", "[1-", "`", "[doc ", "`a` [1] ", "[1-50]",
-    "Sources\n\n", "Sources\t\t", "[^1]: x https://a.org\n", "[^1]", "[doc-3, doc-3", "[doc 1, doc 1", "[ID:",
+    "Sources\n\n", "Sources\t\t", "[^1]: x https://a.org\n", "[^1]", "[doc-3, doc-3", "[doc 1, doc 1",
+    "[ID:", "[ID:1, ", "(doc 1 and ", "[1, p. 1", "[S1 ", "##1", "doc no 1 ",
 )  # fmt: skip
 
 
@@ -119,12 +129,40 @@ def test_a_number_with_a_word_is_a_rank_where_no_id_has_that_word() -> None:
         assert [one.ranks for one in read("So [doc2]. So [Source: 3].", names=names).citations] == [(2,), (3,)]
 
 
+def test_an_id_that_begins_with_the_word_and_the_number_is_meant() -> None:
+    names = {"source1.pdf": (2,), "Source_2.pdf#1": (1,), "Source_2.pdf#2": (3,)}
+    cited = read("So [Source 1]. So [Source 2]. So [Source 3]. So [doc 4].", names=names).citations
+    assert [one.ranks for one in cited] == [(2,), (1, 3), (), (4,)]
+
+
+def test_an_address_that_an_answer_states_is_a_citation_only_of_contexts_that_have_it() -> None:
+    answer = "Reset it at https://a.org/reset [2] or with [the form](https://a.org/form)."
+    texts = ("Reset it at https://a.org/reset.", "It has a button.", "", "")
+
+    def list_ranks(names: Mapping[str, tuple[int, ...]], texts: Sequence[str] = texts) -> list[tuple[int, ...]]:
+        cited = find_citations(answer, Sources(n_contexts=4, names=names, texts=texts), PATTERNS)
+        return [one.ranks for one in cited.citations]
+
+    assert list_ranks({"lamp.md#1": (1,)}) == list_ranks({}) == [(1,), (2,)]
+    assert list_ranks({}, ()) == [(2,)]
+    assert list_ranks({"https://b.org": (4,)}) == [(1,), (2,), ()], "contexts have addresses, and none has the form's"
+
+
+def test_what_a_dataset_states_of_its_contexts_is_not_of_a_targets() -> None:
+    beside = json.dumps({"contexts": [{"url": "https://a.org/x"}]})
+    sample = make_sample(context_ids=["https://b.org/y"], metadata_json=beside, contexts=["b"])
+    asked = make_settings(responses="run-0")
+    assert [dict(list_sources(sample, one).names) for one in (make_settings(), asked)] == [
+        {"https://b.org/y": (1,), "https://a.org/x": (1,)}, {"https://b.org/y": (1,)}
+    ]  # fmt: skip
+
+
 def test_ids_and_addresses_come_from_the_sample() -> None:
     beside = [{"url": "https://a.org/x/"}, {"metadata": {"source": "kb/fees.md"}}, {}]
     sample = make_sample(
         context_ids=["c1", "", "c3"], metadata_json=json.dumps({"contexts": beside}), contexts=["a", "b", "c"]
     )
-    assert dict(list_sources(sample, first=1).names) == {
+    assert dict(list_sources(sample, make_settings()).names) == {
         "c1": (1,), "https://a.org/x": (1,), "kb/fees.md": (2,), "c3": (3,)
     }  # fmt: skip
 
@@ -133,7 +171,7 @@ def test_a_users_pattern_replaces_the_built_in_ones() -> None:
     settings = make_settings(citations=(r"\(source (?P<rank>\d+)\)", r"<ref:(?P<id>[^>]+)>"))
     sample = make_sample(context_ids=["a", "b", "c"])
     patterns = compile_patterns(settings.citations)
-    cited = find_citations("So (source 2) and <ref:c>, not [1].", list_sources(sample, first=1), patterns)
+    cited = find_citations("So (source 2) and <ref:c>, not [1].", list_sources(sample, settings), patterns)
     assert [one.ranks for one in cited.citations] == [(2,), (3,)]
 
 

@@ -505,7 +505,7 @@ async def test_a_sample_that_ended_the_process_twice_is_not_measured_again(tmp_p
 async def test_a_sample_is_marked_while_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
 
-    def look(sample: StoredSample, _: str) -> str:
+    def look(sample: StoredSample, _: str, **__: object) -> str:
         seen.append(find_mark(Warehouse(str(tmp_path / "w.duckdb")), "run-1", sample.sample_id).read_bytes())
         return "no_answer"
 
@@ -579,3 +579,31 @@ def test_the_measures_run_from_a_dataset_without_a_model(tmp_path: Path, prefect
     assert (found["result_set_match"]["mean"], found["result_set_match"]["n_unscored"]) == (1, 1)
     assert (found["tool_call_accuracy"]["mean"], found["tool_call_accuracy"]["n_unscored"]) == (1, 1)
     assert found["exact_match"]["n_scored"] == found["bleu"]["n_scored"] == 2
+
+
+def test_what_the_dataset_recorded_of_a_bot_is_not_what_a_target_did(tmp_path: Path, prefect_home: Path) -> None:
+    """The dataset is a log with right calls and right rows; the bot that is asked today makes no call and errs."""
+    (tmp_path / "bot.py").write_text("def ask(question):\n    return 'select 999 as n'\n")
+    call = {"name": "ask_tide", "args": {"day": 1}}
+    row = {
+        "id": "one", "question": "Which ships?", "answer": ALL, "ground_truth": ALL, "tables": SHIPS, "rows": ROWS,
+        "expected_rows": ROWS, "expected_tool_calls": [call], "tool_calls": [call],
+    }  # fmt: skip
+    write_dataset(tmp_path, [row], "ships.jsonl")
+    (tmp_path / "s.toml").write_text(
+        'name = "s"\ndataset = "ships.jsonl"\njudge = "lexical"\nmetrics = ["result_set_match", "tool_call_accuracy"]\n'
+        '[target]\ncallable = "bot:ask"\n'
+    )
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+    of_log = place.call(
+        "run", "ships.jsonl", "--judge", "lexical", "--metrics", "result_set_match,tool_call_accuracy", "--json"
+    )
+    assert {name: score["mean"] for name, score in of_log.document["metrics"].items()} == {
+        "result_set_match": 1, "tool_call_accuracy": 1
+    }  # fmt: skip
+    done = place.call("run", "s.toml", "--json")
+    assert done.status == 0, done.stderr
+    assert "a target returns no tool calls, without which tool_call_accuracy cannot be scored" in done.stderr
+    found = done.document["metrics"]
+    assert found["result_set_match"]["mean"] == 0
+    assert (found["tool_call_accuracy"]["mean"], found["tool_call_accuracy"]["n_unscored"]) == (None, 1)

@@ -52,6 +52,13 @@ SHAPES: dict[str, Any] = {
     "OpenAI responses": {"type": "function_call", "name": "ask_tide", "arguments": '{"day": 1, "harbour": "Quillon"}'},
     "deepeval": {"name": "ask_tide", "input_parameters": {"harbour": "Quillon", "day": 1}, "output": None},
     "Llama": {"name": "ask_tide", "parameters": {"harbour": "Quillon", "day": 1}},
+    "Gemini": {"functionCall": {"name": "ask_tide", "args": {"harbour": "Quillon", "day": 1}}},
+    "Gemini in Python": {"function_call": {"name": "ask_tide", "args": {"harbour": "Quillon", "day": 1}}},
+    "Bedrock": {"toolUse": {"toolUseId": "c1", "name": "ask_tide", "input": {"harbour": "Quillon", "day": 1}}},
+    "Pydantic AI": {"tool_name": "ask_tide", "args": '{"harbour": "Quillon", "day": 1}', "tool_call_id": "c1"},
+    "LlamaIndex": {"tool_id": "c1", "tool_name": "ask_tide", "tool_kwargs": {"harbour": "Quillon", "day": 1}},
+    "LangChain's agents": {"tool": "ask_tide", "tool_input": {"harbour": "Quillon", "day": 1}, "log": "I look it up."},
+    "AI SDK": {"type": "tool-call", "toolName": "ask_tide", "input": {"harbour": "Quillon", "day": 1}},
     "Anthropic": {"type": "tool_use", "id": "c1", "name": "ask_tide", "input": {"harbour": "Quillon", "day": 1}},
 }  # fmt: skip
 
@@ -61,6 +68,7 @@ SHAPES: dict[str, Any] = {
 def test_every_common_shape_is_the_same_call(shape: str, packed: bool) -> None:
     calls: Any = [SHAPES[shape]]
     assert read_tool_calls(json.dumps(calls) if packed else calls, strict=True) == [ASK]
+    assert read_tool_calls(json.dumps(calls[0]) if packed else calls[0], strict=True) == [ASK]
 
 
 @pytest.mark.parametrize("arguments", [{"args": {}}, {"arguments": ""}, {"arguments": "{}"}, {"input": None}, {}])
@@ -139,7 +147,7 @@ def test_a_bot_cannot_accept_its_own_arguments() -> None:
 
 
 MALFORMED: list[Any] = [
-    "not JSON", "{", 7, {"name": "ask_tide"}, '{"name": "ask_tide"}', [7], [None], [["ask_tide"]], [{}],
+    "not JSON", "{", 7, {"called": "ask_tide"}, '{"called": "ask_tide"}', [7], [None], [["ask_tide"]], [{}],
     [{"name": None}], [{"function": None}], [{"function": "ask_tide"}], [{"name": "ask_tide", "args": 7}],
     [{"name": "ask_tide", "arguments": "{broken"}], [{"name": "ask_tide", "arguments": "[1]"}],
     [{"name": "ask_tide", "accepted": {"day": 1}}], "[" * 5000,
@@ -239,7 +247,7 @@ def test_a_dataset_has_a_column_that_any_row_has() -> None:
 async def test_malformed_expectations_stop_the_run_with_one_message_that_names_the_sample(tmp_path: Path) -> None:
     message = "sample s1, column expected_tool_calls: an expected tool call is .*; it must be "
     with pytest.raises(FatalJudgeError, match=message):
-        await measure_calls(tmp_path, expected_tool_calls=[{"tool": "ask_tide"}], tool_calls=[])
+        await measure_calls(tmp_path, expected_tool_calls=[{"called": "ask_tide"}], tool_calls=[])
 
 
 async def test_what_a_bot_made_never_stops_a_run(tmp_path: Path) -> None:
