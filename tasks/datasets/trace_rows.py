@@ -320,7 +320,9 @@ def _find_exchange(tree: Sequence[Placed], names: SpanNames) -> tuple[Span, Span
         answers = _list_texts(tree, "answer", names.answer)
         if not answers:
             return "not_named"
-        return asked, max(answers, key=lambda span: span.started_at or 0.0)
+        answer = max(answers, key=lambda span: span.started_at or 0.0)
+        person = asked if names.question else _leave_query(asked, answer, tree)
+        return "several" if person is None else (person, answer)
     pair = _find_pair(asked, tree)
     if pair is None:
         return "several"
@@ -649,16 +651,12 @@ def _find_pair(asked: Span, tree: Sequence[Placed]) -> tuple[Span, Span | None] 
     if not steps:
         return asked, None
     if asked.kind == "retriever" and (steps[0].depth == 0 or len(steps) == 1):
-        models = [item.span for item in tree if item.span.kind == "llm"]
-        before = [span for span in models if (span.ended_at or 0.0) <= (asked.started_at or 0.0)]
-        if any((asked.question or "") in (span.answer or "") for span in before):
-            # A model wrote the query; the person's question is what the model was asked that answered.
-            texts = [text for item in tree for document in item.span.documents or () if (text := document.text)]
-            later = [span for span in models if span not in before and span.question]
-            last = max(later, key=lambda span: span.started_at or 0.0, default=None)
-            if last is None or any(text in (last.question or "") for text in texts):
-                return None
-            asked = last
+        models = [item.span for item in tree if item.span.kind == "llm" and item.span.question]
+        later = [span for span in models if (span.ended_at or 0.0) > (asked.started_at or 0.0)]
+        person = _leave_query(asked, max(later, key=lambda span: span.started_at or 0.0, default=None), tree)
+        if person is None:
+            return None
+        asked = person
     steps.sort(key=lambda item: item.span.started_at or 0.0)
     step = steps[0]
     if len(steps) > 1 or step.depth:
@@ -670,6 +668,21 @@ def _find_pair(asked: Span, tree: Sequence[Placed]) -> tuple[Span, Span | None] 
         if step.span.question and all(outer.span_id != asked.span_id for outer in step.around):
             asked = _pick_question(asked, step.span, steps, documents)
     return asked, _find_text(step.span, answering, tree)
+
+
+def _leave_query(asked: Span, answering: Span | None, tree: Sequence[Placed]) -> Span | None:
+    """Return the span with the person's question: of a retriever whose query a model wrote it is the one that answered.
+    None where that was sent the documents with the question."""
+    written = [
+        item.span.answer or ""
+        for item in tree
+        if item.span.kind == "llm" and (item.span.ended_at or 0.0) <= (asked.started_at or 0.0)
+    ]
+    if asked.kind != "retriever" or not any((asked.question or "") in text for text in written):
+        return asked
+    question = "" if answering is None else answering.question or ""
+    texts = [text for item in tree for document in item.span.documents or () if (text := document.text)]
+    return answering if question and not any(text in question for text in texts) else None
 
 
 def _find_text(step: Span, answering: Sequence[Placed], tree: Sequence[Placed]) -> Span | None:
