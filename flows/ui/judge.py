@@ -27,7 +27,7 @@ from evalhouse.tasks.comparing.noise import Noise, find_floor, has_noise, pool_n
 from evalhouse.tasks.reviews.export import read_asked
 from evalhouse.tasks.reviews.labels import ReviewError, list_choices, take_label
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.reviews import fetch_reviewed, fetch_texts
+from evalhouse.warehouse.rows.reviews import fetch_reviewed, fetch_texts, remove_answer
 from evalhouse.warehouse.rows.runs import find_run, list_runs
 from evalhouse.warehouse.store import Warehouse
 
@@ -276,8 +276,14 @@ async def read_form(request: Request) -> dict[str, str]:
 
 @router.post("/runs/{run}/labels")
 def take(request: Request, run: str, form: Annotated[dict[str, str], Depends(read_form)]) -> Response:
-    """Store a label, and answer with what is stored now, or without a script with the page that has the form."""
+    """Store a label, and answer with what is stored now, or without a script with the page that has the form.
+
+    With `withdrawn` the reviewer's labels of an item of an export are removed.
+    """
     warehouse = find_warehouse(request)
+    if "withdrawn" in form:
+        named = {name: form.get(name, "") for name in ("export_id", "item_hash", "reviewer")}
+        return JSONResponse({"n_removed": remove_answer(warehouse, **named)})
     values: dict[str, str] = {name: text for name, text in form.items() if name in _FIELDS}
     values["run_id"] = find_run(warehouse, run).run_id
     if "label" not in values:

@@ -235,12 +235,41 @@ def test_a_draw_is_worked_through_with_the_judge_hidden(page: Page, warehouse: W
         drawn.picks[0].item.item_hash, "supported", "supported",
     )  # fmt: skip
     assert (row["export_id"], row["probability"]) == (drawn.export_id, drawn.picks[0].probability)
+    # One that is taken back is no longer on record.
+    page.press("z", text="z")
+    page.wait_for("document.getElementById('place').textContent.startsWith('1 of')")
+    page.press("0", text="0")
+    page.wait_for("document.getElementById('place').textContent.startsWith('2 of')")
+    page.wait_for("document.getElementById('sent').textContent.startsWith('0 ')")
+    assert read_reviews(warehouse) == []
+    page.press("z", text="z")
+    page.wait_for("document.getElementById('place').textContent.startsWith('1 of')")
+    page.press("1", text="1")
+    page.press("Enter")
+    page.wait_for("document.getElementById('sent').textContent.startsWith('1 ')")
+    # A label that the person gave elsewhere later counts, and not the one that this browser has.
+    item = drawn.picks[0].item
+    label(
+        client,
+        {"item_hash": item.item_hash, "sample_id": item.sample_id, "step": item.step},
+        "unsupported",
+        export_id=drawn.export_id,
+    )
+    page.visit(f"{page.address}/runs/r1/review?export={drawn.export_id}&reviewer=Ann&later=yes")
+    page.wait_for("document.documentElement.dataset.ready && !document.getElementById('start').hidden")
+    page.press("Enter")
+    page.wait_for("document.getElementById('place').textContent.startsWith('2 of')")
+    page.press("1", text="1")
+    page.press("Enter")
+    page.wait_for("document.getElementById('sent').textContent.startsWith('2 ')")
+    of_item = [row["label"] for row in read_reviews(warehouse) if row["item_hash"] == item.item_hash]
+    assert of_item == ["supported", "unsupported"]
     # Elsewhere, without what this browser has kept, the next one is asked about.
     page.evaluate("localStorage.clear()")
     page.visit(f"{page.address}/runs/r1/review?export={drawn.export_id}&reviewer=Ann&again=yes")
     page.wait_for("document.documentElement.dataset.ready && !document.getElementById('start').hidden")
     page.press("Enter")
-    page.wait_for("document.getElementById('place').textContent.startsWith('2 of')")
+    page.wait_for("document.getElementById('place').textContent.startsWith('3 of')")
     assert page.problems == []
 
 

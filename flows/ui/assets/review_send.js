@@ -1,24 +1,26 @@
 "use strict";
 // An answer on the page of an export is sent when the reviewer moves to the next item; stored answers are shown as given.
-// An answer that could not be sent stays in this browser, and is sent with the next one.
+// An answer that could not be sent stays in this browser, and is sent with the next one. One that was taken back, or is
+// skipped now, is removed from the record in the same way.
 
 const sending = { sent: {}, isBusy: false };
 
 function describeSaid(item) {
-  return JSON.stringify([answers.given(item).label, answers.kept.notes[item.item_hash] ?? null]);
+  return JSON.stringify([answers.given(item)?.label ?? null, answers.kept.notes[item.item_hash] ?? null]);
 }
 
-// The stored answers of this reviewer, unless a newer one was given here.
+// The stored answers of this reviewer, unless a newer one was given here: they may have given one elsewhere meanwhile.
 function adopt() {
   if (answers.reviewer !== data.reviewer) return;
   for (const item of data.items) {
     if (!item.own) continue;
     const { item_hash } = item;
     sending.sent[item_hash] = JSON.stringify([item.own.label, item.own.note]);
-    if (answers.kept.given[item_hash]) continue;
-    answers.kept.given[item_hash] = { label: item.own.label, time: "" };
+    if (answers.kept.given[item_hash]?.time > item.own.time) continue;
+    answers.kept.given[item_hash] = { label: item.own.label, time: item.own.time };
     if (item.own.first_label) answers.kept.first[item_hash] = item.own.first_label;
     if (item.own.note) answers.kept.notes[item_hash] = item.own.note;
+    else delete answers.kept.notes[item_hash];
   }
   const open = answers.findOpen();
   if (answers.given(answers.item) && open !== -1) answers.kept.at = open;
@@ -32,14 +34,18 @@ answers.load = function load() {
 
 async function sendOne(item) {
   const answer = describeSaid(item);
-  const fields = new URLSearchParams({
-    export_id: data.export_id, item_hash: item.item_hash, sample_id: item.sample_id, step: item.step,
-    label: answers.given(item).label, reviewer: answers.reviewer, note: answers.kept.notes[item.item_hash] || "",
-    first_label: answers.kept.first[item.item_hash] || "",
-  });
+  const label = answers.given(item)?.label ?? null;
+  const fields = new URLSearchParams({ export_id: data.export_id, item_hash: item.item_hash, reviewer: answers.reviewer });
+  if (label === null) fields.set("withdrawn", "yes");
+  else {
+    const { item_hash, sample_id, step } = item;
+    const note = answers.kept.notes[item_hash] || "";
+    Object.entries({ sample_id, step, label, note, first_label: answers.kept.first[item_hash] || "" }).forEach((one) => fields.set(...one));
+  }
   const response = await fetch(data.address, { method: "POST", body: fields, headers: { Accept: "application/json" } });
   if (!response.ok) throw new Error((await response.json()).problem);
-  sending.sent[item.item_hash] = answer;
+  if (label === null) delete sending.sent[item.item_hash];
+  else sending.sent[item.item_hash] = answer;
 }
 
 async function sendSaid(section) {
@@ -48,8 +54,9 @@ async function sendSaid(section) {
   sending.isBusy = true;
   try {
     for (const item of data.items) {
-      const given = answers.given(item);
-      if (given && given.label !== null && !isOpen(item) && sending.sent[item.item_hash] !== describeSaid(item)) await sendOne(item);
+      const sent = sending.sent[item.item_hash];
+      const isLabelled = (answers.given(item)?.label ?? null) !== null;
+      if (!isOpen(item) && (isLabelled ? sent !== describeSaid(item) : sent !== undefined)) await sendOne(item);
     }
     part("sent").textContent = `${Object.keys(sending.sent).length} on record`;
   } catch (error) {
