@@ -17,7 +17,7 @@ import orjson
 from prefect import task
 
 from evalhouse.tasks.judge.protocol import FatalJudgeError
-from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, take_shard
+from evalhouse.tasks.pipeline.live_run import CALL_COLUMNS, STEP_OPTIONS, LiveRun, SampleWork, take_shard
 from evalhouse.warehouse.errors import QueryStopped
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.store import Warehouse
@@ -67,18 +67,21 @@ async def compare_tool_calls(live_run: LiveRun, work: SampleWork) -> str | None:
     from evalhouse.tasks.measures.structured_answers import TOOL_CALLS, ToolCallError, grade_tool_calls, read_tool_calls
 
     metadata = work.sample.metadata
-    expected, made = metadata.get("expected_tool_calls"), metadata.get("tool_calls")
-    if expected is None:
+    # Our name, ragas' and deepeval's.
+    columns = ("expected_tool_calls", "reference_tool_calls", "expected_tools")
+    column = next((name for name in columns if metadata.get(name) is not None), None)
+    made = next((metadata[name] for name in CALL_COLUMNS if metadata.get(name) is not None), None)
+    if column is None:
         return "no_ground_truth"
     if live_run.settings.is_asked:
         return "no_answer"
     # A turn that was cut from messages has every call that these hold.
-    if made is None and metadata.keys().isdisjoint({"tool_calls", "turn"}) and not live_run.records_tool_calls:
+    if made is None and metadata.keys().isdisjoint({*CALL_COLUMNS, "turn"}) and not live_run.records_tool_calls:
         return "no_answer"
     try:
-        wanted = read_tool_calls(expected, strict=True)
+        wanted = read_tool_calls(metadata[column], strict=True)
     except ToolCallError as error:
-        raise FatalJudgeError(f"sample {work.sample.sample_id}, column expected_tool_calls: {error}") from None
+        raise FatalJudgeError(f"sample {work.sample.sample_id}, column {column}: {error}") from None
     for match in grade_tool_calls(wanted, read_tool_calls([] if made is None else made, strict=False)):
         work.add_grade(TOOL_CALLS, match)
     return None

@@ -306,6 +306,7 @@ def _print_forgotten(warehouse: "Warehouse", forgotten: "Forgotten", *, dry_run:
 
             began = write_began(traces.first_began_at, traces.last_began_at)
             print_line(f"and {write_count(traces.n_traces, 'received trace')} that began {began}")
+        print_line("backups, reports and artifacts of a Prefect server keep their copies: evalhouse guide operating")
         if dry_run:
             print_line("nothing was changed; leave out --dry-run to delete it")
         else:

@@ -73,7 +73,10 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "conversation": "question",  # the user's texts in it
     "earlier_answers": "earlier_answers",
     "tool_calls": "answer",
+    "tools_called": "answer",
     "expected_tool_calls": "ground_truth",
+    "expected_tools": "ground_truth",
+    "reference_tool_calls": "ground_truth",
     "rows": "answer",
     "expected_rows": "ground_truth",
     "tables": "question",

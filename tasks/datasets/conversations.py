@@ -40,7 +40,8 @@ a long chat, would take time and memory in the square of its turns; a request ha
 _WHOLE: Final = ("messages", "turns", "conversations")
 _TYPED: Final = ("question", "query")
 """Columns whose texts are what people typed, which may itself be a list of messages."""
-_EXPECTED_CALLS: Final = ("reference_tool_calls", "expected_tool_calls")
+_EXPECTED_CALLS: Final = ("reference_tool_calls", "expected_tool_calls", "expected_tools")
+_EXPECTED: Final = ("answerable", "expected_rows", "rows")
 _OF_LAST: Final[tuple[Field, ...]] = ("ground_truths", "context_ids", "reference_context_ids")
 
 
@@ -207,6 +208,9 @@ def _make_rows(
     shared = dict(row.values)  # what every turn has
     # Of the whole conversation, by ragas' name or ours.
     expected_calls = next((shared.pop(name) for name in _EXPECTED_CALLS if not is_absent(shared.get(name))), None)
+    # Whether there is an answer, and what it is to be, are of the last turn as the ground truth is.
+    named = [*_EXPECTED, *(["kind"] if shared.get("kind") == "unanswerable" else [])]
+    expected = {name: shared.pop(name) for name in named if name in shared}
 
     def take(name: Field) -> object:
         """Take out the row's value of a field; MISSING if it has none."""
@@ -303,6 +307,7 @@ def _make_rows(
             values[name_column("id")] = f"{conversation_id}/{turn.number}"
         if turn is turns[-1]:
             values |= {name_column(name): value for name, value in of_last.items() if value is not MISSING}
+            values |= expected
             if not is_absent(expected_calls):
                 made = [cast(list[object], other.beside.get("tool_calls", [])) for other in turns]
                 calls = [call for of_turn in made for call in of_turn]

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 Source = Literal["answer", "ground_truth"]
 OTHER_LANGUAGE: Final = "language_not_supported"
 """The reason why the lexical judge gives no verdicts on a sample."""
+CALL_COLUMNS: Final = ("tool_calls", "tools_called")
+"""The columns of a dataset with the tool calls that the bot made: ours, and deepeval's."""
 _LONGEST_DRAIN_S: Final = 20.0  # services are often given thirty seconds to stop
 ID_PREFIXES: dict[Source, str] = {"answer": "A", "ground_truth": "G"}
 
@@ -284,8 +286,9 @@ class LiveRun:
 
     @cached_property
     def records_tool_calls(self) -> bool:
-        """True if the dataset has the column `tool_calls`, in any row."""
-        return bool(self.warehouse.fetch_rows("samples/has_column", run_id=self.run_id, column="tool_calls"))
+        """True if the dataset has a column of the calls that the bot made, in any row."""
+        of_run = {"run_id": self.run_id}
+        return any(self.warehouse.fetch_rows("samples/has_column", **of_run, column=name) for name in CALL_COLUMNS)
 
     @cached_property
     def _clients(self) -> Clients:

@@ -148,6 +148,19 @@ def test_tools_in_parts_of_messages_are_read(tmp_path: Path, api: str) -> None:
     assert [call["name"] for call in sample.metadata["tool_calls"]] == ["look_up"]
 
 
+@pytest.mark.parametrize("mark", [{"answerable": False}, {"kind": "unanswerable"}])
+def test_what_marks_a_conversation_as_without_an_answer_is_of_its_last_turn(
+    tmp_path: Path, mark: dict[str, object]
+) -> None:
+    """The turns before it are questions like any other."""
+    talk = {key: value for key, value in RAGAS.items() if key != "reference"}
+    (first, second), _ = read_rows(tmp_path, {**talk, **mark})
+    assert mark.keys().isdisjoint(first.metadata)
+    assert second.metadata.items() >= mark.items()
+    (first, second), _ = read_rows(tmp_path, {**talk, "kind": "tides"})
+    assert (first.metadata["kind"], second.metadata["kind"]) == ("tides", "tides")
+
+
 @pytest.mark.parametrize("name", ["reference_tool_calls", "expected_tool_calls"])
 def test_a_reference_and_expected_calls_are_the_last_turns(tmp_path: Path, name: str) -> None:
     """Ragas and our own column have the calls of the whole conversation."""
