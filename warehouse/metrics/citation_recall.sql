@@ -1,5 +1,5 @@
 -- metric: citation_recall
--- version: 1
+-- version: 2
 -- needs: attribute_answer, citations
 -- correctable: no, joined
 -- meaning: How much of what the answer states is supported by what it cites for it
