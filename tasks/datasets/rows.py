@@ -96,6 +96,7 @@ LIKELY: dict[Field, tuple[str, ...]] = {
         "passages", "chunks", "docs", "sources", "retrieved", "retrieved_documents", "retrieved_docs", "evidence",
         "search_results", "hits",
     ),
+    "conversation": ("chat_history", "history", "conversation_history", "message_history", "previous_messages"),
 }  # fmt: skip
 COUNTED: Final[tuple[Field, ...]] = ("question", "answer", "ground_truth", "contexts")
 
@@ -298,7 +299,9 @@ class ColumnUse:
 
     def suggest(self, *, is_asked: bool) -> list[str]:
         """Return for each missing field the columns that may be meant, with the --map to type."""
-        return suggest_columns(self.list_missing(is_asked=is_asked), self.unread)
+        missing = self.list_missing(is_asked=is_asked)
+        has_turns = "conversation" in self.columns or self._conversations
+        return suggest_columns(missing if has_turns else [*missing, "conversation"], self.unread)
 
 
 def suggest_columns(missing: Iterable[Field], columns: Mapping[str, object]) -> list[str]:
@@ -311,6 +314,8 @@ def suggest_columns(missing: Iterable[Field], columns: Mapping[str, object]) -> 
     for field in missing:
         kinds = (str,) if field in ("question", "answer") else (str, list, dict)
         spelled = {_spell(name): name for name, value in columns.items() if isinstance(value, kinds)}
+        if field == "conversation":
+            spelled = {_spell(name): name for name, value in columns.items() if isinstance(open_value(value), list)}
         known = [_spell(alias) for alias in ALIASES[field] if "." not in alias]
         likely = (spelled[_spell(name)] for name in LIKELY.get(field, ()) if _spell(name) in spelled)
         close = (

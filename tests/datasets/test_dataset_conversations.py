@@ -347,3 +347,17 @@ def test_every_turn_has_the_turns_before_it(spoken: Sequence[tuple[Speaker, str]
 
 def _entry(role: str, text: str) -> Mapping[str, Any]:
     return {"role": role, "text": text}
+
+
+@pytest.mark.parametrize("column", ["chat_history", "history"])
+def test_a_history_beside_a_question_is_proposed_as_the_conversation(tmp_path: Path, column: str) -> None:
+    """Frameworks keep it in a column of that name, which may be anything else as well; pairs are read like messages."""
+    row = {"question": LOW, "answer": NOON, column: [[TIDE, SIX]]}
+    (sample,), use = read_rows(tmp_path, row)
+    assert not sample.conversation
+    assert use.suggest(is_asked=True)[-1] == (f"is {column!r} the conversation? --map conversation={column} reads it")
+    (sample,), use = read_rows(tmp_path, row, conversation=column)
+    assert [turn.text for turn in sample.conversation or ()] == [TIDE, SIX]
+    assert not any("conversation" in line for line in use.suggest(is_asked=True))
+    _, use = read_rows(tmp_path, {**row, column: "The port was built in 1788."})
+    assert not any("conversation" in line for line in use.suggest(is_asked=True)), "a text holds no turns"
