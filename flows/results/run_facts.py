@@ -272,6 +272,11 @@ def list_notes(warehouse: Warehouse, run: RunRow) -> list[str]:
         named = f"{name_setting('citations', 'REGEX')} names the form of yours (evalhouse guide metrics)"
         if cited["n_answers"] and not cited["n_citations"]:
             notes.append(f"note: no answer has a citation in a known form, such as [1] or [doc 1]; {named}.")
+        elif cited["n_zero"]:
+            notes.append(
+                f"note: {cited['n_zero']:,} of {cited['n_citations']:,} citations have the number 0, where the first "
+                f"context is 1; {name_setting('citations_from', '0')} counts from 0 as your bot does."
+            )
         elif cited["n_unknown"] > cited["n_citations"] / 2:
             notes.append(
                 f"note: {cited['n_unknown']:,} of {cited['n_citations']:,} citations, such as "

@@ -8,6 +8,8 @@ that match at one place the earlier one.
 """
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 _AND: Final = r"(?:[,，、;；&|–—-]|(?i:and|und|et|y)\b|和|与|及)"
@@ -52,3 +54,61 @@ BUILT_IN: Final = (
 )
 IN_BRACKETS: Final = rf"[\[【［](?:{_WORDED}{_NUMBERS}{_FURTHER}|{_NUMBERS}|ID:\s?+\d{{1,3}}){_PAGE}[\]】］]"
 """A mark with ranks in brackets, without groups: part of other patterns."""
+
+# --- a list of sources at an answer's end
+
+_TITLE: Final = (
+    r"^[ \t]*(?:#+[ \t]*)?(?:\*\*|__)?(?:sources?|references?|citations?|bibliography|works cited|footnotes?|links|"
+    r"参考(?:文献|资料|来源|链接)?|(?:资料|信息)?来源|引用(?:来源|文献)?|出处|脚注)"
+)
+_HEADING: Final = re.compile(rf"{_TITLE}[ \t]*+[:：]?+(?:\*\*|__)?[ \t]*+[:：]?+[ \t]*+$", re.IGNORECASE | re.MULTILINE)
+_IN_LINE: Final = re.compile(
+    rf"{_TITLE}[ \t]*+[:：](?:\*\*|__)?[ \t]*+(?P<entries>\[[^\n]*+)$", re.IGNORECASE | re.MULTILINE
+)
+_ENTRY: Final = re.compile(
+    r"^[ \t]*(?:[-*•][ \t]+)?(?:\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:?|(?P<number>\d{1,3})[.)、:])[ \t]*(?P<body>\S.*)$"
+)
+_ENTRY_IN_LINE: Final = re.compile(r"\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:?[ \t]*(?P<body>[^\[\]\n]*)")
+_REFERENCE: Final = re.compile(r"https?://|\.[A-Za-z]{2,5}\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceList:
+    """The list of sources in a text, from `start` to `end`, and the text of each source by its label or number.
+
+    `is_plain` where no entry has a label, an address or a file: it may be a part of what the text states.
+    """
+
+    start: int
+    end: int
+    sources: Mapping[str, str]
+    is_plain: bool
+
+
+def find_source_list(text: str) -> SourceList | None:
+    """Return the first list below a heading such as `Sources:`, or in one line with it; None without one."""
+    if line := _IN_LINE.search(text):
+        entries = list(_ENTRY_IN_LINE.finditer(line["entries"]))
+        if all(any(map(str.isalnum, entry["body"])) for entry in entries):
+            sources = {entry["label"]: entry["body"].strip(" ,;，；、") for entry in reversed(entries)}
+            return SourceList(start=line.start(), end=line.end(), sources=sources, is_plain=False)
+    # If the first heading has no entries behind it, no other one has.
+    if (heading := _HEADING.search(text)) is None:
+        return None
+    found, name = dict[str, str](), ""
+    are_plain, was_blank, end, place = True, False, heading.end(), heading.end()
+    for line_of_text in text[heading.end() :].splitlines(keepends=True):
+        place += len(line_of_text)
+        if not line_of_text.strip():
+            was_blank = True
+            continue
+        if entry := _ENTRY.match(line_of_text.rstrip("\r\n")):
+            name = entry["label"] or entry["number"]
+            found.setdefault(name, entry["body"])
+            are_plain = are_plain and not entry["label"] and not _REFERENCE.search(entry["body"])
+        elif was_blank or not found:
+            break  # a new paragraph, and not the rest of an entry
+        else:
+            found[name] += f" {line_of_text.strip()}"
+        was_blank, end = False, place
+    return SourceList(start=heading.start(), end=end, sources=found, is_plain=are_plain) if found else None

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import yaml
 
-from evalhouse.tasks.lexical.marks import IN_BRACKETS
+from evalhouse.tasks.lexical.marks import IN_BRACKETS, find_source_list
 
 # Every value is a string, `no` and `on` too; the parser in C, where it is installed, takes a tenth of the time.
 _LISTS: Mapping[str, Any] = yaml.load(
@@ -545,10 +545,13 @@ def split_statements(text: str) -> list[str]:
     """Return the statements of a text in order, none twice; empty when the text asserts nothing.
 
     Several spellings of one gold answer (`alias / alias`) are one statement. An answer that is one name or number is a
-    statement too: together with the question it states something.
+    statement too: together with the question it states something. A list of sources behind a text states nothing.
     """
     if len(read_alternatives(text)) > 1:
         return [" ".join(text.split())]
+    listed = find_source_list(text)
+    if listed and not listed.is_plain and any(map(str.isalnum, text[: listed.start])):
+        text = f"{text[: listed.start]}\n{text[listed.end :]}"
     statements: dict[str, None] = {}
     sentences = []
     for sentence in (sentence for block in read_blocks(text) for sentence in split_sentences(block)):

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from evalhouse.tasks.lexical.marks import WORDED_NUMBER
+from evalhouse.tasks.lexical.marks import WORDED_NUMBER, find_source_list
 from evalhouse.tasks.lexical.match import rate_support, read_claim
 from evalhouse.tasks.lexical.split import split_sentences
 from evalhouse.tasks.lexical.texts import analyse_text
@@ -25,20 +25,12 @@ from evalhouse.warehouse.rows.samples import StoredSample
 
 _CODE: Final = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
 _DEFINITION: Final = re.compile(r"^[ ]{0,3}\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:[ \t]*(?P<body>\S.*)$", re.MULTILINE)
-_HEADING: Final = re.compile(
-    r"^[ \t]*(?:#+[ \t]*)?(?:\*\*|__)?(?:sources?|references?|citations?|bibliography|works cited|footnotes?|links|"
-    r"参考(?:文献|资料|来源|链接)?|(?:资料|信息)?来源|引用(?:来源|文献)?|出处|脚注)"
-    r"[ \t]*+[:：]?+(?:\*\*|__)?[ \t]*+[:：]?+[ \t]*+$",
-    re.IGNORECASE | re.MULTILINE,
-)
-_ENTRY: Final = re.compile(
-    r"^[ \t]*(?:[-*•][ \t]+)?(?:\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:?|(?P<number>\d{1,3})[.)、:])[ \t]*(?P<body>\S.*)$"
-)
 _NUMBER: Final = re.compile(r"\d+")
 _RANGE: Final = re.compile(r"(?<!\d)(\d{1,4})\s{0,3}[-–—]\s{0,3}\^?(\d{1,4})")
 _BETWEEN_IDS: Final = re.compile(r"[,;，；、]")
 _LETTERS: Final = re.compile(r"[^\W\d]+")
 _NO_SOURCE: Final = ("#", "mailto:", "tel:")  # what a link may lead to besides a source
+_PASSAGE: Final = re.compile(r"([^#]*[^#/])#.|(.*\.[A-Za-z][A-Za-z0-9]{0,4})[:/|@].")
 _ADDRESS: Final = re.compile(r"https?://\S+")
 _MAX_RANGE: Final = 50
 _MAX_ID: Final = 300
@@ -108,6 +100,11 @@ class Sources:
         return any((_ADDRESS.match(known) is not None) == is_address for known in self.names)
 
     @cached_property
+    def defines_names(self) -> bool:
+        """True if a footnote, or an entry of a list of sources, names a context: numbers are not ranks then."""
+        return any(_resolve_body(body, self) for body in self.definitions.values())
+
+    @cached_property
     def worded(self) -> Mapping[tuple[str, int], Sequence[int]]:
         """The ranks by word and number of ids that begin with these, such as `doc-3` or `source3.pdf`."""
         ranks: dict[tuple[str, int], list[int]] = {}
@@ -152,10 +149,17 @@ def list_sources(sample: StoredSample, settings: RunSettings) -> Sources:
         while isinstance(node, dict):
             given += [node.get("url"), node.get("source")]
             node = node.get("metadata")
-        for name in map(_fold, (name for name in given if isinstance(name, str) and name.strip())):
+        texts = [name for name in given if isinstance(name, str) and name.strip()]
+        for name in map(_fold, [*texts, *filter(None, map(_find_document, texts))]):
             if rank not in names.get(name, ()):
                 names[name] = (*names.get(name, ()), rank)
     return Sources(n_contexts=n_contexts, names=names, texts=sample.contexts or (), first=settings.citations_from)
+
+
+def _find_document(name: str) -> str | None:
+    """Return the document of a passage, as `kb/faq.md` of `kb/faq.md#3`; None for an id of another form."""
+    passage = None if _ADDRESS.match(name) else _PASSAGE.match(name.strip())
+    return None if passage is None else passage[1] or passage[2]
 
 
 def _fold(name: str) -> str:
@@ -173,14 +177,9 @@ def find_citations(answer: str, sources: Sources, patterns: Sequence[re.Pattern[
     # Footnotes and a list of sources: their texts by label, and the stretches of the answer they are in.
     definitions = {match["label"]: match["body"][:_MAX_BODY] for match in _DEFINITION.finditer(answer)}
     hidden = [match.span() for match in _DEFINITION.finditer(answer)]
-    # If the first heading has no entries behind it, no other one has.
-    if heading := _HEADING.search(answer):
-        lines = answer[heading.end() :].splitlines()
-        entries = [entry for line in lines if line.strip() and (entry := _ENTRY.match(line))]
-        for entry in entries:
-            definitions.setdefault(entry["label"] or entry["number"], entry["body"][:_MAX_BODY])
-        if entries:
-            hidden.append((heading.start(), len(answer)))
+    if listed := find_source_list(answer):
+        definitions = {name: body[:_MAX_BODY] for name, body in listed.sources.items()} | definitions
+        hidden.append((listed.start, listed.end))
     sources = replace(sources, definitions=definitions)
     closed = sorted([*hidden, *(match.span() for match in _CODE.finditer(answer))])
     begins, ends = [begin for begin, _ in closed], list(accumulate((end for _, end in closed), max))
@@ -264,9 +263,12 @@ def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
         if body is not None:
             # A number whose footnote has an address, or is an id, names that.
             ranks = _resolve_body(body, sources)
-            if ranks or any(map(sources.has_names_like, _ADDRESS.findall(body))):
+            if ranks or sources.defines_names or any(map(sources.has_names_like, _ADDRESS.findall(body))):
                 cited.append(ranks)
                 continue
+        elif sources.defines_names and not mark.from_zero:  # the answer has its numbers from its own list
+            cited.append(())
+            continue
         rank = number + 1 if mark.from_zero else number + 1 - sources.first
         cited.append((rank,) if 1 <= rank <= sources.n_contexts else ())
     return cited

@@ -274,7 +274,19 @@ def _settle(value: Cell) -> Cell:
 
 
 RESULT_SETS = "result_sets"
-_BLOCK: Final = re.compile(r"```(?:[\w+-]*[ \t]*\n|sql\s)?(?P<code>.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+# Models write a query into a code block, or behind a label as LangChain's chain asks for it.
+_BLOCK: Final = re.compile(
+    r"(?P<fence>```|~~~)[ \t]*+(?P<tag>[\w+-]*+)[ \t]*+\r?\n(?P<code>.*?)(?:(?P=fence)|\Z)", re.DOTALL
+)
+_IN_LINE: Final = re.compile(
+    r"```(?:sql\b)?(?P<code>[^`\n]++)```|`(?P<ticked>[^`\n]++)`|<sql>(?P<tagged>(?:(?!</?sql>).)+)</sql>",
+    re.DOTALL | re.IGNORECASE,
+)
+_LABEL: Final = re.compile(r"(?:SQL\s?Query|SQL|Query)\s?:", re.IGNORECASE)
+_QUERY: Final = re.compile(
+    r"(?:--[^\n]*+\n\s*+)*\(?+\s?+(?:select|with|from|values|table|pivot|unpivot|summarize)\b", re.IGNORECASE
+)
+_SQL_TAGS: Final = ("sql", "duckdb", "sqlite", "postgres", "mysql", "tsql", "bigquery", "snowflake")
 
 
 def compare_results(sample: StoredSample, dataset: str, *, made_rows: str | None = "rows") -> list[Grade] | str:
@@ -368,9 +380,30 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None, datase
                     "below it"
                 )
             placed[name] = str(found[0])
-    # Models write a query into a code block, with words around it; of several blocks the last is what they end with.
-    blocks = [match["code"] for match in _BLOCK.finditer(sql) if match["code"].strip()]
-    return run_on_tables(blocks[-1] if blocks else sql, placed, setup=setup)
+    return run_on_tables(find_query(sql), placed, setup=setup)
+
+
+def find_query(text: str) -> str:
+    """Return the query in a text: the one in its code blocks, or all of it; raises QueryError for several queries.
+
+    >>> find_query("It is:\\n```sql\\nselect 1\\n```\\nwhich returns\\n```\\n1\\n```").strip()
+    'select 1'
+    """
+    blocks = [(match["tag"].lower(), match["code"]) for match in _BLOCK.finditer(text)]
+    queries = [
+        code
+        for tag, code in blocks
+        if _QUERY.match(code.lstrip()) or (code.strip() and any(one in tag for one in _SQL_TAGS))
+    ]
+    if not queries and not _QUERY.match(text.lstrip()):
+        found = ("".join(filter(None, match.groups())) for match in _IN_LINE.finditer(text))
+        queries = [code for code in found if _QUERY.match(code.lstrip())]
+    if len({code.strip().rstrip(";") for code in queries}) > 1:
+        raise QueryError(f"the answer has {len(queries)} queries, and it is not known which of them counts")
+    if queries:
+        return queries[0]
+    label = _LABEL.match(text.strip())
+    return text.strip()[label.end() :] if label else text
 
 
 TOOL_CALLS = "tool_calls"

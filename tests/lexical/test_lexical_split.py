@@ -150,6 +150,21 @@ def test_what_only_sounds_like_a_refusal_or_an_order_is_a_statement(text: str) -
     assert split_statements(text) == [text]
 
 
+@pytest.mark.parametrize("listed", [
+    "Sources:\n[1] lamp.md\n[2] oil.md",
+    "**Sources**\n1. lamp.md\n2. oil.md",
+    "Sources: [1] lamp.md, [2] oil.md",
+    "## References\n- [1] Prices of lamps\n- [2] Prices of oil",
+    "参考来源：\n[1] 灯\n[2] 油",
+])  # fmt: skip
+def test_a_list_of_sources_behind_a_text_states_nothing(listed: str) -> None:
+    text = "A lamp costs ten crowns [1]. Oil costs five crowns a litre [2]."
+    assert split_statements(f"{text}\n\n{listed}") == split_statements(text)
+    assert split_statements(f"{text}\n\n{listed}\n\nThe shop opens at nine.")[-1] == "The shop opens at nine."
+    assert split_statements(listed), "it is the answer"
+    assert split_statements(f"{text}\n\nSources:\n1. Old paint\n2. Pipes")[-1] != split_statements(text)[-1]
+
+
 @pytest.mark.parametrize("text", ["((((", "**", "|||\n|---|", "- ", "1.", "\r\n\r\n", "```", "“", "[x](y", "a" * 5000])
 def test_odd_text_does_no_harm(text: str) -> None:
     assert all(statement.strip() for statement in split_statements(text))

@@ -124,6 +124,9 @@ def test_citations_that_name_nothing_and_queries_that_fail_are_named(tmp_path: P
     add("citations", sample_id="b", ordinal=1, marker="[(x)-1]", text_start=0, text_end=1)
     (note,) = list_notes(warehouse, run)
     assert note.startswith("note: 2 of 3 citations, such as '[(x)-1]', name no context of their sample by its rank or")
+    add("citations", sample_id="c", ordinal=1, marker="[0]", text_start=0, text_end=1)
+    (note,) = list_notes(warehouse, run)
+    assert note.startswith("note: 1 of 4 citations have the number 0, where the first context is 1; --citations-from 0")
     of_query = {"rubric": "result_sets", "criterion": "any_order", "scale_max": 1.0}
     add("grades", sample_id="a", rating=1.0, reason="", **of_query)
     assert len(list_notes(warehouse, run)) == 1

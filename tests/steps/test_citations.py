@@ -129,6 +129,25 @@ def test_a_number_with_a_word_is_a_rank_where_no_id_has_that_word() -> None:
         assert [one.ranks for one in read("So [doc2]. So [Source: 3].", names=names).citations] == [(2,), (3,)]
 
 
+@pytest.mark.parametrize("listed", [
+    "Sources:\n[1] shop.md\n[2] oil.md",
+    "**Sources:**\n\n1. Hours of the shop (shop.md)\n2. Prices,\n   oil.md",
+    "Sources: [1] shop.md, [2] oil.md",
+    "[^1]: shop.md\n[^2]: oil.md",
+    "参考资料：[1] shop.md [2] oil.md",
+    "Sources:\n[1] kb/shop.md\n[2] oil.md, p. 3\n\nIs there anything else?",
+])  # fmt: skip
+def test_numbers_of_an_answers_own_list_name_the_documents_in_it(listed: str) -> None:
+    """Front ends number the sources in the order in which an answer cites them; the contexts are passages of these."""
+    ids = ("lamp.md#1", "oil.md#1", "kb/shop.md#2" if "kb/" in listed else "shop.md#2", "oil.md#7")
+    sample = make_sample(contexts=["a", "b", "c", "d"], context_ids=list(ids))
+    mark = "[^{}]" if listed.startswith("[^") else "[{}]"
+    answer = f"It opens at nine {mark.format(1)}. Oil costs five {mark.format(2)}. So [3].\n\n{listed}"
+    cited = find_citations(answer, list_sources(sample, make_settings()), PATTERNS)
+    assert [one.ranks for one in cited.citations] == [(3,), (2, 4), ()]
+    assert answer[cited.hidden[-1][1] :].strip() in ("", "Is there anything else?")
+
+
 def test_an_id_that_begins_with_the_word_and_the_number_is_meant() -> None:
     names = {"source1.pdf": (2,), "Source_2.pdf#1": (1,), "Source_2.pdf#2": (3,)}
     cited = read("So [Source 1]. So [Source 2]. So [Source 3]. So [doc 4].", names=names).citations

@@ -412,16 +412,28 @@ def test_rows_come_from_tables_or_a_script_or_are_given_for_either_side(
     "made",
     [
         f"```sql\n{ALL};\n```",
+        f"```postgresql\r\n{ALL};\r\n```",
         f"Here is the query:\n\n```sql\n{ALL}\n```\nIt lists all of them.",
+        f"1. Run:\n   ```sql\n   {ALL};\n   ```\n2. Done",
+        f"```\n{ALL}\n```\nThis returns:\n```\nid\n1\n```\nor with psql:\n```bash\npsql -f q.sql\n```",
+        f"From the schema:\n~~~SQL\n{ALL}\n",
         f"```{ALL}```",
         f"```sql {ALL} ```",
-        f"First a part of it:\n```\n{BROKEN}\n```\nand the whole:\n```SQL\n{ALL}\n",
+        f"Use `{ALL}` on the table `ship`.",
+        f"<sql>{ALL}</sql>",
+        f"SQLQuery: {ALL}",
+        f"```sql\n{ALL}\n```\nonce more:\n```sql\n{ALL};\n```",
     ],
 )
 def test_a_query_in_a_code_block_is_the_query(made: str) -> None:
     """Chat models answer so unless their prompt forbids it."""
     assert rate(make_pair(ALL, made))["in_order"] == 1
     assert rate(make_pair(made, ALL))["in_order"] == 1
+
+
+def test_of_two_queries_none_is_picked() -> None:
+    made = make_pair(ALL, f"```sql\n{ALL}\n```\nor all of them:\n```sql\n{SOME}\n```")
+    assert explain(made) == "the bot's query fails: the answer has 2 queries, and it is not known which of them counts"
 
 
 @pytest.mark.parametrize(("sample", "reason"), [

@@ -1,5 +1,5 @@
--- One row: of how many answers of a run the citations were read, how many there are, how many name no context, and one of
--- these as written.
+-- One row: of how many answers of a run the citations were read, how many there are, how many name no context, one of these
+-- as written, and how many of them are a number 0.
 with cited as (
     select max(context_rank) as context_rank, any_value(marker) as marker
     from citations
@@ -15,5 +15,6 @@ select
     ) as n_answers,
     count(*) as n_citations,
     count(*) filter (where context_rank is null) as n_unknown,
-    any_value(marker) filter (where context_rank is null) as unknown
+    any_value(marker) filter (where context_rank is null) as unknown,
+    count(*) filter (where context_rank is null and regexp_full_match(marker, '[^0-9]*0[^0-9]*')) as n_zero
 from cited
