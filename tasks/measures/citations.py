@@ -8,7 +8,7 @@ skipped. A mark that names several passages of one document names them all.
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, islice
@@ -105,12 +105,12 @@ class Sources:
         return any(_resolve_body(body, self) for body in self.definitions.values())
 
     @cached_property
-    def worded(self) -> Mapping[tuple[str, int], Sequence[int]]:
+    def worded(self) -> Mapping[tuple[str, int], Collection[int]]:
         """The ranks by word and number of ids that begin with these, such as `doc-3` or `source3.pdf`."""
-        ranks: dict[tuple[str, int], list[int]] = {}
+        ranks: dict[tuple[str, int], dict[int, None]] = {}
         for name, of_name in self.names.items():
             if worded := WORDED_NUMBER.match(name):
-                ranks.setdefault((_read_word(worded), int(worded["number"])), []).extend(of_name)
+                ranks.setdefault((_read_word(worded), int(worded["number"])), {}).update(dict.fromkeys(of_name))
         return ranks
 
     @cached_property

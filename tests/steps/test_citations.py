@@ -152,6 +152,8 @@ def test_an_id_that_begins_with_the_word_and_the_number_is_meant() -> None:
     names = {"source1.pdf": (2,), "Source_2.pdf#1": (1,), "Source_2.pdf#2": (3,)}
     cited = read("So [Source 1]. So [Source 2]. So [Source 3]. So [doc 4].", names=names).citations
     assert [one.ranks for one in cited] == [(2,), (1, 3), (), (4,)]
+    passages = list_sources(make_sample(contexts=["a", "b"], context_ids=["doc7#1", "doc7#2"]), make_settings())
+    assert [one.ranks for one in find_citations("So [Doc 7].", passages, PATTERNS).citations] == [(1, 2)]
 
 
 def test_an_address_that_an_answer_states_is_a_citation_only_of_contexts_that_have_it() -> None:
