@@ -92,9 +92,22 @@ class MetricFile:
     meaning: str | None = None
     is_own: bool = True
 
+    @property
+    def read_steps(self) -> frozenset[str]:
+        """The steps it needs in which our code reads texts: the rows of another version may be read otherwise."""
+        return frozenset(name for name in self.needs if name in STEPS and STEPS[name].task == "measure")
+
     def fits(self, embeddings: str | None) -> bool:
         """Return whether it has a value in a run with these embeddings; None means any."""
         return embeddings is None or self.embeddings in (None, "hashing" if embeddings == "hashing" else "model")
+
+
+def explain_versions(metric: str) -> str:
+    """Return what makes scores of two versions of a metric comparable."""
+    known = _load_built_in().get(metric)
+    if known is not None and known.read_steps:
+        return "a new run over the same data reads its texts by this one"
+    return "`evalhouse rescore` brings runs to one"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,6 +76,7 @@ VARIANT_OPTION = click.option(
 )
 _WITHOUT_SCORES: Mapping[RunKind, str] = {"testset": "made a test set", "prefer": "preferred one of two answers"}
 _STEPS = "select distinct step from outcomes where run_id = $run_id"
+_VERSIONS = "select metric, any_value(metric_version) as version from scores where run_id = $run_id group by metric"
 
 
 @click.command(cls=SectionedCommand)
@@ -554,12 +555,23 @@ def _plan_rescoring(
         merged[name] = {**merged.get(name, {}), **changed}
     forgotten = find_forgotten(warehouse, run.run_id)
     steps = {str(row["step"]) for row in warehouse.read_rows(_STEPS, {"run_id": run.run_id})}
+    versions = {row["metric"]: row["version"] for row in warehouse.read_rows(_VERSIONS, {"run_id": run.run_id})}
+    # Rows of code that read marks, calls or queries in another way.
+    built_in = {name: metric for name, metric in files.items() if not metric.is_own}
+    older = [
+        name
+        for name, version in versions.items()
+        if name in built_in and built_in[name].version != str(version).partition(";")[0]
+    ]
+    outdated = {step for name in older for step in built_in[name].read_steps}
     scored, left_out = [], {}
     for name in dict.fromkeys([*run.metrics, *added]):
         if name not in files:
             left_out[name] = "its file no longer exists"
         elif forgotten is not None and files[name].is_own:
             left_out[name] = f"it may read texts, which were forgotten on {forgotten.forgotten_at:%Y-%m-%d}"
+        elif name in built_in and not outdated.isdisjoint(files[name].read_steps):
+            left_out[name] = "another version of evalhouse read the texts for it; run the data again"
         elif not files[name].fits(run.embeddings):
             left_out[name] = f"it has no value with embeddings {run.embeddings!r}"
         elif name in run.metrics or steps.issuperset(files[name].needs):

@@ -64,7 +64,7 @@ from evalhouse.tasks.comparing.runs import (
     warn_of_edits,
     warn_of_status,
 )
-from evalhouse.warehouse.metric_files import SIGNS, Better
+from evalhouse.warehouse.metric_files import SIGNS, Better, explain_versions
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.samples import fetch_asked, fetch_derived
@@ -401,7 +401,7 @@ def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Find
         for cause, n in comparison.n_other.items()
     }
     if "formula" in other:
-        formula = f"another formula or setting of it{other['formula']}; `evalhouse rescore` brings it to one"
+        formula = f"another formula or setting of it{other['formula']}; {explain_versions(comparison.metric)}"
         return _Finding("undecided", "other_formula", formula)
     if "judge" in other:
         return _Finding("undecided", "other_judge", f"another judge, model, prompt or setting{other['judge']}")

@@ -59,7 +59,7 @@ from evalhouse.tasks.comparing.paired import (
 )
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.messages import list_names, suggest
-from evalhouse.warehouse.metric_files import SIGNS, Better
+from evalhouse.warehouse.metric_files import SIGNS, Better, explain_versions
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, MIN_GROUPS, NO_CLUSTER, fetch_asked
@@ -765,7 +765,7 @@ def _list_warnings(
     for row in versions.to_dicts():
         yield (
             f"{row['metric']} has another formula version: {row['base_version']} and {row['candidate_version']}; "
-            "`evalhouse rescore` brings runs to one"
+            f"{explain_versions(row['metric'])}"
         )
     yield from warn_of_status(base)
     yield from warn_of_status(candidate)

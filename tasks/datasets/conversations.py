@@ -263,7 +263,16 @@ def _make_rows(
         for turn, part in zip(turns if parts else turns[-1:], parts or [value], strict=True):
             if not is_absent(part):
                 setattr(turn, name, part)
-    of_last = {name: take(name) for name in _OF_LAST}
+    # So are ids and accepted answers; as many lists as there are turns are one for each.
+    of_last, of_each = dict[Field, object](), dict[Field, list[object]]()
+    for name in _OF_LAST:
+        value = take(name)
+        opened = open_cell(value)
+        are_lists = isinstance(opened, list) and any(isinstance(part, list) for part in opened)
+        if isinstance(opened, list) and are_lists and len(opened) == len(turns) > 1:
+            of_each[name] = opened
+        else:
+            of_last[name] = value
     given = take("id")
     use.renamed.pop("id", None)
     if is_absent(given):
@@ -303,6 +312,7 @@ def _make_rows(
         }
         values = {**turn.beside, **shared, **closed, "turn": turn.number}
         values |= {name_column(name): value for name, value in fields.items() if value is not None}
+        values |= {name_column(name): parts[turn.number - 1] for name, parts in of_each.items()}
         if has_id:
             values[name_column("id")] = f"{conversation_id}/{turn.number}"
         if turn is turns[-1]:

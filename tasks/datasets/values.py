@@ -492,6 +492,8 @@ def open_context(item: object) -> Context | None:
     if not isinstance(item, Mapping):
         return None
     members: dict[str, Any] = {str(key).removeprefix(_PREFIX): value for key, value in item.items()}
+    if {"lc", "kwargs"} <= members.keys():  # as LangChain writes a document, with its class as the id
+        members.pop("id", None)
     for name in _INSIDE:
         if isinstance(members.get(name), Mapping) and not any(members.get(key) for key in _TEXTS):
             members |= members.pop(name)

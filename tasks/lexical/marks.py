@@ -68,7 +68,8 @@ _IN_LINE: Final = re.compile(
 _ENTRY: Final = re.compile(
     r"^[ \t]*(?:[-*•][ \t]+)?(?:\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:?|(?P<number>\d{1,3})[.)、:])[ \t]*(?P<body>\S.*)$"
 )
-_ENTRY_IN_LINE: Final = re.compile(r"\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:?[ \t]*(?P<body>[^\[\]\n]*)")
+_ENTRY_IN_LINE: Final = re.compile(r"\[\^?(?P<label>[\w.:/-]{1,40})\^?\](?!\():?[ \t]*(?P<body>[^\[\]\n]*)")
+_ONLY_PAGE: Final = re.compile(rf"{_PAGE}[\W_]*")
 _REFERENCE: Final = re.compile(r"https?://|\.[A-Za-z]{2,5}\b")
 
 
@@ -89,7 +90,11 @@ def find_source_list(text: str) -> SourceList | None:
     """Return the first list below a heading such as `Sources:`, or in one line with it; None without one."""
     if line := _IN_LINE.search(text):
         entries = list(_ENTRY_IN_LINE.finditer(line["entries"]))
-        if all(any(map(str.isalnum, entry["body"])) for entry in entries):
+        labels = {entry["label"] for entry in entries}
+        # One that the text above does not refer to is the citation itself.
+        is_used = any(match["label"] in labels for match in _ENTRY_IN_LINE.finditer(text, 0, line.start()))
+        are_named = not any(_ONLY_PAGE.fullmatch(entry["body"]) for entry in entries)
+        if is_used and are_named and len(entries) == line["entries"].count("["):
             sources = {entry["label"]: entry["body"].strip(" ,;，；、") for entry in reversed(entries)}
             return SourceList(start=line.start(), end=line.end(), sources=sources, is_plain=False)
     # If the first heading has no entries behind it, no other one has.

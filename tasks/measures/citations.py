@@ -105,6 +105,12 @@ class Sources:
         return any(_resolve_body(body, self) for body in self.definitions.values())
 
     @cached_property
+    def defines_ranks(self) -> bool:
+        """True if each number that is defined as a document's is the rank of one of its passages."""
+        named = {label: _resolve_body(body, self) for label, body in self.definitions.items() if label.isdigit()}
+        return all(int(label) + 1 - self.first in ranks for label, ranks in named.items() if ranks)
+
+    @cached_property
     def worded(self) -> Mapping[tuple[str, int], Collection[int]]:
         """The ranks by word and number of ids that begin with these, such as `doc-3` or `source3.pdf`."""
         ranks: dict[tuple[str, int], dict[int, None]] = {}
@@ -259,25 +265,24 @@ def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
         if (name is None or not mark.from_zero) and (ranks := sources.names.get(str(number))):
             cited.append(ranks)
             continue
+        rank = number + 1 if mark.from_zero else number + 1 - sources.first
+        own: tuple[int, ...] = (rank,) if 1 <= rank <= sources.n_contexts else ()
         body = None if mark.from_zero else sources.definitions.get(str(number))
         if body is not None:
-            # A number whose footnote has an address, or is an id, names that.
+            # A number whose footnote has an address, or is an id, names that; a rank only one of a document's passages.
             ranks = _resolve_body(body, sources)
             if ranks or sources.defines_names or any(map(sources.has_names_like, _ADDRESS.findall(body))):
-                cited.append(ranks)
-                continue
+                own = own if sources.defines_ranks and rank in ranks else ranks
         elif sources.defines_names and not mark.from_zero:  # the answer has its numbers from its own list
-            cited.append(())
-            continue
-        rank = number + 1 if mark.from_zero else number + 1 - sources.first
-        cited.append((rank,) if 1 <= rank <= sources.n_contexts else ())
+            own = ()
+        cited.append(own)
     return cited
 
 
 def _resolve_name(name: str, sources: Sources) -> tuple[int, ...]:
     if ranks := sources.names.get(_fold(name), ()):
         return ranks
-    body = sources.definitions.get(name.strip())
+    body = None if name.strip().isdigit() else sources.definitions.get(name.strip())
     return _resolve_body(body, sources) if body is not None else ()
 
 

@@ -62,7 +62,7 @@ def test_a_step_with_another_judge_is_asked_alone_and_is_another_yardstick(place
     assert {(step["step"], step["judge"]) for step in dry["steps"]} >= {("classify", "openai:other")}
     asked = "select distinct step, judge, model, status from llm_calls where run_id = '{}' order by step"
     assert read(place, asked.format(mixed["run_id"])) == [
-        ("attribute_answer", "lexical", "lexical-4", "ok"),
+        ("attribute_answer", "lexical", "lexical-5", "ok"),
         ("classify", "openai:other", "other", "ok"),
         ("extract_answer", "openai:judge", "judge", "cached"),
         ("extract_ground_truth", "openai:judge", "judge", "cached"),

@@ -47,6 +47,25 @@ def test_a_metric_without_verdicts_is_left_out_and_reported(house: House, url: s
     assert "bleu: the run has no verdicts for it" in ask(*arguments).stdout
 
 
+def test_a_metric_whose_texts_another_version_read_keeps_its_scores(house: House, url: str, ask: Ask) -> None:
+    """Its formula would be computed from marks as they were read then, and pass for this version's."""
+    with duckdb.connect(url) as connection:
+        connection.execute(
+            "insert into scores (run_id, sample_id, metric, value, metric_version) "
+            "values (?, 'tide-1', 'citation_validity', 0.25, '1;k=1')",
+            [house.run_id],
+        )
+        connection.execute(
+            "update runs set metrics = ['factual_f1', 'citation_validity'] where run_id = ?", [house.run_id]
+        )
+    (item,) = ask("rescore", house.run_id, "--metrics", "citation_recall", "--warehouse", url, "--json").document
+    assert item["metrics"] == ["factual_f1"]
+    why = "another version of evalhouse read the texts for it; run the data again"
+    assert item["left_out"] == {"citation_validity": why, "citation_recall": why}
+    (kept,) = read(url, "select value, metric_version from scores where metric = 'citation_validity'")
+    assert kept == {"value": 0.25, "metric_version": "1;k=1"}
+
+
 def test_settings_of_another_version_are_named_with_their_run(house: House, url: str, ask: Ask) -> None:
     with duckdb.connect(url) as connection:
         connection.execute("""update runs set config = '{"telepathy": true}' where run_id = ?""", [house.run_id])

@@ -161,6 +161,17 @@ def test_what_marks_a_conversation_as_without_an_answer_is_of_its_last_turn(
     assert (first.metadata["kind"], second.metadata["kind"]) == ("tides", "tides")
 
 
+def test_as_many_lists_of_ids_as_turns_are_one_for_each(tmp_path: Path) -> None:
+    """Ground truths and contexts are read so as well; a single list is the last turn's."""
+    talk = {key: value for key, value in RAGAS.items() if key != "reference"}
+    contexts = [[{"id": "tide.md", "text": "a"}], [{"id": "low.md", "text": "b"}]]
+    given = {**talk, "contexts": contexts, "reference_context_ids": [["tide.md"], ["low.md", "moon.md"]]}
+    samples, _ = read_rows(tmp_path, given)
+    assert [sample.reference_context_ids for sample in samples] == [["tide.md"], ["low.md", "moon.md"]]
+    samples, _ = read_rows(tmp_path, {**given, "reference_context_ids": ["low.md", "moon.md"]})
+    assert [sample.reference_context_ids for sample in samples] == [None, ["low.md", "moon.md"]]
+
+
 @pytest.mark.parametrize("name", ["reference_tool_calls", "expected_tool_calls"])
 def test_a_reference_and_expected_calls_are_the_last_turns(tmp_path: Path, name: str) -> None:
     """Ragas and our own column have the calls of the whole conversation."""

@@ -239,7 +239,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind", "model"), [
-    ("lexical", LexicalJudge, "lexical-4"),
+    ("lexical", LexicalJudge, "lexical-5"),
     ("openai:gpt-4.1-mini", ChatModelJudge, "gpt-4.1-mini"),
     ("openai:qwen3:8b", ChatModelJudge, "qwen3:8b"),
     ("judge_factories:make_fake", ChatModelJudge, "FakeListChatModel"),

@@ -148,6 +148,29 @@ def test_numbers_of_an_answers_own_list_name_the_documents_in_it(listed: str) ->
     assert answer[cited.hidden[-1][1] :].strip() in ("", "Is there anything else?")
 
 
+def test_of_the_passages_of_a_listed_document_a_number_names_its_own() -> None:
+    """All that was found is of one handbook, and the answer lists it behind each number."""
+    sample = make_sample(contexts=["a", "b", "c"], context_ids=["handbook.pdf#3", "handbook.pdf#7", "b.md#1"])
+    for mark, entry in (("[{}]", "[{}]"), ("[^{}]", "[^{}]:")):
+        answer = f"It is so {mark.format(1)}, {mark.format(2)}.\n\nSources:\n"
+        answer += f"{entry.format(1)} handbook.pdf, page 3\n{entry.format(2)} handbook.pdf, page 7"
+        cited = find_citations(answer, list_sources(sample, make_settings()), PATTERNS)
+        assert [one.ranks for one in cited.citations] == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(("line", "ranks"), [
+    ("Source: [Returns](https://a.org/x)", [(2,)]),
+    ("Source: [Returns](https://a.org/invented)", [()]),
+    ("Sources: [1], p. 3", [(1,)]),
+    ("Sources: [1], [2]", [(1,), (2,)]),
+    ("Source: [3] Returns", [(3,)]),
+    ("来源：[文档3]", [(3,)]),
+])  # fmt: skip
+def test_what_a_line_of_sources_names_is_cited_unless_it_defines_marks(line: str, ranks: list[tuple[int, ...]]) -> None:
+    names = {"https://a.org/x": (2,), "lamp.md#1": (1,)}
+    assert [one.ranks for one in read(f"The lamp costs ten.\n\n{line}", names=names).citations] == ranks
+
+
 def test_an_id_that_begins_with_the_word_and_the_number_is_meant() -> None:
     names = {"source1.pdf": (2,), "Source_2.pdf#1": (1,), "Source_2.pdf#2": (3,)}
     cited = read("So [Source 1]. So [Source 2]. So [Source 3]. So [doc 4].", names=names).citations

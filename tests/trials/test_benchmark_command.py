@@ -306,14 +306,14 @@ def test_the_tables_hold_it_all(live_run: LiveRun) -> None:
     assert ended.status == 0, ended.stderr
     titles = {"Support", "Correctness", "Relevance", "Decomposition", "Rubric", "Pairwise", "Costs"}
     assert titles <= set(ended.lines)
-    assert ended.lines[0] == "lexical-4 against people; 95 % intervals, drawn by groups of rows"
+    assert ended.lines[0] == "lexical-5 against people; 95 % intervals, drawn by groups of rows"
     (support,) = [line for line in ended.lines if line.split()[:3] == ["harbour_support", "en", "the"]]
     assert "1.00 (0." in support
     assert any(line.startswith("mean of 2") for line in ended.lines)
     assert "harbour_rubric: people also rated tone, which is not measured here." in ended.lines
     assert "Skipped, since their columns match no kind: 1 sets (--json names them)." in ended.lines
     half = live_run.call("--judge", "lexical", "--data", "sets", "--half", "report")
-    assert half.lines[0].startswith("lexical-4 against people, half `report` of each set;")
+    assert half.lines[0].startswith("lexical-5 against people, half `report` of each set;")
 
 
 def test_an_empty_answer_is_wrong_without_a_question(live_run: LiveRun, endpoint: Endpoint) -> None:
