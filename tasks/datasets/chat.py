@@ -148,9 +148,15 @@ def read_messages(items: Sequence[object]) -> list[Message]:
 
 
 def _read_item(packed: object) -> list[Message]:
-    """Return a message, or the question and the answer of an object that is a whole turn, or of a pair of texts."""
+    """Return a message, or the question and the answer of an object that is a whole turn, or of a pair of texts.
+
+    The first text of a pair may be the role of the second, as LangChain writes messages.
+    """
     if isinstance(packed, list | tuple) and len(packed) == 2 and all(isinstance(text, str) for text in packed):
-        return [Message(role="user", text=packed[0]), Message(role="assistant", text=packed[1])]
+        first, second = packed
+        if first.strip().lower() in _ROLES:
+            return _read_item({"role": first.strip().lower(), "content": second})
+        return [Message(role="user", text=first), Message(role="assistant", text=second)]
     if not isinstance(packed, Mapping):
         raise UnreadableConversation(f"it is {name_kind(packed)}, not an object: {quote_value(packed)}")
     item = _unpack(packed)

@@ -8,7 +8,7 @@ that match at one place the earlier one.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,39 +69,41 @@ _ENTRY: Final = re.compile(
     r"^[ \t]*(?:[-*•][ \t]+)?(?:\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:?|(?P<number>\d{1,3})[.)、:])[ \t]*(?P<body>\S.*)$"
 )
 _ENTRY_IN_LINE: Final = re.compile(r"\[\^?(?P<label>[\w.:/-]{1,40})\^?\](?!\():?[ \t]*(?P<body>[^\[\]\n]*)")
+_LABEL: Final = re.compile(r"\d+|[\w.:/-]+")
 _ONLY_PAGE: Final = re.compile(rf"{_PAGE}[\W_]*")
-_REFERENCE: Final = re.compile(r"https?://|\.[A-Za-z]{2,5}\b")
+_FILE: Final = re.compile(rf"(?:https?://\S+|[^\s/]\S*\.[A-Za-z]{{2,5}}(?:#\S*)?){_PAGE}")
+_MARKED: Final = re.compile(rf"{IN_BRACKETS}|\[\^[\w.:/-]{{1,40}}\^?\]|<sup>\[?\d{{1,3}}\]?</sup>|【\d{{1,3}}】")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceList:
     """The list of sources in a text, from `start` to `end`, and the text of each source by its label or number.
 
-    `is_plain` where no entry has a label, an address or a file: it may be a part of what the text states.
+    `is_cited` where the text above cites one of them, or all are files and addresses: else the list may be what the
+    text is to state, such as links.
     """
 
     start: int
     end: int
     sources: Mapping[str, str]
-    is_plain: bool
+    is_cited: bool
 
 
 def find_source_list(text: str) -> SourceList | None:
     """Return the first list below a heading such as `Sources:`, or in one line with it; None without one."""
     if line := _IN_LINE.search(text):
         entries = list(_ENTRY_IN_LINE.finditer(line["entries"]))
-        labels = {entry["label"] for entry in entries}
-        # One that the text above does not refer to is the citation itself.
-        is_used = any(match["label"] in labels for match in _ENTRY_IN_LINE.finditer(text, 0, line.start()))
+        # One that the text above does not cite is the citation itself.
+        is_cited = _cites(text[: line.start()], {entry["label"] for entry in entries})
         are_named = not any(_ONLY_PAGE.fullmatch(entry["body"]) for entry in entries)
-        if is_used and are_named and len(entries) == line["entries"].count("["):
+        if is_cited and are_named and len(entries) == line["entries"].count("["):
             sources = {entry["label"]: entry["body"].strip(" ,;，；、") for entry in reversed(entries)}
-            return SourceList(start=line.start(), end=line.end(), sources=sources, is_plain=False)
+            return SourceList(start=line.start(), end=line.end(), sources=sources, is_cited=True)
     # If the first heading has no entries behind it, no other one has.
     if (heading := _HEADING.search(text)) is None:
         return None
     found, name = dict[str, str](), ""
-    are_plain, was_blank, end, place = True, False, heading.end(), heading.end()
+    was_blank, end, place = False, heading.end(), heading.end()
     for line_of_text in text[heading.end() :].splitlines(keepends=True):
         place += len(line_of_text)
         if not line_of_text.strip():
@@ -110,10 +112,19 @@ def find_source_list(text: str) -> SourceList | None:
         if entry := _ENTRY.match(line_of_text.rstrip("\r\n")):
             name = entry["label"] or entry["number"]
             found.setdefault(name, entry["body"])
-            are_plain = are_plain and not entry["label"] and not _REFERENCE.search(entry["body"])
         elif was_blank or not found:
             break  # a new paragraph, and not the rest of an entry
         else:
             found[name] += f" {line_of_text.strip()}"
         was_blank, end = False, place
-    return SourceList(start=heading.start(), end=end, sources=found, is_plain=are_plain) if found else None
+    if not found:
+        return None
+    are_files = all(_FILE.fullmatch(body.strip()) for body in found.values())
+    is_cited = are_files or _cites(text[: heading.start()], found)
+    return SourceList(start=heading.start(), end=end, sources=found, is_cited=is_cited)
+
+
+def _cites(text: str, labels: Collection[str]) -> bool:
+    """Return whether a text has a mark with one of these labels."""
+    marks = (match[0] for match in _MARKED.finditer(text))
+    return any(part in labels for mark in marks for part in _LABEL.findall(mark))

@@ -550,7 +550,7 @@ def split_statements(text: str) -> list[str]:
     if len(read_alternatives(text)) > 1:
         return [" ".join(text.split())]
     listed = find_source_list(text)
-    if listed and not listed.is_plain and any(map(str.isalnum, text[: listed.start])):
+    if listed and listed.is_cited and any(map(str.isalnum, text[: listed.start])):
         text = f"{text[: listed.start]}\n{text[listed.end :]}"
     statements: dict[str, None] = {}
     sentences = []

@@ -363,7 +363,10 @@ def _entry(role: str, text: str) -> Mapping[str, Any]:
 @pytest.mark.parametrize("column", ["chat_history", "history"])
 def test_a_history_beside_a_question_is_proposed_as_the_conversation(tmp_path: Path, column: str) -> None:
     """Frameworks keep it in a column of that name, which may be anything else as well; pairs are read like messages."""
-    row = {"question": LOW, "answer": NOON, column: [[TIDE, SIX]]}
+    row: Row = {"question": LOW, "answer": NOON, column: [["human", TIDE], ["ai", SIX]]}
+    (sample,), _ = read_rows(tmp_path, row, conversation=column)
+    assert [(turn.role, turn.text) for turn in sample.conversation or ()] == [("user", TIDE), ("assistant", SIX)]
+    row[column] = [[TIDE, SIX]]
     (sample,), use = read_rows(tmp_path, row)
     assert not sample.conversation
     assert use.suggest(is_asked=True)[-1] == (f"is {column!r} the conversation? --map conversation={column} reads it")

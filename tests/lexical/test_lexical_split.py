@@ -162,7 +162,17 @@ def test_a_list_of_sources_behind_a_text_states_nothing(listed: str) -> None:
     assert split_statements(f"{text}\n\n{listed}") == split_statements(text)
     assert split_statements(f"{text}\n\n{listed}\n\nThe shop opens at nine.")[-1] == "The shop opens at nine."
     assert split_statements(listed), "it is the answer"
-    assert split_statements(f"{text}\n\nSources:\n1. Old paint\n2. Pipes")[-1] != split_statements(text)[-1]
+
+
+@pytest.mark.parametrize("text", [
+    "The case is R (Miller) v The Prime Minister.\nCitation: [2019] UKSC 41",
+    "本案已审结。\n来源：[2021]京01民终123号民事判决书",
+    "Both are on the web site.\n\nLinks:\n1. Password reset: https://acme.com/reset\n2. Return form: https://acme.com/form",
+    "Two standards apply.\n\nReferences:\n[IEC-60601] Safety of devices\n[ISO-14971] Management of risks",
+    "They are in old houses.\n\nSources:\n1. Old paint\n2. Pipes of lead",
+])  # fmt: skip
+def test_a_list_that_nothing_cites_is_content(text: str) -> None:
+    assert len(split_statements(text)) > len(split_statements(text.split("\n", maxsplit=1)[0]))
 
 
 @pytest.mark.parametrize("text", ["((((", "**", "|||\n|---|", "- ", "1.", "\r\n\r\n", "```", "“", "[x](y", "a" * 5000])
