@@ -100,15 +100,10 @@ class Sources:
         return any((_ADDRESS.match(known) is not None) == is_address for known in self.names)
 
     @cached_property
-    def defines_names(self) -> bool:
-        """True if a footnote, or an entry of a list of sources, names a context: numbers are not ranks then."""
-        return any(_resolve_body(body, self) for body in self.definitions.values())
-
-    @cached_property
-    def defines_ranks(self) -> bool:
-        """True if each number that is defined as a document's is the rank of one of its passages."""
+    def has_own_numbers(self) -> bool:
+        """True if the answer numbers documents itself: one that it defines is not the rank of a passage of that."""
         named = {label: _resolve_body(body, self) for label, body in self.definitions.items() if label.isdigit()}
-        return all(int(label) + 1 - self.first in ranks for label, ranks in named.items() if ranks)
+        return any(ranks and int(label) + 1 - self.first not in ranks for label, ranks in named.items())
 
     @cached_property
     def worded(self) -> Mapping[tuple[str, int], Collection[int]]:
@@ -267,13 +262,12 @@ def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
             continue
         rank = number + 1 if mark.from_zero else number + 1 - sources.first
         own: tuple[int, ...] = (rank,) if 1 <= rank <= sources.n_contexts else ()
-        body = None if mark.from_zero else sources.definitions.get(str(number))
-        if body is not None:
-            # A number whose footnote has an address, or is an id, names that; a rank only one of a document's passages.
-            ranks = _resolve_body(body, sources)
-            if ranks or sources.defines_names or any(map(sources.has_names_like, _ADDRESS.findall(body))):
-                own = own if sources.defines_ranks and rank in ranks else ranks
-        elif sources.defines_names and not mark.from_zero:  # the answer has its numbers from its own list
+        body = "" if mark.from_zero else sources.definitions.get(str(number), "")
+        is_foreign = any(map(sources.has_names_like, _ADDRESS.findall(body)))
+        # A number whose footnote has an address, or is an id, names that; a rank only one of a document's passages.
+        if ranks := _resolve_body(body, sources):
+            own = own if rank in ranks and not sources.has_own_numbers else ranks
+        elif is_foreign or (sources.has_own_numbers and not mark.from_zero):
             own = ()
         cited.append(own)
     return cited
