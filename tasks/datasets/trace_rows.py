@@ -322,7 +322,8 @@ def _find_exchange(tree: Sequence[Placed], names: SpanNames) -> tuple[Span, Span
             return "not_named"
         answer = max(answers, key=lambda span: span.started_at or 0.0)
         person = asked if names.question else _leave_query(asked, answer, tree)
-        return "several" if person is None else (person, answer)
+        pair = (person, answer) if person is not None else _find_pair(asked, tree)
+        return "several" if pair is None else (pair[0], answer)
     pair = _find_pair(asked, tree)
     if pair is None:
         return "several"

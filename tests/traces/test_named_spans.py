@@ -140,8 +140,11 @@ def test_a_span_without_a_text_does_not_hide_one_within_it(tmp_path: Path) -> No
     assert (sample.question, sample.answer) == (QUESTION, ANSWER)
 
 
+@pytest.mark.parametrize("title", [True, False])
 @pytest.mark.parametrize("prompt", [QUESTION, f"Answer from: {TEXTS[0]}\n{QUESTION}"])
-def test_a_query_that_a_model_wrote_is_not_the_question_of_a_named_answer(tmp_path: Path, prompt: str) -> None:
+def test_a_query_that_a_model_wrote_is_not_the_question_of_a_named_answer(
+    tmp_path: Path, prompt: str, title: bool
+) -> None:
     """The usual bot without a framework: it rewrites the question, looks it up, answers, and titles the talk."""
 
     def make(number: int, name: str, attributes: dict[str, Any], at_s: float) -> dict[str, Any]:
@@ -150,18 +153,18 @@ def test_a_query_that_a_model_wrote_is_not_the_question_of_a_named_answer(tmp_pa
     found = {"retrieval.documents.0.document.content": TEXTS[0]}
     spans = [
         {**make_span(1, {"http.route": "/chat"}), "name": "POST /chat"},
-        make(2, "rewrite", make_call(f"Rewrite: {QUESTION}", "ferry time"), 0.1),
+        make(2, "rewrite", make_call(QUESTION, "ferry time"), 0.1),
         make(3, "search", {"openinference.span.kind": "RETRIEVER", "input.value": "ferry time", **found}, 0.3),
         make(4, "generate", make_call(prompt, ANSWER), 0.5),
-        make(5, "title", make_call(f"Write a title for: {QUESTION}", "Ferries"), 0.7),
+        *([make(5, "title", make_call(f"Write a title for: {QUESTION}", "Ferries"), 0.7)] if title else []),
     ]
-    if prompt != QUESTION:
+    if prompt != QUESTION and title:
         with pytest.raises(DatasetError, match="several questions or answers"):
             read_named(tmp_path, spans, answer="generate")
         return
     (sample,), staged = read_named(tmp_path, spans, answer="generate")
     assert (sample.question, sample.answer) == (QUESTION, ANSWER)
-    assert "'generate', 'generate' 1" in staged.notes[2]
+    assert f"{'generate' if prompt == QUESTION else 'rewrite'!r}, 'generate' 1" in staged.notes[2]
 
 
 def test_an_inner_span_of_the_same_name_is_a_part_and_the_last_one_beside_it_has_the_answer(tmp_path: Path) -> None:
