@@ -77,8 +77,8 @@ class _Mark:
 class Sources:
     """The sources that a sample's marks can name.
 
-    `names` has the ranks of each id and address, `texts` are the contexts' own, and `definitions` has the text of each
-    footnote by its label.
+    `names` has the ranks of each id and address, `texts` are the contexts' own, `definitions` has the text of each
+    footnote by its label, and `cited` are the numbers in the answer's marks.
     """
 
     n_contexts: int
@@ -86,6 +86,7 @@ class Sources:
     texts: Sequence[str] = ()
     first: int = 1
     definitions: Mapping[str, str] = field(default_factory=dict)
+    cited: Collection[int] = ()
 
     def has_names_like(self, name: str) -> bool:
         """Return True if contexts have names of this kind, addresses or other ids: an unknown one then names none.
@@ -101,9 +102,12 @@ class Sources:
 
     @cached_property
     def has_own_numbers(self) -> bool:
-        """True if the answer numbers documents itself: one that it defines is not the rank of a passage of that."""
-        named = {label: _resolve_body(body, self) for label, body in self.definitions.items() if label.isdigit()}
-        return any(ranks and int(label) + 1 - self.first not in ranks for label, ranks in named.items())
+        """True if the answer numbers documents itself: its list has all numbers that it cites, and one of them is not
+        the rank of a passage of the document behind it."""
+        if not all(str(number) in self.definitions for number in self.cited):
+            return False
+        named = {number: _resolve_body(self.definitions[str(number)], self) for number in self.cited}
+        return any(ranks and number + 1 - self.first not in ranks for number, ranks in named.items())
 
     @cached_property
     def worded(self) -> Mapping[tuple[str, int], Collection[int]]:
@@ -178,18 +182,29 @@ def find_citations(answer: str, sources: Sources, patterns: Sequence[re.Pattern[
     # Footnotes and a list of sources: their texts by label, and the stretches of the answer they are in.
     definitions = {match["label"]: match["body"][:_MAX_BODY] for match in _DEFINITION.finditer(answer)}
     hidden = [match.span() for match in _DEFINITION.finditer(answer)]
-    if listed := find_source_list(answer):
-        definitions = {name: body[:_MAX_BODY] for name, body in listed.sources.items()} | definitions
-        hidden.append((listed.start, listed.end))
-    sources = replace(sources, definitions=definitions)
+    listed = find_source_list(answer)
+    hidden += [(listed.start, listed.end)] if listed else []
     closed = sorted([*hidden, *(match.span() for match in _CODE.finditer(answer))])
     begins, ends = [begin for begin, _ in closed], list(accumulate((end for _, end in closed), max))
-    citations: list[Citation] = []
-    for mark in _find_marks(answer, sources, patterns):
-        match = mark.match
+
+    def is_open(match: re.Match[str]) -> bool:
+        """Return whether a mark is neither in code nor among definitions."""
         n_before = bisect_left(begins, match.end())
-        if n_before and ends[n_before - 1] > match.start():
-            continue  # in code or among definitions
+        return not n_before or ends[n_before - 1] <= match.start()
+
+    marks = [mark for mark in _find_marks(answer, sources, patterns) if is_open(mark.match)]
+    cited = {number for mark in marks if not mark.from_zero for number in mark.numbers}
+    if listed:
+        # Markdown numbers any list: one that lacks a number is not what the numbers are from.
+        is_numbering = {*map(str, cited)} <= listed.sources.keys() | definitions.keys()
+        entries = {name: body[:_MAX_BODY] for name, body in listed.sources.items()}
+        definitions = {
+            name: body for name, body in entries.items() if is_numbering or _ADDRESS.search(body)
+        } | definitions
+    sources = replace(sources, definitions=definitions, cited=cited)
+    citations: list[Citation] = []
+    for mark in marks:
+        match = mark.match
         citations += [
             Citation(marker=match[0], start=match.start(), end=match.end(), ranks=ranks, text=mark.text)
             for ranks in _resolve(mark, sources)
@@ -224,6 +239,13 @@ def _find_marks(text: str, sources: Sources, patterns: Sequence[re.Pattern[str]]
             continue  # an interval such as [0, 1] where ranks count from 1
         if not numbers and not (name and name.strip()):
             continue
+        if numbers and name and (worded := WORDED_NUMBER.match(name)):
+            # `(Doc. 45)` and `[P1]` may be content: of a document, or where a number is not a rank.
+            are_ranks = all(0 <= number - sources.first < sources.n_contexts for number in numbers)
+            are_ids = any((_read_word(worded), number) in sources.worded for number in numbers)
+            is_weak = match[0][0] in "(（" or len(worded["word"]) == 1
+            if (is_weak and not (are_ranks or are_ids)) or any(match[0] in one for one in sources.texts):
+                continue
         if not marks or match.start() >= marks[-1].match.end():
             marks.append(
                 _Mark(

@@ -142,9 +142,9 @@ def test_numbers_of_an_answers_own_list_name_the_documents_in_it(listed: str) ->
     ids = ("lamp.md#1", "oil.md#1", "kb/shop.md#2" if "kb/" in listed else "shop.md#2", "oil.md#7")
     sample = make_sample(contexts=["a", "b", "c", "d"], context_ids=list(ids))
     mark = "[^{}]" if listed.startswith("[^") else "[{}]"
-    answer = f"It opens at nine {mark.format(1)}. Oil costs five {mark.format(2)}. So [3].\n\n{listed}"
+    answer = f"It opens at nine {mark.format(1)}. Oil costs five {mark.format(2)}.\n\n{listed}"
     cited = find_citations(answer, list_sources(sample, make_settings()), PATTERNS)
-    assert [one.ranks for one in cited.citations] == [(3,), (2, 4), ()]
+    assert [one.ranks for one in cited.citations] == [(3,), (2, 4)]
     assert answer[cited.hidden[-1][1] :].strip() in ("", "Is there anything else?")
 
 
@@ -156,6 +156,24 @@ def test_of_the_passages_of_a_listed_document_a_number_names_its_own() -> None:
         answer += f"{entry.format(1)} handbook.pdf, page 3\n{entry.format(2)} handbook.pdf, page 7"
         cited = find_citations(answer, list_sources(sample, make_settings()), PATTERNS)
         assert [one.ranks for one in cited.citations] == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("listed", [
+    "1. shop.md\n2. lamp.md", "[3] shop.md", "[3] shop.md\n[1] la", "1. A book on lamps"
+])  # fmt: skip
+def test_a_list_that_is_not_the_numbering_of_the_marks_leaves_them_the_ranks(listed: str) -> None:
+    """Markdown's numbers, a part of a list, a list that was cut off, and one for further reading."""
+    sample = make_sample(contexts=["a", "b", "c"], context_ids=["lamp.md#1", "oil.md#1", "shop.md#1"])
+    answer = f"It opens at nine [3]. The lamp costs ten [1].\n\nSources:\n{listed}"
+    cited = find_citations(answer, list_sources(sample, make_settings()), PATTERNS)
+    assert [one.ranks for one in cited.citations] == [(3,), (1,)]
+
+
+def test_a_word_and_a_number_that_a_context_has_or_that_is_no_rank_are_content() -> None:
+    texts = ("The motion (Doc. 2) was denied.", "It is of priority [P1].")
+    sources = Sources(n_contexts=2, names={}, texts=texts)
+    answer = "It was denied (Doc. 2) [1]. It is of priority [P1], and urgent (ref. 123) (Source 2), [C4]."
+    assert [one.marker for one in find_citations(answer, sources, PATTERNS).citations] == ["[1]", "(Source 2)"]
 
 
 @pytest.mark.parametrize(("line", "ranks"), [
