@@ -71,7 +71,11 @@ async def compare_tool_calls(live_run: LiveRun, work: SampleWork) -> str | None:
     columns = ("expected_tool_calls", "reference_tool_calls", "expected_tools")
     column = next((name for name in columns if metadata.get(name) is not None), None)
     made = next((metadata[name] for name in CALL_COLUMNS if metadata.get(name) is not None), None)
-    if column is None:
+    expected = metadata[column] if column else None
+    are_names = (
+        isinstance(expected, list) and column == "expected_tools" and any(isinstance(one, str) for one in expected)
+    )
+    if column is None or are_names:  # deepeval's may be names alone
         return "no_ground_truth"
     if live_run.settings.is_asked:
         return "no_answer"
@@ -79,7 +83,7 @@ async def compare_tool_calls(live_run: LiveRun, work: SampleWork) -> str | None:
     if made is None and metadata.keys().isdisjoint({*CALL_COLUMNS, "turn"}) and not live_run.records_tool_calls:
         return "no_answer"
     try:
-        wanted = read_tool_calls(metadata[column], strict=True)
+        wanted = read_tool_calls(expected, strict=True)
     except ToolCallError as error:
         raise FatalJudgeError(f"sample {work.sample.sample_id}, column {column}: {error}") from None
     for match in grade_tool_calls(wanted, read_tool_calls([] if made is None else made, strict=False)):

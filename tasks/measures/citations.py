@@ -32,6 +32,7 @@ _LETTERS: Final = re.compile(r"[^\W\d]+")
 _NO_SOURCE: Final = ("#", "mailto:", "tel:")  # what a link may lead to besides a source
 _PASSAGE: Final = re.compile(r"([^#]*[^#/])#.|(.*\.[A-Za-z][A-Za-z0-9]{0,4})[:/|@].")
 _ADDRESS: Final = re.compile(r"https?://\S+")
+_LONGER: Final = re.compile(r"[\w/?=&%#-]|\.\w")  # what follows the beginning of a longer address
 _MAX_RANGE: Final = 50
 _MAX_ID: Final = 300
 _MAX_BODY: Final = 2_000
@@ -272,7 +273,7 @@ def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
         else:
             cited = [_resolve_name(part, sources) for part in _BETWEEN_IDS.split(name) if part.strip()]
         if not mark.numbers and _ADDRESS.match(name):
-            holding = tuple(rank for rank, text in enumerate(sources.texts, start=1) if name in text)
+            holding = tuple(rank for rank, text in enumerate(sources.texts, start=1) if _has_address(text, name))
             if holding or not sources.has_names_like(name):
                 return [holding] if holding else []
     if not mark.numbers or any(cited) or (name is not None and not mark.from_zero and sources.has_names_like(name)):
@@ -293,6 +294,18 @@ def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
             own = ()
         cited.append(own)
     return cited
+
+
+def _has_address(text: str, address: str) -> bool:
+    """Return whether a text has an address, and not only a longer one that begins so."""
+    address = address.rstrip("/")
+    place = text.find(address)
+    while place >= 0:
+        place += len(address)
+        if not _LONGER.match(text[place : place + 3].removeprefix("/")):
+            return True
+        place = text.find(address, place)
+    return False
 
 
 def _resolve_name(name: str, sources: Sources) -> tuple[int, ...]:

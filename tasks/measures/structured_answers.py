@@ -283,9 +283,7 @@ _IN_LINE: Final = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _LABEL: Final = re.compile(r"(?:SQL\s?Query|SQL|Query)\s?:", re.IGNORECASE)
-_QUERY: Final = re.compile(
-    r"(?:--[^\n]*+\n\s*+)*\(?+\s?+(?:select|with|from|values|table|pivot|unpivot|summarize)\b", re.IGNORECASE
-)
+_QUERY: Final = re.compile(r"(?:--[^\n]*+\n\s*+)*\(?+\s?+(?:select|with)\b", re.IGNORECASE)
 _SQL_TAGS: Final = ("sql", "duckdb", "sqlite", "postgres", "mysql", "tsql", "bigquery", "snowflake")
 
 

@@ -207,6 +207,7 @@ def test_an_address_that_an_answer_states_is_a_citation_only_of_contexts_that_ha
 
     assert list_ranks({"lamp.md#1": (1,)}) == list_ranks({}) == [(1,), (2,)]
     assert list_ranks({}, ()) == [(2,)]
+    assert list_ranks({}, ("See https://a.org/resets and https://a.org/reset.html.",)) == [(2,)], "others"
     assert list_ranks({"https://b.org": (4,)}) == [(1,), (2,), ()], "contexts have addresses, and none has the form's"
 
 

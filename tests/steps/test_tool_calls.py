@@ -226,6 +226,7 @@ async def test_a_samples_calls_are_scored_in_order_or_in_any(tmp_path: Path) -> 
     ({"reference_tool_calls": [{"name": "list_ships"}], "tool_calls": [{"name": "list_ships"}]}, 1),  # of ragas
     ({"expected_tools": [{"name": "list_ships"}], "tools_called": [{"name": "list_ships"}]}, 1),  # of deepeval
     ({"expected_tools": [{"name": "list_ships"}], "tools_called": None}, 0),
+    ({"expected_tools": ["list_ships"], "tools_called": ["list_ships"]}, "no_ground_truth"),
 ])  # fmt: skip
 async def test_no_call_differs_from_no_record(tmp_path: Path, metadata: dict[str, Any], expected: float | str) -> None:
     work = await measure_calls(tmp_path, **metadata)
