@@ -264,6 +264,20 @@ def test_a_draw_is_worked_through_with_the_judge_hidden(page: Page, warehouse: W
     page.wait_for("document.getElementById('sent').textContent.startsWith('2 ')")
     of_item = [row["label"] for row in read_reviews(warehouse) if row["item_hash"] == item.item_hash]
     assert of_item == ["supported", "unsupported"]
+    # One that was taken back elsewhere is not given again by this browser, and is asked about once more.
+    named = {"export_id": drawn.export_id, "item_hash": item.item_hash, "reviewer": "Ann"}
+    assert client.post("/runs/r1/labels", data={**named, "withdrawn": "yes"}).json() == {"n_removed": 2}
+    page.visit(f"{page.address}/runs/r1/review?export={drawn.export_id}&reviewer=Ann&back=yes")
+    page.wait_for("document.documentElement.dataset.ready && !document.getElementById('start').hidden")
+    page.press("Enter")
+    page.wait_for("!document.getElementById('work').hidden")
+    assert [row["item_hash"] for row in read_reviews(warehouse)] == [drawn.picks[1].item.item_hash]
+    label(
+        client,
+        {"item_hash": item.item_hash, "sample_id": item.sample_id, "step": item.step},
+        "supported",
+        export_id=drawn.export_id,
+    )
     # Elsewhere, without what this browser has kept, the next one is asked about.
     page.evaluate("localStorage.clear()")
     page.visit(f"{page.address}/runs/r1/review?export={drawn.export_id}&reviewer=Ann&again=yes")

@@ -12,9 +12,15 @@ function describeSaid(item) {
 // The stored answers of this reviewer, unless a newer one was given here: they may have given one elsewhere meanwhile.
 function adopt() {
   if (answers.reviewer !== data.reviewer) return;
+  answers.kept.sent ??= {}; // what this browser has on record, by item: without a stored answer it was taken back elsewhere
   for (const item of data.items) {
-    if (!item.own) continue;
     const { item_hash } = item;
+    if (!item.own) {
+      if (answers.kept.sent[item_hash]) delete answers.kept.given[item_hash];
+      delete answers.kept.sent[item_hash];
+      continue;
+    }
+    answers.kept.sent[item_hash] = true;
     sending.sent[item_hash] = JSON.stringify([item.own.label, item.own.note]);
     if (answers.kept.given[item_hash]?.time > item.own.time) continue;
     answers.kept.given[item_hash] = { label: item.own.label, time: item.own.time };
@@ -44,8 +50,14 @@ async function sendOne(item) {
   }
   const response = await fetch(data.address, { method: "POST", body: fields, headers: { Accept: "application/json" } });
   if (!response.ok) throw new Error((await response.json()).problem);
-  if (label === null) delete sending.sent[item.item_hash];
-  else sending.sent[item.item_hash] = answer;
+  if (label === null) {
+    delete sending.sent[item.item_hash];
+    delete answers.kept.sent[item.item_hash];
+  } else {
+    sending.sent[item.item_hash] = answer;
+    answers.kept.sent[item.item_hash] = true;
+  }
+  answers.save();
 }
 
 async function sendSaid(section) {
