@@ -271,7 +271,10 @@ def list_notes(warehouse: Warehouse, run: RunRow) -> list[str]:
         cited = warehouse.fetch_row("runs/citations", run_id=run.run_id)
         named = f"{name_setting('citations', 'REGEX')} names the form of yours (evalhouse guide metrics)"
         if cited["n_answers"] and not cited["n_citations"]:
-            notes.append(f"note: no answer has a citation in a known form, such as [1] or [doc 1]; {named}.")
+            notes.append(
+                "note: no answer has a citation in a known form, such as [1] or [doc 1], or a link that is the id of a "
+                f"context; {named}."
+            )
         elif cited["n_zero"]:
             notes.append(
                 f"note: {cited['n_zero']:,} of {cited['n_citations']:,} citations have the number 0, where the first "

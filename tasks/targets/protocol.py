@@ -10,11 +10,10 @@ Answers are read here from the forms that applications return, and `Attempts` as
 
 import asyncio
 import random
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.datasets.thoughts import find_thoughts, is_thought, join_thoughts, read_parts
@@ -125,7 +124,6 @@ class PassingFailure(QuestionFailed):
 
 # --- what applications return
 
-_PLACE: Final = re.compile(r"https?://\S|[^\n]{0,500}(?:/|\.[A-Za-z][A-Za-z0-9]{1,4}(?:#|$))")
 ANSWER_KEYS = ("answer", "output", "result", "text")
 CONTEXTS_KEYS = ("contexts", "context", "documents", "source_documents")
 _IDS_KEY = "context_ids"
@@ -185,17 +183,6 @@ def check_no_error(answer: object, *beside: object) -> None:
                 raise QuestionFailed(f"the answer is empty, and {named} is false")
 
 
-def _find_place(beside: Mapping[str, Any]) -> str:
-    """Return the address or file that a context is from, "" for none: an id where the application gives no other."""
-    node: object = beside
-    while isinstance(node, Mapping):
-        for name in ("url", "source"):
-            if isinstance(place := node.get(name), str) and _PLACE.match(place.strip()):
-                return place.strip()
-        node = node.get("metadata")
-    return ""
-
-
 def make_answer(
     answer: object, contexts: object, context_ids: object = None, *, thoughts: str | None = None
 ) -> Response:
@@ -211,8 +198,6 @@ def make_answer(
     given_ids = read_ids(context_ids, _IDS_KEY, note, is_exact=True)
     read = read_contexts(contexts, note, is_exact=True)
     ids = read.ids if given_ids is None else given_ids
-    if ids is None and all(names := [_find_place(rest) for rest in read.rest or ()]):
-        ids = names or None
     if given_ids is not None and len(given_ids) != len(read.texts or ()):
         problems.append(f"there are {len(given_ids)} context_ids for {len(read.texts or ())} contexts")
     text = ""

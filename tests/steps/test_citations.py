@@ -5,6 +5,7 @@ import json
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,9 @@ def test_a_word_and_a_number_that_a_context_has_or_that_is_no_rank_are_content()
     sources = Sources(n_contexts=2, names={}, texts=texts)
     answer = "It was denied (Doc. 2) [1]. It is of priority [P1], and urgent (ref. 123) (Source 2), [C4]."
     assert [one.marker for one in find_citations(answer, sources, PATTERNS).citations] == ["[1]", "(Source 2)"]
+    labelled = replace(sources, texts=("[Source 1] The motion was denied.", "(Source 2) It is urgent."))
+    cited = find_citations("It was denied [Source 1], and it is urgent (Source 2).", labelled, PATTERNS).citations
+    assert [one.ranks for one in cited] == [(1,), (2,)]
 
 
 @pytest.mark.parametrize(("line", "ranks"), [

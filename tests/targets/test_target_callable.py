@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 import target_bots
-from langchain_core.documents import Document
 from target_house import ask_once, pose
 
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.callables import InputShape
 from evalhouse.tasks.targets.collection import make_target
-from evalhouse.tasks.targets.protocol import Response, TargetError, read_returned
+from evalhouse.tasks.targets.protocol import Response, TargetError
 
 
 @pytest.fixture(autouse=True)
@@ -328,20 +327,3 @@ async def test_what_is_required_besides_the_question_comes_from_the_metadata() -
     response = await run("wanting", pose("tides", city="Lima"))
     assert response.error == "it requires country besides query, and this sample's metadata have none"
     assert response.attempts == 0
-
-
-@pytest.mark.parametrize(("contexts", "ids"), [
-    ([{"text": "a", "url": "https://a.org/x"}], ("https://a.org/x",)),
-    (
-        [Document("a", metadata={"source": "kb/lamp.md"}), Document("b", metadata={"source": "oil.pdf", "page": 3})],
-        ("kb/lamp.md", "oil.pdf"),
-    ),
-    ([{"text": "a", "source": "vector store"}, {"text": "b", "source": "vector store"}], None),
-    ([{"text": "a", "source": "lamp.md"}, {"text": "b"}], None),
-    ([{"text": "a", "id": "c1", "source": "lamp.md"}], ("c1",)),
-])  # fmt: skip
-def test_contexts_without_an_id_have_the_address_or_file_that_they_are_from(
-    contexts: list[Any], ids: tuple[str, ...] | None
-) -> None:
-    """Bots cite these, and knowledge bases announce changes of these."""
-    assert read_returned({"answer": "It is so.", "contexts": contexts}).context_ids == ids
