@@ -148,15 +148,7 @@ def read_messages(items: Sequence[object]) -> list[Message]:
 
 
 def _read_item(packed: object) -> list[Message]:
-    """Return a message, or the question and the answer of an object that is a whole turn, or of a pair of texts.
-
-    The first text of a pair may be the role of the second, as LangChain writes messages.
-    """
-    if isinstance(packed, list | tuple) and len(packed) == 2 and all(isinstance(text, str) for text in packed):
-        first, second = packed
-        if first.strip().lower() in _ROLES:
-            return _read_item({"role": first.strip().lower(), "content": second})
-        return [Message(role="user", text=first), Message(role="assistant", text=second)]
+    """Return a message, or the question and the answer of an object that is a whole turn."""
     if not isinstance(packed, Mapping):
         raise UnreadableConversation(f"it is {name_kind(packed)}, not an object: {quote_value(packed)}")
     item = _unpack(packed)
@@ -300,6 +292,11 @@ def read_conversation(value: object, say: Say) -> tuple[list[Turn] | None, int]:
     if not isinstance(items, list):
         say("conversation", f"conversation is not a list of turns but {name_kind(items)}: {quote_value(items)}")
         return None, 0
+    if all(isinstance(item, list | tuple) and len(item) == 2 and {*map(type, item)} == {str} for item in items):
+        # Pairs of question and answer, or LangChain's of role and text.
+        have_roles = all(first.strip().lower() in _ROLES for first, _ in items)
+        names = ("role", "content") if have_roles else ("question", "answer")
+        items = [dict(zip(names, item, strict=True)) for item in items]
     turns, n_system = [], 0
     for place, item in enumerate(items, start=1):
         if isinstance(item, Turn):  # it was read with another turn of its conversation

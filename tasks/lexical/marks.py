@@ -14,7 +14,7 @@ from typing import Final
 
 _AND: Final = r"(?:[,，、;；&|–—-]|(?i:and|und|et|y)\b|和|与|及)"
 _NUMBERS: Final = rf"\d{{1,3}}(?:\s*+{_AND}\s*+\^?\d{{1,3}})*"
-_URL: Final = r"https?://[^\s<>\[\]{}\"'“”‘’。，；：、（）【】「」《》|\\^`]*[\w/#=&%~+-]"
+URL: Final = r"https?://[^\s<>\[\]{}\"'“”‘’。，；：、（）【】「」《》|\\^`]*[\w/#=&%~+-]"
 _WORD: Final = (
     r"(?i:docs?|documents?|(?:search\s)?results?|sources?|passages?|contexts?|ctx|chunks?|excerpts?|snippets?|refs?|"
     r"references?|cit(?:e|ation)s?|dokumente?|quellen?|documentos?|fuentes?|fontes?)|"
@@ -50,7 +50,7 @@ BUILT_IN: Final = (
     r"##(?P<rank0>\d{1,3})\$\$",
     # Anything in the form of an id: [handbook-12], [kb/fees.md#2].
     rf"[\[【](?=[^\[\]【】\n]{{0,200}}[-_:/#.])(?=[^\[\]【】\n]{{0,200}}\d)(?P<id>{_ID}(?:\s*[,;，；、]\s*{_ID})*)[\]】]",
-    rf"<?(?P<text>(?P<id>{_URL}))>?",  # the sentence may state the address
+    rf"<?(?P<text>(?P<id>{URL}))>?",  # the sentence may state the address
 )
 IN_BRACKETS: Final = rf"[\[【［](?:{_WORDED}{_NUMBERS}{_FURTHER}|{_NUMBERS}|ID:\s?+\d{{1,3}}){_PAGE}[\]】］]"
 """A mark with ranks in brackets, without groups: part of other patterns."""
@@ -71,7 +71,7 @@ _ENTRY: Final = re.compile(
 _ENTRY_IN_LINE: Final = re.compile(r"\[\^?(?P<label>[\w.:/-]{1,40})\^?\](?!\():?[ \t]*(?P<body>[^\[\]\n]*)")
 _LABEL: Final = re.compile(r"\d+|[\w.:/-]+")
 _ONLY_PAGE: Final = re.compile(rf"{_PAGE}[\W_]*")
-_FILE: Final = re.compile(rf"(?:https?://\S+|[^\s/]\S*\.[A-Za-z]{{2,5}}(?:#\S*)?){_PAGE}")
+_FILE: Final = re.compile(rf"(?:https?://\S+|\[[^\[\]]+\]\(\S+\)|[^\s/]\S*\.[A-Za-z]{{2,5}}(?:#\S*)?){_PAGE}")
 _MARKED: Final = re.compile(rf"{IN_BRACKETS}|\[\^[\w.:/-]{{1,40}}\^?\]|<sup>\[?\d{{1,3}}\]?</sup>|【\d{{1,3}}】")
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from evalhouse.tasks.lexical.marks import WORDED_NUMBER, find_source_list
+from evalhouse.tasks.lexical.marks import URL, WORDED_NUMBER, find_source_list
 from evalhouse.tasks.lexical.match import rate_support, read_claim
 from evalhouse.tasks.lexical.split import split_sentences
 from evalhouse.tasks.lexical.texts import analyse_text
@@ -33,6 +33,7 @@ _NO_SOURCE: Final = ("#", "mailto:", "tel:")  # what a link may lead to besides 
 _PASSAGE: Final = re.compile(r"([^#]*[^#/])#.|(.*\.[A-Za-z][A-Za-z0-9]{0,4})[:/|@].")
 _ADDRESS: Final = re.compile(r"https?://\S+")
 _LONGER: Final = re.compile(r"[\w/?=&%#-]|\.\w")  # what follows the beginning of a longer address
+_IN_TEXT: Final = re.compile(URL)  # without the brackets or the full stop behind it
 _MAX_RANGE: Final = 50
 _MAX_ID: Final = 300
 _MAX_BODY: Final = 2_000
@@ -288,7 +289,7 @@ def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
         rank = number + 1 if mark.from_zero else number + 1 - sources.first
         own: tuple[int, ...] = (rank,) if 1 <= rank <= sources.n_contexts else ()
         body = "" if mark.from_zero else sources.definitions.get(str(number), "")
-        is_foreign = any(map(sources.has_names_like, _ADDRESS.findall(body)))
+        is_foreign = any(map(sources.has_names_like, _IN_TEXT.findall(body)))
         # A number whose footnote has an address, or is an id, names that; a rank only one of a document's passages.
         if ranks := _resolve_body(body, sources):
             own = own if rank in ranks and not sources.has_own_numbers else ranks
@@ -319,7 +320,7 @@ def _resolve_name(name: str, sources: Sources) -> tuple[int, ...]:
 
 def _resolve_body(body: str, sources: Sources) -> tuple[int, ...]:
     """Return the ranks that the text of a footnote names by an address or an id in it."""
-    for word in (*_ADDRESS.findall(body), body, *body.split()):
+    for word in (*_IN_TEXT.findall(body), body, *body.split()):
         if ranks := sources.names.get(_fold(word.strip("<>()[]\"',;")), ()):
             return ranks
     return ()

@@ -366,6 +366,9 @@ def test_a_history_beside_a_question_is_proposed_as_the_conversation(tmp_path: P
     row: Row = {"question": LOW, "answer": NOON, column: [["human", TIDE], ["ai", SIX]]}
     (sample,), _ = read_rows(tmp_path, row, conversation=column)
     assert [(turn.role, turn.text) for turn in sample.conversation or ()] == [("user", TIDE), ("assistant", SIX)]
+    row[column] = [["agent", "You are in the queue."], [TIDE, SIX]]
+    (sample,), _ = read_rows(tmp_path, row, conversation=column)
+    assert [turn.text for turn in sample.conversation or ()] == ["agent", "You are in the queue.", TIDE, SIX]
     row[column] = [[TIDE, SIX]]
     (sample,), use = read_rows(tmp_path, row)
     assert not sample.conversation

@@ -154,6 +154,7 @@ def test_what_only_sounds_like_a_refusal_or_an_order_is_a_statement(text: str) -
     "Sources:\n[1] lamp.md\n[2] oil.md",
     "**Sources**\n1. lamp.md\n2. oil.md",
     "Sources: [1] lamp.md, [2] oil.md",
+    "Sources:\n1. [Prices](https://acme.com/prices)\n2. [Oil](https://acme.com/oil).",
     "## References\n- [1] Prices of lamps\n- [2] Prices of oil",
     "参考来源：\n[1] 灯\n[2] 油",
 ])  # fmt: skip
