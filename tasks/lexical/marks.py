@@ -119,7 +119,7 @@ def find_source_list(text: str) -> SourceList | None:
         was_blank, end = False, place
     if not found:
         return None
-    are_files = all(_FILE.fullmatch(body.strip()) for body in found.values())
+    are_files = all(_FILE.fullmatch(body.strip(" .,;。；，")) for body in found.values())
     is_cited = are_files or _cites(text[: heading.start()], found)
     return SourceList(start=heading.start(), end=end, sources=found, is_cited=is_cited)
 

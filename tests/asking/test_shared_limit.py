@@ -160,7 +160,13 @@ async def test_stop_ends_the_wait(prefect: httpx.Client, key: str) -> None:
 
 @pytest.mark.parametrize(
     ("host", "n_warnings"),
-    [("models.example", 1), ("localhost:8000", 0), ("127.0.0.1:8000", 0), ("[::1]:8000", 0), ("gpu.localhost", 0)],
+    [
+        pytest.param("models.example", 1, marks=pytest.mark.slow),
+        ("localhost:8000", 0),
+        ("127.0.0.1:8000", 0),
+        ("[::1]:8000", 0),
+        ("gpu.localhost", 0),
+    ],
 )
 async def test_shard_is_judged_with_a_warning_where_the_server_cannot_be_asked(
     host: str, n_warnings: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -165,6 +165,12 @@ def test_a_list_of_sources_behind_a_text_states_nothing(listed: str) -> None:
     assert split_statements(listed), "it is the answer"
 
 
+def test_a_list_of_links_behind_a_text_without_marks_states_nothing() -> None:
+    text = "A lamp costs ten crowns."
+    listed = "Sources:\n1. [Prices](https://acme.com/prices).\n2. oil.md, p. 3"
+    assert split_statements(f"{text}\n\n{listed}") == [text]
+
+
 @pytest.mark.parametrize("text", [
     "The case is R (Miller) v The Prime Minister.\nCitation: [2019] UKSC 41",
     "本案已审结。\n来源：[2021]京01民终123号民事判决书",

@@ -345,7 +345,7 @@ def test_a_server_that_a_file_in_the_working_folder_names_is_not_used(
 
 
 @pytest.mark.parametrize(("file", "text"), [
-    (".env", "PREFECT_LOGGING_SETTINGS_PATH=logging.yml\n"),
+    pytest.param(".env", "PREFECT_LOGGING_SETTINGS_PATH=logging.yml\n", marks=pytest.mark.slow),
     pytest.param("prefect.toml", '[logging]\nconfig_path = "logging.yml"\n', marks=pytest.mark.slow),
     pytest.param("pyproject.toml", '[tool.prefect.logging]\nconfig_path = "logging.yml"\n', marks=pytest.mark.slow),
 ])  # fmt: skip

@@ -161,6 +161,7 @@ def test_an_interval_holds_the_mean_after_a_few_samples_changed(n_changed: int) 
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_an_interval_of_a_metric_of_few_samples_knows_how_few_were_judged() -> None:
     """One judged refusal of fifty had 0.965 to 1.000: what the picks may miss was counted over all samples."""
     values = [float(place % 5 > 1) if place < 50 else None for place in range(1000)]  # 0.6 of fifty refuse

@@ -149,6 +149,7 @@ def test_a_block_that_is_not_there_is_named(place: Place) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_judges_key_may_be_a_block_and_is_not_stored(place: Place) -> None:
     write_suite(place, "http://127.0.0.1:9/ask", "Bearer x")
     with running_endpoint(expected_key=VALUE) as endpoint:
