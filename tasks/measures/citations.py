@@ -247,8 +247,7 @@ def _find_marks(text: str, sources: Sources, patterns: Sequence[re.Pattern[str]]
             are_ids = any((_read_word(worded), number) in sources.worded for number in numbers)
             is_weak = match[0][0] in "(（" or len(worded["word"]) == 1
             # A context may begin with its label, as it did in the prompt.
-            is_stated = any(one.find(match[0]) > 0 for one in sources.texts)
-            if is_weak and (is_stated or not (are_ranks or are_ids)):
+            if is_weak and (not (are_ranks or are_ids) or any(one.find(match[0]) > 0 for one in sources.texts)):
                 continue
         if not marks or match.start() >= marks[-1].match.end():
             marks.append(

@@ -124,11 +124,9 @@ def add_reviews(warehouse: Warehouse, files: Mapping[str, Sequence[Review]]) -> 
 def remove_answer(warehouse: Warehouse, *, export_id: str, item_hash: str, reviewer: str) -> int:
     """Remove the labels with which a reviewer answered an item of an export, and return how many these were."""
     named = {"export_id": export_id, "item_hash": item_hash, "reviewer": reviewer}
-    where = "where export_id = $export_id and item_hash = $item_hash and reviewer = $reviewer"
+    sql = "delete from reviews where export_id = $export_id and item_hash = $item_hash and reviewer = $reviewer"
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
-        (n,) = connection.execute(f"select count(*) from reviews {where}", named).fetchall()[0]
-        connection.execute(f"delete from reviews {where}", named)
-    return int(n)
+        return int(connection.execute(sql, named).fetchall()[0][0])
 
 
 @dataclass(frozen=True, kw_only=True)

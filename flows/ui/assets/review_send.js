@@ -3,7 +3,7 @@
 // An answer that could not be sent stays in this browser, and is sent with the next one. One that was taken back, or is
 // skipped now, is removed from the record in the same way.
 
-const sending = { sent: {}, isBusy: false };
+const sending = { isBusy: false };
 
 function describeSaid(item) {
   return JSON.stringify([answers.given(item)?.label ?? null, answers.kept.notes[item.item_hash] ?? null]);
@@ -12,16 +12,15 @@ function describeSaid(item) {
 // The stored answers of this reviewer, unless a newer one was given here: they may have given one elsewhere meanwhile.
 function adopt() {
   if (answers.reviewer !== data.reviewer) return;
-  answers.kept.sent ??= {}; // what this browser has on record, by item: without a stored answer it was taken back elsewhere
   for (const item of data.items) {
     const { item_hash } = item;
     if (!item.own) {
+      // An answer of this browser that is not on record any more was taken back elsewhere.
       if (answers.kept.sent[item_hash]) delete answers.kept.given[item_hash];
       delete answers.kept.sent[item_hash];
       continue;
     }
-    answers.kept.sent[item_hash] = true;
-    sending.sent[item_hash] = JSON.stringify([item.own.label, item.own.note]);
+    answers.kept.sent[item_hash] = JSON.stringify([item.own.label, item.own.note]);
     if (answers.kept.given[item_hash]?.time > item.own.time) continue;
     answers.kept.given[item_hash] = { label: item.own.label, time: item.own.time };
     if (item.own.first_label) answers.kept.first[item_hash] = item.own.first_label;
@@ -35,6 +34,7 @@ function adopt() {
 const loadKept = answers.load;
 answers.load = function load() {
   loadKept.call(this);
+  this.kept.sent ??= {}; // the answers that the warehouse has of this reviewer, by item
   adopt();
 };
 
@@ -50,13 +50,8 @@ async function sendOne(item) {
   }
   const response = await fetch(data.address, { method: "POST", body: fields, headers: { Accept: "application/json" } });
   if (!response.ok) throw new Error((await response.json()).problem);
-  if (label === null) {
-    delete sending.sent[item.item_hash];
-    delete answers.kept.sent[item.item_hash];
-  } else {
-    sending.sent[item.item_hash] = answer;
-    answers.kept.sent[item.item_hash] = true;
-  }
+  if (label === null) delete answers.kept.sent[item.item_hash];
+  else answers.kept.sent[item.item_hash] = answer;
   answers.save();
 }
 
@@ -66,11 +61,11 @@ async function sendSaid(section) {
   sending.isBusy = true;
   try {
     for (const item of data.items) {
-      const sent = sending.sent[item.item_hash];
+      const sent = answers.kept.sent[item.item_hash];
       const isLabelled = (answers.given(item)?.label ?? null) !== null;
       if (!isOpen(item) && (isLabelled ? sent !== describeSaid(item) : sent !== undefined)) await sendOne(item);
     }
-    part("sent").textContent = `${Object.keys(sending.sent).length} on record`;
+    part("sent").textContent = `${Object.keys(answers.kept.sent).length} on record`;
   } catch (error) {
     part("problem").hidden = false;
     part("problem").textContent = `Not stored yet, and sent again with the next answer: ${error.message}`;
