@@ -272,8 +272,8 @@ def list_notes(warehouse: Warehouse, run: RunRow) -> list[str]:
         named = f"{name_setting('citations', 'REGEX')} names the form of yours (evalhouse guide metrics)"
         if cited["n_answers"] and not cited["n_citations"]:
             notes.append(
-                "note: no answer has a citation in a known form, such as [1] or [doc 1], or a link that is the id of a "
-                f"context; {named}."
+                "note: no answer has a citation in a known form, such as [1] or [doc 1], or a link that a context has "
+                f"as its id, `url` or `source`; {named}."
             )
         elif cited["n_zero"]:
             notes.append(

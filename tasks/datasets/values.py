@@ -548,6 +548,19 @@ def list_contexts(value: object, say: Say, *, is_exact: bool = False) -> Sequenc
     return [opened]
 
 
+def list_source_names(member: object) -> list[str]:
+    """Return the addresses and sources beside a context's text, which an answer may cite.
+
+    LangChain's documents have them in their metadata.
+    """
+    names: list[str] = []
+    while isinstance(member, dict):
+        given = (member.get("url"), member.get("source"))
+        names += [name for name in given if isinstance(name, str) and name.strip()]
+        member = member.get("metadata")
+    return names
+
+
 def read_contexts(value: object, say: Say, *, is_exact: bool = False) -> ContextList:
     """Return the texts by rank, with the ids and the other members of each. An empty list stays an empty list."""
     items = list_contexts(value, say, is_exact=is_exact)

@@ -12,10 +12,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, islice
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import orjson
 
+from evalhouse.tasks.datasets.values import list_source_names
 from evalhouse.tasks.lexical.marks import URL, WORDED_NUMBER, find_source_list
 from evalhouse.tasks.lexical.match import rate_support, read_claim
 from evalhouse.tasks.lexical.split import split_sentences
@@ -142,21 +144,20 @@ def _read_word(worded: re.Match[str]) -> str:
 def list_sources(sample: StoredSample, settings: RunSettings) -> Sources:
     """Return the sources that the marks of a sample's answer can name.
 
-    A target's contexts do not have the addresses that the dataset states beside its contexts.
+    A target's contexts have the addresses that it returned, and not the ones that the dataset states beside its own.
     """
     n_contexts = len(sample.contexts or [])
-    beside = None if settings.is_asked else sample.metadata.get("contexts")
-    members = beside if isinstance(beside, list) and len(beside) == n_contexts else [None] * n_contexts
+    if settings.is_asked:
+        beside: list[list[str]] = orjson.loads(sample.context_sources or "[]")
+    else:
+        members = sample.metadata.get("contexts")
+        beside = [list_source_names(member) for member in members] if isinstance(members, list) else []
+    if len(beside) != n_contexts:
+        beside = [[] for _ in range(n_contexts)]
     ids = sample.context_ids or []
     names: dict[str, tuple[int, ...]] = {}
-    for rank, member in enumerate(members, start=1):
-        given: list[Any] = [ids[rank - 1] if rank <= len(ids) else None]
-        # LangChain's documents have the names of a context in their metadata.
-        node = member
-        while isinstance(node, dict):
-            given += [node.get("url"), node.get("source")]
-            node = node.get("metadata")
-        texts = [name for name in given if isinstance(name, str) and name.strip()]
+    for rank, given in enumerate(beside, start=1):
+        texts = [name for name in (*ids[rank - 1 : rank], *given) if name and name.strip()]
         for name in map(_fold, [*texts, *filter(None, map(_find_document, texts))]):
             if rank not in names.get(name, ()):
                 names[name] = (*names.get(name, ()), rank)

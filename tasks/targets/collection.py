@@ -25,10 +25,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+import orjson
+
 from evalhouse.tasks.asking.limits import StopSign
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.datasets.thoughts import Spoken, join_thoughts, split_thoughts
+from evalhouse.tasks.datasets.values import list_source_names
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, TargetError, TargetQuestion
@@ -56,7 +59,7 @@ _ONLY_THOUGHTS = (
     "(judge_thoughts)"
 )
 _FORGOTTEN = "its answer was forgotten (`evalhouse warehouse forget`)"
-_TEXTS = ("sample_id", "answer", "thoughts", "contexts", "context_ids")  # columns of a response
+_TEXTS = ("sample_id", "answer", "thoughts", "contexts", "context_ids", "context_sources")  # columns of a response
 # Settings that do not change the application or the question.
 _MANNERS = {"timeout_s", "attempts", "concurrency", "rpm", "stop_early", "repeats", "repeat_share"}
 
@@ -294,10 +297,14 @@ class ParentResponses:
         found: dict[str, StoredResponse] = {}
         for name, response in responses.items():
             if parse_mark(response.answer):
-                lost: dict[str, Any] = dict.fromkeys(("answer", "thoughts", "contexts", "context_ids", "question"))
+                lost: dict[str, Any] = dict.fromkeys((*_TEXTS[1:], "question"))
                 found[name] = replace(response, status="failed", error=_FORGOTTEN, **lost)
             elif asks_the_same(by_id[name], response, own=self.own):
                 found[name] = response
+                if source == "brought":
+                    members = orjson.loads(response.metadata_json or "{}").get("contexts")
+                    sources = [list_source_names(member) for member in members] if isinstance(members, list) else []
+                    found[name] = replace(response, context_sources=_dump_sources(sources))
         return found
 
     def check_complete(
@@ -603,6 +610,7 @@ class Collection:
                 thoughts=spoken.thoughts if spoken else None,
                 contexts=None if failed or response.contexts is None else list(response.contexts),
                 context_ids=None if failed or ids is None else list(ids),
+                context_sources=None if failed else _dump_sources(response.context_sources),
                 status="failed" if failed else "ok",
                 error=response.error,
                 latency_ms=response.latency_ms,
@@ -652,6 +660,11 @@ class Collection:
             await self.target.close()
 
 
+def _dump_sources(sources: Sequence[Sequence[str]] | None) -> str | None:
+    """Return the addresses and sources of contexts as JSON; None where no context has any."""
+    return orjson.dumps(sources).decode() if sources and any(sources) else None
+
+
 def _stop(stop_sign: StopSign, problem: str) -> FatalJudgeError:
     """Stop the run: nothing gets past the problem, so the other questions need not try."""
     error = FatalJudgeError(problem)
@@ -673,7 +686,7 @@ def check_contexts(question: TargetQuestion, response: Response) -> Response:
         text for text, name in zip(returned, ids, strict=False) if not given & {" ".join(text.split()), name or None}
     ]
     if not others:
-        return replace(response, contexts=question.contexts, context_ids=question.context_ids)
+        return replace(response, contexts=question.contexts, context_ids=question.context_ids, context_sources=None)
     error = (
         f"it was given {len(question.contexts)} contexts and answers from others, such as {shorten(others[0], 60)!r}; "
         "let it take the contexts of the request, where [target] puts them"

@@ -13,11 +13,12 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Protocol
 
 from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.datasets.thoughts import find_thoughts, is_thought, join_thoughts, read_parts
-from evalhouse.tasks.datasets.values import is_absent, read_contexts, read_ids
+from evalhouse.tasks.datasets.values import is_absent, list_source_names, read_contexts, read_ids
 from evalhouse.tasks.judge.protocol import draw_backoff
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
@@ -47,14 +48,16 @@ class Response:
 
     `error` is None when the question was answered.
     `contexts` are None when the application returned none, `context_ids` when none of them has an id ("" marks one
-    without). `latency_ms` is of the attempt that succeeded, from its start to the last byte, None when none did.
-    `attempts` counts the times the application was asked, 0 when the question could not even be sent. `lasts` marks a
-    failure that waiting would not fix: the question was refused, its response has another shape, no server is there.
+    without), `context_sources`, the addresses and names beside each, when none has any. `latency_ms` is of the attempt
+    that succeeded, from its start to the last byte, None when none did. `attempts` counts the times the application was
+    asked, 0 when the question could not even be sent. `lasts` marks a failure that waiting would not fix: the question
+    was refused, its response has another shape, no server is there.
     """
 
     answer: str | None = None
     contexts: tuple[str, ...] | None = None
     context_ids: tuple[str, ...] | None = None
+    context_sources: tuple[tuple[str, ...], ...] | None = None
     latency_ms: float | None = None
     attempts: int = 0
     error: str | None = None
@@ -211,7 +214,8 @@ def make_answer(
         text = join_thoughts(thoughts, str(answer))
     else:
         problems.append(f"the answer is {name_kind(answer)}, not text: {quote_value(answer)}")
-    for value in (text, *(read.texts or ()), *(ids or ())):
+    sources = tuple(tuple(list_source_names(member)) for member in read.rest or ())
+    for value in (text, *(read.texts or ()), *(ids or ()), *chain.from_iterable(sources)):
         try:
             value.encode()
         except UnicodeEncodeError as error:  # as careless cutting leaves it, and nothing can store
@@ -223,6 +227,7 @@ def make_answer(
         answer=text,
         contexts=None if read.texts is None else tuple(read.texts),
         context_ids=None if ids is None else tuple(ids),
+        context_sources=sources if any(sources) else None,
     )
 
 

@@ -225,6 +225,10 @@ def test_what_a_dataset_states_of_its_contexts_is_not_of_a_targets() -> None:
     assert [dict(list_sources(sample, one).names) for one in (make_settings(), asked)] == [
         {"https://b.org/y": (1,), "https://a.org/x": (1,)}, {"https://b.org/y": (1,)}
     ]  # fmt: skip
+    returned = replace(sample, context_sources='[["https://c.org/z", "z.md"]]')
+    assert dict(list_sources(returned, asked).names) == {
+        "https://b.org/y": (1,), "https://c.org/z": (1,), "z.md": (1,)
+    }  # fmt: skip
 
 
 def test_ids_and_addresses_come_from_the_sample() -> None:

@@ -102,7 +102,7 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
         shutil.copytree(ROOT / folder, copy / folder)
     product = ("tasks/", "prompts/", "warehouse/")
     assert write_new_files(copy, *product) == [
-        "tasks/tone.py", "prompts/en/tone.yaml", "warehouse/migrations/0002_tones.sql",
+        "tasks/tone.py", "prompts/en/tone.yaml", "warehouse/migrations/0003_tones.sql",
         "warehouse/metrics/politeness.sql",
     ]  # fmt: skip
     assert apply_diffs(copy) == ["tasks/datasets/formats.py", "warehouse/steps.toml", "flows/shards.py"]

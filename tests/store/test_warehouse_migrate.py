@@ -30,7 +30,10 @@ def test_a_migration_does_not_change_once_warehouses_are_made_with_it() -> None:
 
     A change belongs into the next migration.
     """
-    hashes = {1: "2562414d108bc10c32d8f2a9679615d0dab1e54c0feb149b108dcafc4e012502"}
+    hashes = {
+        1: "2562414d108bc10c32d8f2a9679615d0dab1e54c0feb149b108dcafc4e012502",
+        2: "594fda3d8f5cb32a31d6e62508eb61ac18f115e5893c076aab0206ade1e6e50f",
+    }
     assert {migration.number: migration.sha256 for migration in MIGRATIONS if migration.number in hashes} == hashes
 
 
@@ -116,14 +119,14 @@ def test_rows_survive_the_next_migration(tmp_path: Path) -> None:
     location = make_warehouse(tmp_path).location
     rows = fill_tables(location.path)
     with open_writer(location, patience_s=5) as con:
-        assert apply_migrations(con, location, [*MIGRATIONS, NEXT]) == ["0002_next"]
+        assert apply_migrations(con, location, [*MIGRATIONS, NEXT]) == ["0003_next"]
     assert read_again(location.path, rows) == rows
     with open_reader(location) as con:
         for script in view_scripts():
             con.execute(f"select * from {script.name}").fetchall()
 
 
-@pytest.mark.parametrize("number", [0, 1, NEXT.number])
+@pytest.mark.parametrize("number", [0, 1, 2, NEXT.number])
 def test_a_kill_within_a_migration_leaves_the_state_before_it(tmp_path: Path, number: int) -> None:
     location = parse_location(str(tmp_path / "w.duckdb"))
     if number == NEXT.number:
@@ -140,7 +143,8 @@ def test_a_kill_within_a_migration_leaves_the_state_before_it(tmp_path: Path, nu
     assert killed.code == -9, killed
     with open_writer(location, patience_s=5) as con:
         applied = apply_migrations(con, location, [*MIGRATIONS, NEXT])
-    assert applied == {0: ["views"], 1: ["0001_schema", "0002_next", "views"], 2: ["0002_next"]}[number]
+    titles = [*(one.title for one in MIGRATIONS), "0003_next"]
+    assert applied == {0: ["views"], 1: [*titles, "views"], 2: [*titles[1:], "views"], 3: ["0003_next"]}[number]
     if number == NEXT.number:
         assert read_again(location.path, rows) == rows
 

@@ -1,5 +1,5 @@
 -- metric: citation_validity
--- version: 2
+-- version: 3
 -- needs: citations
 -- correctable: no, joined
 -- meaning: How many of the answer's citations name something that was retrieved

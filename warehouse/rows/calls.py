@@ -39,6 +39,7 @@ class StoredResponse:
     metadata_json: str | None
     conversation_json: str | None = None
     thoughts: str | None = None  # what was left out of the answer
+    context_sources: str | None = None  # as JSON, the names of each context besides its id
 
 
 def fetch_responses(

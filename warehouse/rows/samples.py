@@ -116,6 +116,7 @@ class StoredSample:
     reference_context_ids: list[str] | None
     metadata_json: str | None = None
     conversation_json: str | None = None
+    context_sources: str | None = None  # as JSON, the names of each context of a target besides its id
     target_error: str | None = None  # why the application under test gave no answer, where it was asked and failed
 
     @cached_property
@@ -202,7 +203,7 @@ class Staging:
     def read_parts(self) -> Iterator[list["StoredSample"]]:
         """Yield the staged samples, a part at a time, before repeated ids are numbered."""
         as_json = {"metadata": "metadata_json", "conversation": "conversation_json"}
-        others = {*as_json.values(), "target_error"}
+        others = {*as_json.values(), "context_sources", "target_error"}  # of responses
         names = [name for name in StoredSample.__dataclass_fields__ if name not in others]
         for path in self.parts:
             rows = pl.read_parquet(path, columns=[*names, *as_json]).rename(as_json).to_dicts()

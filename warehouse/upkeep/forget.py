@@ -46,7 +46,9 @@ TEXTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "outcomes": {"detail": "words"},
     "scores": {"detail": "words"},
     "preferences": {"reason": "words"},
-    "responses": {"answer": "text", "thoughts": "text", "contexts": "texts", "error": "words"},
+    "responses": {
+        "answer": "text", "thoughts": "text", "contexts": "texts", "error": "words", "context_sources": "nothing",
+    },
     "run_samples": {"metadata": "members"},
     "reviews": {"note": "words"},
     "testset_candidates": {

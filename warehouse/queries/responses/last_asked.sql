@@ -13,7 +13,8 @@ with asked as (
 )
 
 select
-    asked.sample_id, responses.answer, responses.thoughts, responses.contexts, responses.context_ids, responses.status, responses.error,
+    asked.sample_id, responses.answer, responses.thoughts, responses.contexts, responses.context_ids,
+    responses.context_sources::varchar as context_sources, responses.status, responses.error,
     responses.latency_ms, asked.run_id as asked_run_id, samples.question,
     coalesce(asked.metadata, samples.metadata)::varchar as metadata_json, samples.conversation::varchar as conversation_json
 from asked

@@ -3,14 +3,11 @@ select
     samples.context_ids, reference_context_ids,
     coalesce(run_samples.metadata, samples.metadata)::varchar as metadata_json,
     samples.conversation::varchar as conversation_json,
-    failed.error as target_error
+    responses.context_sources::varchar as context_sources,
+    if(responses.status = 'failed', coalesce(responses.error, 'it gave no answer'), null) as target_error
 from run_samples
 join (from samples where rowid >= 0) as samples using (sample_id, input_hash)  -- as in views/sample_rankings.sql
-left join (
-    select sample_id, coalesce(error, 'it gave no answer') as error
-    from responses
-    where run_id = $run_id and status = 'failed'
-) as failed using (sample_id)
+left join (from responses where run_id = $run_id) as responses using (sample_id)
 anti join forgotten_samples
     on forgotten_samples.run_id = $run_id
     and forgotten_samples.sample_id = run_samples.sample_id
