@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import orjson
 import pytest
 from live_runs import open_warehouse
 from rows import fill, open_rows, read
@@ -21,6 +22,7 @@ from warehouse_runs import make_run
 
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import UnaffectedResponses, find_unaffected, list_cited_documents
+from evalhouse.tasks.targets.protocol import read_returned
 from evalhouse.warehouse.mover import Mover, take_in_orphans
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_responses
@@ -417,6 +419,25 @@ def test_sample_shows_its_failed_response(warehouse: Warehouse) -> None:
     keep(warehouse, make_row("b", status="failed", error="another run's", answer=None), run_id="other")
     errors = {sample.sample_id: sample.target_error for sample in fetch_samples_between(warehouse, "r", 1, 2)}
     assert errors == {"a": "status 500", "b": None}
+
+
+def test_a_sample_has_the_addresses_of_its_contexts_as_the_bot_returned_them(warehouse: Warehouse) -> None:
+    """An answer cites them: without them every link of a right answer names nothing."""
+    returned = read_returned(
+        {
+            "answer": "Seven metres ([pier](https://a.org/pier)).",
+            "contexts": [
+                {"text": "One.", "url": "https://a.org/pier"}, {"page_content": "Two.", "metadata": {"source": "b.md"}},
+            ],
+        }
+    )  # fmt: skip
+    assert returned.context_sources == (("https://a.org/pier",), ("b.md",))
+    insert_run(warehouse, make_run("r"))
+    load(warehouse, stage({"sample_id": "a", "given_id": "a"}))
+    sources = orjson.dumps(returned.context_sources).decode()
+    keep(warehouse, make_row("a", contexts=["One.", "Two."], context_sources=sources))
+    (sample,) = fetch_samples_between(warehouse, "r", 1, 1)
+    assert sample.context_sources == fetch_responses(warehouse, "r", ["a"])["a"].context_sources == sources
 
 
 @pytest.fixture
