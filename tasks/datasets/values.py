@@ -548,17 +548,21 @@ def list_contexts(value: object, say: Say, *, is_exact: bool = False) -> Sequenc
     return [opened]
 
 
-def list_source_names(member: object) -> list[str]:
-    """Return the addresses and sources beside a context's text, which an answer may cite.
+def list_source_names(rest: object) -> list[list[str]]:
+    """Return for each context the addresses and sources that an answer may cite, from the members beside its text.
 
-    LangChain's documents have them in their metadata.
+    LangChain's documents have them in their metadata. None is listed where `rest` is not `ContextList.rest`.
     """
-    names: list[str] = []
-    while isinstance(member, dict):
-        given = (member.get("url"), member.get("source"))
-        names += [name for name in given if isinstance(name, str) and name.strip()]
-        member = member.get("metadata")
-    return names
+    sources: list[list[str]] = []
+    for members in rest if isinstance(rest, list) else ():
+        names: list[str] = []
+        node = members
+        while isinstance(node, dict):
+            given = (node.get("url"), node.get("source"))
+            names += [name for name in given if isinstance(name, str) and name.strip()]
+            node = node.get("metadata")
+        sources.append(names)
+    return sources
 
 
 def read_contexts(value: object, say: Say, *, is_exact: bool = False) -> ContextList:

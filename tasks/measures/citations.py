@@ -150,8 +150,7 @@ def list_sources(sample: StoredSample, settings: RunSettings) -> Sources:
     if settings.is_asked:
         beside: list[list[str]] = orjson.loads(sample.context_sources or "[]")
     else:
-        members = sample.metadata.get("contexts")
-        beside = [list_source_names(member) for member in members] if isinstance(members, list) else []
+        beside = list_source_names(sample.metadata.get("contexts"))
     if len(beside) != n_contexts:
         beside = [[] for _ in range(n_contexts)]
     ids = sample.context_ids or []

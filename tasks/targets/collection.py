@@ -302,9 +302,9 @@ class ParentResponses:
             elif asks_the_same(by_id[name], response, own=self.own):
                 found[name] = response
                 if source == "brought":
-                    members = orjson.loads(response.metadata_json or "{}").get("contexts")
-                    sources = [list_source_names(member) for member in members] if isinstance(members, list) else []
-                    found[name] = replace(response, context_sources=_dump_sources(sources))
+                    metadata = orjson.loads(response.metadata_json or "{}")
+                    sources = _dump_sources(list_source_names(metadata.get("contexts")))
+                    found[name] = replace(response, context_sources=sources)
         return found
 
     def check_complete(

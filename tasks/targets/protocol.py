@@ -214,7 +214,7 @@ def make_answer(
         text = join_thoughts(thoughts, str(answer))
     else:
         problems.append(f"the answer is {name_kind(answer)}, not text: {quote_value(answer)}")
-    sources = tuple(tuple(list_source_names(member)) for member in read.rest or ())
+    sources = tuple(map(tuple, list_source_names(read.rest)))
     for value in (text, *(read.texts or ()), *(ids or ()), *chain.from_iterable(sources)):
         try:
             value.encode()
