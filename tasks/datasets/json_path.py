@@ -17,9 +17,10 @@ from evalhouse.tasks.datasets.values import EACH, Steps, open_value
 from evalhouse.warehouse.messages import name_kind
 
 _ENVIRONMENT: Final = JSONPathEnvironment(strict=True)
-# A step of a path that is written without `$`: one in brackets, one that looks everywhere, or a plain name.
-_STEP: Final = re.compile(r"\[[^\]]*\]|\.\.|[^.\[]+")
-_STEPS: Final = re.compile(rf"(?:{_STEP.pattern}|\.(?=[^.\[]))+")
+# A step of a path that is written without `$`: one in brackets, one that looks everywhere, or a plain name. It is read
+# where `_STEPS` match, so each bracket is closed there; one that must be would be looked for from each open bracket.
+_STEPS: Final = re.compile(r"(?:\[[^\]]*\]|\.\.|[^.\[]|\.(?=[^.\[]))+")
+_STEP: Final = re.compile(r"\[[^\]]*\]?|\.\.|[^.\[]+")
 _NUMBER: Final = re.compile(r"-?\d{1,9}")
 
 

@@ -127,6 +127,7 @@ def test_path_of_a_truth_that_cannot_be_meant_is_refused(tmp_path: Path) -> None
         ),
         ("$.hitz[*].text", "no column for --map contexts=$.hitz[*].text; columns: question, turns, hits"),
         ("$.hits[", "--map: contexts = '$.hits[' is not a valid JSONPath"),
+        ("the_documents_that_were_retrieved[*.body", "is not a valid JSONPath"),  # such a text took minutes
     ],
 )
 def test_path_that_cannot_be_meant_is_refused(tmp_path: Path, path: str, problem: str) -> None:
