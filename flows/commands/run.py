@@ -286,12 +286,13 @@ def report_outcome(suite_outcome: SuiteOutcome, url: str, *, as_json: bool, by: 
             # Only models give replies that may deserve a warning.
             if run.judge != LEXICAL or run.embeddings not in (None, "hashing"):
                 identified = list(warehouse.fetch("served/identified", run_id=run.run_id)["model"])
-                n_earlier = warehouse.fetch_rows("calls/n_earlier", run_id=run.run_id)[0]["n_earlier"]
+                earlier = warehouse.fetch_row("calls/n_earlier", run_id=run.run_id)
                 for warning in (
                     *run_facts.describe_replies(run_facts.read_replies(warehouse, run.run_id)),
                     *run_facts.describe_strange(warehouse, run.run_id),
                     *run_facts.describe_dropped(warehouse, run.run_id),
-                    *run_facts.describe_local(counts, run.judge, n_earlier, identified),
+                    *run_facts.describe_local(counts, run.judge, earlier["n_earlier"], identified),
+                    *run_facts.describe_unnamed(run.embeddings, earlier["n_unnamed"]),
                 ):
                     print_line(f"warning: {warning}")
             run_facts.print_responses(run_facts.read_response_counts(warehouse, run))

@@ -443,6 +443,15 @@ def describe_local(
         )
 
 
+def describe_unnamed(embeddings: str | None, n_unnamed: int) -> Iterator[str]:
+    """Yield a warning where stored vectors were reused of a factory's model, no field of which has the model's name."""
+    if n_unnamed:
+        yield (
+            f"{n_unnamed:,} stored vectors of {embeddings} were reused; its object has no field with the name of its "
+            "model (model, model_name), so if the model has changed, ask again with --fresh"
+        )
+
+
 Cause = Literal[
     "not_judged",
     "judge_suspect",

@@ -208,19 +208,22 @@ class EmbeddingModel:
         model: str,
         endpoint: str,
         embed: Callable[[Sequence[str]], Awaitable[ModelReply]],
+        keyed: object = None,
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self.model = model
         self.endpoint = endpoint
         self._embed = embed
+        self._keyed = keyed
         self._close = close
 
     def prepare(self, question: Question) -> ModelRequest:
-        """Return the request for a text, or for the texts of all parts, under the model's name and address."""
+        """Return the request for a text, or for the texts of all parts, under the model's name, address and fields."""
         texts = [part.data["text"] for part in question.parts] or question.data["text"]
         payload: dict[str, object] = {"endpoint": self.endpoint, "model": self.model, "input": texts}
-        return ModelRequest(request_hash=hash_canonical(payload), payload=payload)
+        keyed = payload if self._keyed is None else [payload, self._keyed]
+        return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Embed one text, or several; several vectors are the parts of the reply."""
@@ -252,18 +255,22 @@ def make_embedding_model(name: str) -> EmbeddingModel:
     if kind != "openai":
         from langchain_core.embeddings import Embeddings  # noqa: PLC0415  # not needed for `hashing`
 
+        from evalhouse.tasks.models.factories import find_model_name, list_fields  # noqa: PLC0415
+
         embeddings = call_factory(name)
         if not isinstance(embeddings, Embeddings):
             raise FatalJudgeError(
                 f"{name} returned a {type(embeddings).__name__}; an embeddings factory returns LangChain Embeddings"
             )
 
+        model_name, fields = find_model_name(embeddings), list_fields(embeddings)
+
         async def embed_documents(texts: Sequence[str]) -> ModelReply:
             vectors = await embeddings.aembed_documents(list(texts))
             _check_number(len(vectors), len(texts))
-            return ModelReply(text="", parts=[pack_embedding(vector) for vector in vectors])
+            return ModelReply(text="", model=model_name, parts=[pack_embedding(vector) for vector in vectors])
 
-        return EmbeddingModel(name=name, model=name, endpoint=name, embed=embed_documents)
+        return EmbeddingModel(name=name, model=name, endpoint=name, embed=embed_documents, keyed=fields)
     access = find_access(embeds=True)
     endpoint = open_endpoint(access, "/embeddings")
 

@@ -23,7 +23,7 @@ from urllib.parse import quote
 import httpx
 import openai
 import orjson
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, BaseLanguageModel
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableBinding, RunnableSequence
 from langchain_openai.chat_models.base import BaseChatOpenAI
@@ -46,6 +46,7 @@ from evalhouse.tasks.models.chat import (
     make_dialect,
 )
 from evalhouse.tasks.models.dialect import FORMS, ErrorBody, StatusError, parse_error, parse_error_body
+from evalhouse.tasks.models.factories import list_fields
 from evalhouse.tasks.models.langchain_channel import LangChainChannel
 from evalhouse.tasks.models.providers import (
     Access,
@@ -213,11 +214,13 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
     takes_schemas = is_chat_openai and not getattr(chat, "use_responses_api", None)
     model = str(getattr(chat, "model_name", None) or getattr(chat, "model", None) or type(chat).__name__)
     # The factory's choices (temperature, address, …) are part of the key, for they may change a reply. LangChain's
-    # identifying parameters hold no secrets. A value that is not plain counts by its type: an object's text would have
-    # its address in it, and no recorded reply would ever be found again.
+    # identifying parameters hold no secrets; a class that has none counts by its fields. A value that is not plain
+    # counts by its type: an object's text would have its address in it, and no recorded reply would be found again.
     address = getattr(getattr(chat, "root_async_client", None), "base_url", None)
+    names_parameters = type(chat)._identifying_params is not BaseLanguageModel._identifying_params
+    parameters = dict(chat._identifying_params) if names_parameters else list_fields(chat)
     chosen = orjson.dumps(
-        [type(chat).__qualname__, str(address), dict(chat._identifying_params)],
+        [type(chat).__qualname__, str(address), parameters],
         default=lambda value: type(value).__qualname__,
         option=orjson.OPT_NON_STR_KEYS,
     )

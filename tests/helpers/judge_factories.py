@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import httpx
 import openai
-from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -52,6 +52,36 @@ def make_odd() -> OddChatModel:
 
 def make_embeddings() -> DeterministicFakeEmbedding:
     return DeterministicFakeEmbedding(size=16)
+
+
+class PlainChatModel(BaseChatModel):
+    """A user's own chat model, which names no parameters for LangChain; `client` says nothing of it."""
+
+    weights: str = "first"
+    sizes: tuple[int, ...] = (1, 2)
+    client: Any = None
+    api_key: str = "one"
+
+    @property
+    def _llm_type(self) -> str:
+        return "plain"
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:  # noqa: ANN401
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(self.weights))])
+
+
+class ShiftedEmbeddings(Embeddings):
+    """A user's own class: vectors of two numbers, turned by `shift`, with a client, which says nothing of them."""
+
+    def __init__(self, shift: int, **fields: object) -> None:
+        self.shift, self.client, self.api_key = shift, object(), str(id(self))
+        vars(self).update(fields)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [[float(len(text) + self.shift), 1.0] for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embed_documents([text])[0]
 
 
 def make_something_else() -> str:

@@ -281,6 +281,18 @@ def test_what_a_factory_chose_makes_another_request(endpoint: Endpoint, monkeypa
     assert open_factory("make_openai").prepare(make_question()).request_hash != warmer
 
 
+def test_the_fields_of_a_class_that_names_no_parameters_make_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies of one model were reused for another that the same class asked."""
+
+    def find_hash(**fields: Any) -> str:  # noqa: ANN401
+        monkeypatch.setattr(judge_factories, "make_odd", lambda: judge_factories.PlainChatModel(**fields))
+        return open_factory("make_odd").prepare(make_question()).request_hash
+
+    one = find_hash(client=object())
+    assert find_hash(client=object(), api_key="two", tags=["nightly"]) == one
+    assert len({one, find_hash(client=object(), weights="second"), find_hash(client=object(), sizes=(1, 3))}) == 3
+
+
 @pytest.mark.usefixtures("quick_backoff")
 async def test_a_model_that_breaks_fails_the_question_and_shows_no_key(tmp_path: Path) -> None:
     async with lay_out_run(tmp_path, make_settings(attempts=2), judge=open_factory("make_odd")) as live_run:

@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import judge_factories
 import orjson
 import pytest
 from endpoint import Canned, Endpoint, Inject, Raw, running_endpoint
+from judge_factories import ShiftedEmbeddings
 from live_runs import lay_out_run, make_settings, open_warehouse, point_to, read_calls
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
@@ -178,6 +180,33 @@ async def test_any_langchain_embeddings_are_accepted(tmp_path: Path) -> None:
     assert same == pytest.approx(1.0)
     assert 0.0 <= other < 1.0
     assert {call["judge"] for call in read_calls(tmp_path)} == {"judge_factories:make_embeddings"}
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    ({"model": "small"}, {"model": "large"}),
+    ({"options": {"size": 2, "layers": [1, 2]}}, {"options": {"size": 2, "layers": [1, 3]}}),
+    ({"inner": ShiftedEmbeddings(0, model="small")}, {"inner": ShiftedEmbeddings(0, model="large")}),
+])  # fmt: skip
+async def test_vectors_of_a_factory_are_found_again_while_the_fields_of_its_model_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: dict[str, object], other: dict[str, object]
+) -> None:
+    """A model exchanged within the factory was compared by the old model's vectors, in silence."""
+
+    point_to("http://missing.example/v1")
+
+    async def count_sent(**fields: object) -> int:
+        monkeypatch.setattr(judge_factories, "make_embeddings", lambda: ShiftedEmbeddings(1, **fields))
+        await compare(tmp_path, ("red", "a blue one"), embeddings="judge_factories:make_embeddings")
+        return len([call for call in read_calls(tmp_path) if call["status"] == "ok"])
+
+    n_sent = await count_sent(**one)
+    assert await count_sent(**one) == n_sent, "an object and a key say nothing of the model"
+    assert await count_sent(**other) == 2 * n_sent
+    assert await count_sent(**one) == 2 * n_sent
+    name = "judge_factories:make_embeddings"
+    assert {call["model"] for call in read_calls(tmp_path)} - {name} == (
+        {"small", "large"} if "options" not in one else set()
+    )
 
 
 def test_a_factory_of_something_else_is_refused() -> None:

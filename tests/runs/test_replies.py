@@ -13,7 +13,14 @@ from rows import fill
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
-from evalhouse.flows.results.run_facts import describe_local, describe_replies, list_notes, list_troubled, read_replies
+from evalhouse.flows.results.run_facts import (
+    describe_local,
+    describe_replies,
+    describe_unnamed,
+    list_notes,
+    list_troubled,
+    read_replies,
+)
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.measures.structured_answers import compare_results
 from evalhouse.warehouse.engine.connection import open_writer
@@ -85,6 +92,13 @@ def test_replies_of_a_local_model_are_known_by_its_name_alone_which_is_reported(
     assert list(describe_local(Usage(reused=24), "lexical", 24)) == []
     point_to("https://api.openai.com/v1")
     assert list(describe_local(Usage(reused=24), "openai:judge", 24)) == []
+
+
+def test_stored_vectors_of_a_model_without_a_name_are_reported() -> None:
+    assert list(describe_unnamed("models:make", 0)) == []
+    (line,) = describe_unnamed("models:make", 1200)
+    assert line.startswith("1,200 stored vectors of models:make were reused")
+    assert line.endswith("ask again with --fresh")
 
 
 def test_contexts_that_were_not_logged_are_named_where_relevance_takes_them_for_none(tmp_path: Path) -> None:
