@@ -72,6 +72,7 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "reference_context_ids": "ground_truth",
     "conversation": "question",  # the user's texts in it
     "earlier_answers": "earlier_answers",
+    "accepted_answer": "answer",  # of several, the one that counts, which follows from the answer
     "tool_calls": "answer",
     "tools_called": "answer",
     "expected_tool_calls": "ground_truth",
@@ -85,7 +86,8 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "contexts_role": "contexts",
     "ground_truths": "ground_truth",
 }
-METADATA_INPUTS: Final = tuple(INPUTS)[8:]
+ACCEPTED: Final = "accepted_answer"
+METADATA_INPUTS: Final = tuple(INPUTS)[9:]
 """The inputs that a sample's metadata holds."""
 Edit = Literal["question", "ground_truth", "reference_ids"]
 """Changes of a sample by its dataset, under the same id, by which scores move without a change of the bot."""
@@ -215,7 +217,7 @@ def find_causes(
     """
     empty = np.zeros_like(next(iter(inputs.values())))
     causes: dict[Cause, Flags] = {cause: empty.copy() for cause in CAUSES}
-    for name in list_inputs(steps, rubrics):
+    for name in list_moving(steps, rubrics):
         causes[INPUTS[name]] |= inputs[name]
     for step in list_call_steps(steps):
         causes["judge"] |= judges.get(step, empty)
@@ -224,7 +226,7 @@ def find_causes(
 
 
 def list_inputs(steps: Collection[str], rubrics: Templates = NO_TEMPLATES) -> list[str]:
-    """Return the inputs that can move a metric resting on these steps."""
+    """Return the inputs that a metric resting on these steps reads."""
     inputs = [list_step_inputs(step, rubrics) for step in steps]
     if not inputs or None in inputs:
         return list(INPUTS)
@@ -235,6 +237,15 @@ def list_inputs(steps: Collection[str], rubrics: Templates = NO_TEMPLATES) -> li
         moving.add("earlier_answers")
     # Of ranked contexts the ids are compared where the dataset has them.
     return [name for name in INPUTS if name in moving or ("rank" in steps and name.endswith("context_ids"))]
+
+
+def list_moving(steps: Collection[str], rubrics: Templates = NO_TEMPLATES) -> list[str]:
+    """Return the inputs that can move a metric resting on these steps: what it reads, and what picks among it.
+
+    Of several accepted answers the answer picks the one whose statements count, also where only contexts are judged.
+    """
+    reads = list_inputs(steps, rubrics)
+    return [*reads, ACCEPTED] if "extract_ground_truth" in list_call_steps(steps) and ACCEPTED not in reads else reads
 
 
 def list_call_steps(steps: Iterable[str]) -> list[str]:

@@ -37,6 +37,7 @@ from evalhouse.tasks.comparing.changes import (
     find_graded,
     flag_edited,
     list_inputs,
+    list_moving,
 )
 from evalhouse.tasks.comparing.intervals import ALPHA, Floats, Integers
 from evalhouse.tasks.comparing.noise import find_scale, is_judged_alike
@@ -628,10 +629,11 @@ def mark_changes(warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], l
     right_refusals = find_right_refusals(pair, fetch_scores(pair))
     nights = {}
     for metric, of_metric in laid.nights.items():
-        reads = list_inputs(steps.get(metric, ()), rubrics)
+        of_steps = steps.get(metric, ())
+        reads = list_inputs(of_steps, rubrics)
         nights[metric] = replace(
             of_metric,
-            is_unchanged=not any(inputs[name].any() for name in reads),
+            is_unchanged=not any(inputs[name].any() for name in list_moving(of_steps, rubrics)),
             edited=flag_edited(edited, reads),
             refused=samples.flag(right_refusals.get(metric, ())),
         )

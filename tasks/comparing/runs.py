@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.changes import (
+    ACCEPTED,
     INPUTS,
     NOISE,
     OF_ONE_RUN,
@@ -37,6 +38,7 @@ from evalhouse.tasks.comparing.changes import (
     judge_edits,
     list_changed_settings,
     list_inputs,
+    list_moving,
     name_changes,
     split_difference,
 )
@@ -406,19 +408,28 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         }
         frames.append(pl.DataFrame(values, schema=schema).with_columns(pl.col("base", "candidate").fill_nan(None)))
     shifts = noise.find_shifts()
-    # The stages of the bot follow from samples that ask the same and expect the same.
+    # The stages of the bot follow from samples that ask the same and expect the same. Contexts that are compared with
+    # another accepted answer, which the bot's answer picked, show nothing of retrieval.
     is_edited = edited["question"] | edited["ground_truth"]
-    kept = [np.where(column.edited, np.nan, column.moves) for column in columns]
-    of_kept = compare(kept) if is_edited.any() else results
+    left_out = [
+        column.edited | inputs[ACCEPTED]
+        if "answer" not in column.rests_on and ACCEPTED in list_moving(column.steps)
+        else column.edited
+        for column in columns
+    ]
+    kept = [np.where(flags, np.nan, column.moves) for flags, column in zip(left_out, columns, strict=True)]
+    of_kept = compare(kept) if np.any(left_out) else results
     moves = [
         MetricMoves(
             metric=column.metric,
             rests_on=column.rests_on,
             moves=moves_of_kept,
-            verdict=(leave_side_open(paired, column.better) if column.edited.any() else compared.paired).verdict,
+            verdict=(leave_side_open(paired, column.better) if flags.any() else compared.paired).verdict,
             better=column.better,
         )
-        for column, compared, moves_of_kept, paired in zip(columns, metrics, kept, of_kept, strict=True)
+        for column, compared, moves_of_kept, paired, flags in zip(
+            columns, metrics, kept, of_kept, left_out, strict=True
+        )
     ]
     counts = {cause: int((flags & samples.common).sum()) for cause, flags in edited.items()}
     n_common = int(samples.common.sum())

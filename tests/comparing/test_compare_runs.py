@@ -693,6 +693,37 @@ def test_lost_contexts_are_named_beside_an_edit_of_all_ground_truths(make: Make)
     assert headline.sentence == "Retrieval is worse than in the base, in samples whose ground truth changed too"
 
 
+@pytest.mark.parametrize(("picks", "reordered", "part", "sentence"), [
+    (True, False, "answer", "Some scores are worse than in the base"),
+    (True, True, "answer+contexts", "Some scores are worse than in the base"),
+    (False, True, "contexts", "Retrieval is worse than in the base"),
+])  # fmt: skip
+def test_another_accepted_answer_that_an_answer_picks_is_not_noise_and_not_retrieval(
+    make: Make, picks: bool, reordered: bool, part: str, sentence: str
+) -> None:
+    """The one that the answer says counts in context_recall."""
+    nights = make()
+    ids = name_ids(40)
+    metadata = '{"ground_truths": ["There.", "Over there."]}'
+    for run_id in (BASE, CANDIDATE):
+        for place, name in enumerate(ids):
+            is_other = run_id == CANDIDATE and place < 20
+            others = {"answer": f"It is {'over ' if is_other else ''}there.", "metadata": metadata}
+            others |= {"contexts": ["Two.", "One."]} if is_other and reordered else {}
+            nights.add("samples", {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **others})
+            truth = "Over there." if is_other and picks else "There."
+            of_run = {"run_id": run_id, "sample_id": name}
+            nights.add("similarities", of_run | {"kind": "accepted_answer", "value": 1.0, "text": truth})
+        nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
+        is_lower = [run_id == CANDIDATE and place < 20 for place in range(40)]
+        scores = dict(zip(ids, (float(not lower) for lower in is_lower), strict=True))
+        nights.add_scores(run_id, "context_recall", scores)
+    comparison = nights.compare_pair()
+    moved = [one for one in get(comparison, "context_recall").parts if one.n_moved]
+    assert [(one.name, one.n_moved, one.value) for one in moved] == [(part, 20, pytest.approx(-0.5))]
+    assert write_headline(Against(called="the base", name="the base", comparison=comparison)).sentence == sentence
+
+
 def test_causes_are_counted_in_samples_whose_question_and_ground_truth_are_the_same(make: Make) -> None:
     nights = make()
     ids = name_ids(20)

@@ -43,6 +43,17 @@ compared as (
     )
 ),
 
+-- The accepted answer that counts, of samples with several.
+accepted as (
+    select
+        run_id,
+        sample_id,
+        any_value(text) as text
+    from similarities
+    where run_id in ($base, $candidate) and kind = 'accepted_answer'
+    group by run_id, sample_id
+),
+
 texts as (
     select
         pairs.sample_id,
@@ -58,6 +69,7 @@ texts as (
         coalesce(base.earlier_questions, []) = coalesce(candidate.earlier_questions, []) as asks_the_same,
         earlier_turns and not asks_the_same as conversation,
         earlier_turns and asks_the_same as earlier_answers,
+        answer and coalesce(base_accepted.text <> candidate_accepted.text, false) as accepted_answer,
         coalesce(pairs.base_metadata, base.metadata) as base_metadata,
         coalesce(pairs.candidate_metadata, candidate.metadata) as candidate_metadata
     from pairs
@@ -65,6 +77,10 @@ texts as (
     inner join compared as candidate
         on candidate.sample_id = pairs.sample_id
         and candidate.input_hash = pairs.candidate_hash
+    left join accepted as base_accepted
+        on base_accepted.sample_id = pairs.sample_id and base_accepted.run_id = $base
+    left join accepted as candidate_accepted
+        on candidate_accepted.sample_id = pairs.sample_id and candidate_accepted.run_id = $candidate
 )
 
 select * exclude (earlier_turns, asks_the_same, base_metadata, candidate_metadata), {further}
