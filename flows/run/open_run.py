@@ -22,7 +22,7 @@ from evalhouse.flows.server.local import prefect_server
 from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, RunStatus, hold_suite, insert_run, now_utc, update_run
@@ -290,7 +290,12 @@ class OpenRun:
             elif problem is not None and count_samples(live_run.warehouse, live_run.run_id):
                 from evalhouse.tasks.score import score_verdicts  # noqa: PLC0415
 
-                score_verdicts(live_run)
+                try:
+                    score_verdicts(live_run)
+                except (WarehouseBusy, WarehouseUnwritable):
+                    raise
+                except WarehouseError:
+                    pass  # a metric's SQL fails: that ended the run, or will when it is resumed
             status, text = _name_end(live_run, problem), _describe_end(live_run, problem)
             run = replace(run, flow_run_id=live_run.flow_run_id or run.flow_run_id, problem=text)
             if is_resumed_by_serve:

@@ -70,6 +70,22 @@ def test_the_run_is_on_record_as_any_other(result: Evaluation) -> None:
     assert run == {"run_id": result.run_id, "label": "from Python", "judge": "lexical"}
 
 
+def test_a_run_that_a_metrics_sql_ends_has_failed(tmp_path: Path) -> None:
+    """Scoring what such a run has raises again, and the run kept the status `running`."""
+    (tmp_path / "odd.sql").write_text(
+        "-- metric: odd\n-- version: 1\n-- needs: extract_answer\n-- meaning: A test\n"
+        "-- One row per sample of the run: NaN\n"
+        "select run_id, sample_id, 'nan'::double as value, null::varchar as unscored_reason\n"
+        "from run_samples where run_id = $run_id\n"
+    )
+    url = str(tmp_path / "w.duckdb")
+    result = evaluate(SAMPLES, metrics="odd", judge="lexical", warehouse=url, metric_files=str(tmp_path))
+    assert result.status == "failed"
+    assert "metric 'odd' gave 2 values that are not finite numbers" in str(result.problem)
+    ((status, problem),) = Warehouse(url).read("select status, problem from runs").rows()
+    assert (status, problem) == ("failed", result.problem)
+
+
 def test_mean_without_scores_is_an_error(result: Evaluation) -> None:
     with pytest.raises(EvaluationError, match=r"has no metric 'mrr'; it has context_recall, faithfulness"):
         result.mean("mrr")

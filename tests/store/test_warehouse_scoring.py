@@ -97,10 +97,18 @@ def judge(answer, question, classifications):
         ("'no_contexts'", [(None, "no_contexts", None), (None, "no_answer", None)]),
         ("answer['x']", [(None, "measure_failed", "TypeError: string indices must be integers, not 'str'"),
                          (None, "no_answer", None)]),
-        ("None", "returned None for sample a; let judge return a finite number, or one of 'no_ground_truth', "),
-        ("float('nan')", "returned nan for sample a"),
-        ("[1]", r"returned \[1\] for sample a"),
-        ("'very good'", "returned 'very good' for sample a"),
+        ("__import__('numpy').float32(0.25)", [(0.25, None, None), (None, "no_answer", None)]),
+        ("__import__('numpy').bool_(True)", [(1.0, None, None), (None, "no_answer", None)]),
+        ("__import__('numpy').ones(2)",
+         [(None, "measure_failed", "ValueError: can only convert an array of size 1 to a Python scalar"),
+          (None, "no_answer", None)]),
+        ("None", "returned None; let it return a finite number, or one of 'no_ground_truth', "),
+        ("float('nan')", "returned nan; "),
+        ("__import__('numpy').float32('nan')", "returned nan; "),
+        ("[1]", "returned [1]; "),
+        ("'very good'", "returned 'very good'; "),
+        ("10 ** 400", [(None, "measure_failed", "OverflowError: int too large to convert to float"),
+                       (None, "no_answer", None)]),
     ],
 )  # fmt: skip
 def test_a_python_function_scores_each_sample(
@@ -118,12 +126,14 @@ def test_a_python_function_scores_each_sample(
     judged.add("classifications", {**key, "statement_id": "A1", "label": "TP", "reason": "as read"})
     judged.write(warehouse)
     metric = load_metrics(folder)["mine"]
-    if isinstance(scores, str):
-        with pytest.raises(WarehouseError, match=rf"metric 'mine' \(.*mine\.py\) {scores}"):
-            score_run(warehouse, "r", [metric], {})
-        return
     score_run(warehouse, "r", [metric], {})
     found = warehouse.read("select value, unscored_reason, detail from scores order by sample_id").rows()
+    if isinstance(scores, str):
+        ((value, reason, detail), _) = found
+        assert (value, reason) == (None, "measure_failed")
+        assert detail.startswith("judge (")
+        assert f"mine.py) {scores}" in detail
+        return
     assert found == scores
     assert warehouse.read("select detail from unscored where sample_id = 'a'").rows() == [
         (detail,) for _, reason, detail in scores[:1] if reason

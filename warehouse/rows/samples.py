@@ -494,8 +494,8 @@ def _write_scores(connection: duckdb.DuckDBPyConnection, run_id: str, metric: Se
 def call_function(warehouse: Warehouse, run_id: str, metric: MetricFile) -> pl.DataFrame:
     """Return the rows of a metric that is a Python function: sample_id, value, unscored_reason, detail.
 
-    It is called in this process: the file is the user's code, as a target's function is. What it raises leaves the
-    sample unscored (`measure_failed`). Raises WarehouseError for a result that is neither a finite number nor a reason.
+    It is called in this process: the file is the user's code, as a target's function is. What it raises, and a result
+    that is neither a finite number nor a reason, leave the sample unscored (`measure_failed`).
     """
     function = load_function(metric)
     reasons = warehouse.read("select reason from unscored_reasons order by precedence").to_series().to_list()
@@ -532,19 +532,24 @@ def call_function(warehouse: Warehouse, run_id: str, metric: MetricFile) -> pl.D
                 continue
             try:
                 result = function(**{name: given[name] for name in metric.arguments})
+                if hasattr(result, "item"):  # a number of NumPy or PyTorch
+                    result = result.item()
+                value = float(result) if isinstance(result, int | float) else math.nan
+                printed = f"{result!r:.80}"
             except (Exception, SystemExit) as error:
                 problem = hide_secrets(first_line(f"{type(error).__name__}: {write_error(error)}"))
                 rows.append((sample.sample_id, None, "measure_failed", problem))
                 continue
             if isinstance(result, str) and result in reasons:
                 rows.append((sample.sample_id, None, result, None))
-            elif isinstance(result, int | float) and math.isfinite(result):
-                rows.append((sample.sample_id, float(result), None, None))
+            elif math.isfinite(value):
+                rows.append((sample.sample_id, value, None, None))
             else:
-                raise WarehouseError(
-                    f"metric {metric.name!r} ({metric.place}) returned {result!r:.80} for sample {sample.sample_id}; "
-                    f"let {metric.function} return a finite number, or one of {', '.join(map(repr, reasons))}"
+                problem = (
+                    f"{metric.function} ({metric.place}) returned {printed}; let it return a finite number, or one of "
+                    f"{', '.join(map(repr, reasons))}"
                 )
+                rows.append((sample.sample_id, None, "measure_failed", hide_secrets(first_line(problem))))
     schema = {"sample_id": pl.String, "value": pl.Float64, "unscored_reason": pl.String, "detail": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
