@@ -268,7 +268,7 @@ def compare(
               help="The folder of prompts to write to.")  # fmt: skip
 @count_option("--examples", default=3, min_value=1, text="Examples at most; each is part of every request.")
 @count_option("--folds", default=5, min_value=2, text="Parts that the questions are split into, to try examples.")
-@click.option("--prompts", metavar="DIR", help="A folder whose prompt file gets the examples. Default: built-in.")
+@click.option("--prompts", metavar="DIR", help="A folder whose prompt file gets the examples, or built-in.")
 @click.option("--judge", metavar="J", help="The judge that learns. Default: the run's.")
 @_asked_again_options
 def learn(

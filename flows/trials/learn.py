@@ -255,11 +255,20 @@ def learn_examples(
     *, step: str, reviewed: str, url: str, flags: Mapping[str, Any], output: Path, n_examples: int, n_folds: int,
     prompts: str | None, seed: int, dry_run: bool,
 ) -> LearnReport:  # fmt: skip
-    """Learn examples for a step's prompt, and write it where they help; raises SettingsError for too few reviews."""
+    """Learn examples for a step's prompt, and write it where they help.
+
+    Raises SettingsError for too few reviews, and where a run with own prompts leaves open which get the examples.
+    """
     if output.exists() and not output.is_dir():
         raise SettingsError(f"{output} is not a folder; name the folder to write {step}.yaml into with -o")
     warehouse = Warehouse(url)
     runs, settings = find_reviewed_runs(warehouse, reviewed, flags)
+    newest = max(runs, key=lambda run: run.started_at)
+    if prompts is None and (folder := newest.config.get("prompts")):
+        raise SettingsError(
+            f"run {newest.run_id} was judged with the prompts in {folder}: add the examples to these with --prompts "
+            f"{folder}, or to the built-in ones with --prompts {BUILT_IN}"
+        )
     old = find_prompt_set(warehouse, prompts or BUILT_IN, settings.language)
     new = PromptSet(source=f"{old.source} with examples", prompts=old.prompts)
     plan = plan_comparison(warehouse, runs, settings, old, new, only=step)

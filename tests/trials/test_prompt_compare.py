@@ -286,6 +286,19 @@ def test_examples_that_do_not_help_are_not_written(place: Place, caller: Caller)
     assert not (place.folder / "vain").exists()
 
 
+@pytest.mark.slow
+def test_after_a_run_with_own_prompts_the_prompts_that_get_the_examples_are_named(place: Place, caller: Caller) -> None:
+    """Examples were learned for the built-in prompt, from verdicts of another one."""
+    of_run = ("--judge", "openai:judge", "--metrics", "faithfulness,context_recall", "--prompts", "strict")
+    assert place.call("run", "berths.jsonl", *of_run, "--label", "strict").status == 0
+    ended = learn(caller, "--on", "strict", "-o", "own")
+    assert ended.status == 2
+    assert (
+        "was judged with the prompts in strict: add the examples to these with --prompts strict, or to" in ended.stderr
+    )
+    assert learn(caller, "--on", "strict", "-o", "own", "--prompts", "strict", "--dry-run").status == 0
+
+
 def test_support_of_a_ground_truth_is_by_the_contexts_alone() -> None:
     """People are asked about the contexts there, and the judge was held to be wrong where only a turn has it."""
     by_turn = {"supported": True, "context_ranks": [], "joint_ranks": [], "turn_ranks": [1]}
