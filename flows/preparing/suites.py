@@ -632,6 +632,9 @@ class _Reading:
                     self.refuse((*place, "map", field), problem)
             else:
                 flat = {_VARIED[key]: _lay_over(self.flat.get(_VARIED[key]), value) for key, value in given.items()}
+                if isinstance(of_map := given.get("map"), dict) and "contexts" in of_map:
+                    # The ids that the suite reads belong to its contexts.
+                    flat["mapping"] = _lay_over(flat["mapping"], {"context_ids": of_map.get("context_ids", "")})
                 places = {_VARIED[key]: (*place, key) for key in given}
                 settings = self._validate(RunSettings, {"dataset": self.flat["dataset"], **flat}, places)
                 if settings is not None:

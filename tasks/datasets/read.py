@@ -129,7 +129,8 @@ def stage_of(settings: RunSettings, source: "str | pl.DataFrame | DatasetSource 
             raise refuse_dataset(came, allowed="text files", to_do="leave it out")
         return open_stored(Warehouse(settings.warehouse), settings.traces or TraceWindow(), tally, names)
 
-    columns = {ours: theirs for ours, theirs in settings.mapping.items() if ours not in given}
+    # Documents of traces have their ids, so no column of theirs is left out.
+    columns = {ours: theirs for ours, theirs in settings.mapping.items() if ours not in given and theirs}
     staged = stage(open_as=open_traces, mapping=columns)
     notes = (tally.describe(), tally.describe_contexts(), tally.describe_texts())
     return replace(staged, notes=notes, n_failed=tally.n_failed) if tally.n_traces else staged

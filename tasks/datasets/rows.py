@@ -84,6 +84,9 @@ ALIASES: dict[Field, tuple[str, ...]] = {
     "conversation": ("conversation",),
 }  # fmt: skip
 
+# Ids by their name, and the contexts that they belong to where a file has both.
+_BESIDE: Final = {"context_ids": "contexts", "retrieved_context_ids": "retrieved_contexts"}
+
 # Names that may be meant, but may be something else as well: proposed with the --map to type, and never read.
 LIKELY: dict[Field, tuple[str, ...]] = {
     "question": ("text", "message", "instruction", "user_question", "q"),
@@ -239,6 +242,7 @@ class ColumnUse:
         self.renamed: dict[Field, dict[str, None]] = {}  # the columns of a conversation's row that its turns' come from
         self.encoding: str | None = None
         self.was_named = False  # the user named the encoding
+        self.left_ids: tuple[str, str] | None = None  # ids that were not read, and the contexts they belong to
         self._conversations: dict[str, tuple[int, int]] = {}  # by column: how many, and samples of them
         self._located: Mapping[Field, ColumnPath] | None = None
         self._rest: set[str] = set()
@@ -290,6 +294,12 @@ class ColumnUse:
         parts += [f"not found: {', '.join(missing)}"] if missing else []
         parts += [f"left out of conversations: {self.n_system:,} system turns"] if self.n_system else []
         parts += [f"kept as metadata: {list_names(list(self.unread), 8)}"] if self.unread else []
+        if self.left_ids is not None:
+            ids, contexts = self.left_ids
+            reads = name_setting("mapping", f"context_ids={ids}")
+            parts.append(
+                f"not read: {ids}, which belong to {contexts} ({reads} reads them for the contexts named here)"
+            )
         return "; ".join(parts)
 
     def list_missing(self, *, is_asked: bool) -> list[Field]:
@@ -340,7 +350,10 @@ class Columns:
     """The columns of each field: its aliases, or the one that `--map` names; `use` counts how they are used.
 
     A column named in the mapping is no longer an alias of another field, so that `ground_truth=answer` leaves the
-    answer to the next name that is understood. Raises DatasetError for an unknown field.
+    answer to the next name that is understood. `context_ids=` names none: ids are then those within the contexts, as
+    they are where contexts are mapped and the ids are named like other contexts of the file.
+
+    Raises DatasetError for an unknown field.
     """
 
     plain: Set[str] = frozenset()
@@ -357,7 +370,7 @@ class Columns:
                     to_do=f"write {name_setting('mapping', 'ours=theirs')}; any other column is kept as metadata "
                     "without being mapped",
                 )
-            if not theirs.strip():
+            if not theirs.strip() and ours != "context_ids":
                 raise refuse_dataset(
                     f"{name_setting('mapping', f'{ours}=')} names no column",
                     allowed=f"{name_setting('mapping', f'{ours}=COLUMN')}, where a place inside one is written "
@@ -365,6 +378,10 @@ class Columns:
                     to_do="name the column",
                 )
         self.use = use or ColumnUse()
+        self.mapped = frozenset(mapping)
+        has_no_ids = not mapping.get("context_ids", "a name").strip()
+        if has_no_ids:
+            mapping = {field: name for field, name in mapping.items() if field != "context_ids"}
         try:
             mapped = {field: ColumnPath(mapping[field], field) for field in FIELDS if field in mapping}
         except ValueError as error:
@@ -376,11 +393,12 @@ class Columns:
         self._paths: dict[Field, list[ColumnPath]] = {}
         for field in FIELDS:
             aliases = [name for name in ALIASES[field] if name not in self._taken]
+            if has_no_ids and field == "context_ids":
+                aliases = []
             self.names[field] = [mapping[field]] if field in mapping else aliases
             self._paths[field] = [mapped[field]] if field in mapped else [ColumnPath(name) for name in aliases]
         self._nested_roots = {path.root for paths in self._paths.values() for path in paths if path.is_nested}
         self._shapes: dict[tuple[str, ...], dict[Field, ColumnPath]] = {}  # of rows where names alone decide
-        self.mapped = frozenset(field for field in FIELDS if field in mapping)
         self._awaited = dict(mapped)
 
     def reads(self, name: str) -> bool:
@@ -408,6 +426,12 @@ class Columns:
             if field not in located and field not in self.mapped:
                 names = [spelled[_spell(path.name)] for path in paths if _spell(path.name) in spelled]
                 located |= {field: ColumnPath(names[0])} if names else {}
+        ids, contexts = located.get("context_ids"), located.get("contexts")
+        if ids is not None and contexts is not None and "contexts" in self.mapped and "context_ids" not in self.mapped:
+            of_ids = _BESIDE.get(ids.name, contexts.root)
+            if of_ids != contexts.root and of_ids in row:
+                del located["context_ids"]
+                self.use.left_ids = (ids.name, of_ids)
         answer = located.get("answer")
         if answer is not None and answer.root == "outputs" and "inputs" in row and "answer" not in self.mapped:
             # `outputs` is the answer of a bot's run, or the reference of a dataset.

@@ -123,6 +123,29 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
     "a column of ids goes before the ids of objects": (
         {**Q, "contexts": [{"id": "inner", "text": "one"}], "context_ids": ["outer"]}, {}, {"context_ids": ["outer"]},
     ),
+    "ids that belong to the contexts beside the mapped ones": (
+        {**Q, "contexts": ["one"], "context_ids": ["d1"], "other": [{"id": "x", "text": "two"}]},
+        {"contexts": "other"}, {"contexts": ["two"], "context_ids": ["x"]},
+    ),
+    "such ids, and mapped contexts without": (
+        {**Q, "retrieved_contexts": ["one"], "retrieved_context_ids": ["d1"], "other": ["two"]},
+        {"contexts": "other"}, {"contexts": ["two"], "context_ids": None},
+    ),
+    "such ids by name": (
+        {**Q, "contexts": ["one"], "context_ids": ["d1"], "other": ["two"]},
+        {"contexts": "other", "context_ids": "context_ids"}, {"contexts": ["two"], "context_ids": ["d1"]},
+    ),
+    "ids beside the only contexts": (
+        {**Q, "chunks": ["one"], "context_ids": ["d1"]}, {"contexts": "chunks"}, {"context_ids": ["d1"]},
+    ),
+    "ids beside a place within the contexts": (
+        {**Q, "contexts": [{"body": "one"}], "context_ids": ["d1"]},
+        {"contexts": "$.contexts[*].body"}, {"contexts": ["one"], "context_ids": ["d1"]},
+    ),
+    "ids that no column is to give": (
+        {**Q, "contexts": [{"id": "inner", "text": "one"}], "context_ids": ["outer"]},
+        {"context_ids": ""}, {"context_ids": ["inner"]},
+    ),
     # --- ids
     **{
         f"the id {given!r}": ({**Q, "id": given}, {}, {"given_id": text, "sample_id": text})

@@ -106,6 +106,21 @@ GIVEN = {
 }
 
 
+@pytest.mark.parametrize(("ids", "expected"), [("", ""), ('context_ids = "ids_b"', "ids_b")])
+def test_other_contexts_of_a_variant_have_not_the_ids_of_the_suite(tmp_path: Path, ids: str, expected: str) -> None:
+    """Another retriever was scored by the ids of the suite's."""
+    tables = (
+        f'dataset = "a.jsonl"\n[map]\ncontexts = "a"\ncontext_ids = "ids_a"\n[variants.b.map]\ncontexts = "b"\n{ids}\n'
+    )
+    path = tmp_path / "nightly.toml"
+    path.write_text(tables)
+    suite = load_suite(path)
+    settings = resolve_suite(suite, flags={}).settings
+    (variant,) = list_night(settings, "run-1")
+    assert settings.mapping == {"contexts": "a", "context_ids": "ids_a"}
+    assert variant.mapping == {"contexts": "b", "context_ids": expected}
+
+
 @pytest.mark.parametrize(("tables", "target"), GIVEN.values(), ids=GIVEN.keys())
 def test_a_variant_is_the_suite_with_what_it_gives_in_it(
     tmp_path: Path, tables: str, target: dict[str, object]
