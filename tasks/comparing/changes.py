@@ -72,6 +72,7 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "reference_context_ids": "ground_truth",
     "conversation": "question",  # the user's texts in it
     "earlier_answers": "earlier_answers",
+    "context_sources": "contexts",  # their addresses and names, which answers cite
     "accepted_answer": "answer",  # of several, the one that counts, which follows from the answer
     "tool_calls": "answer",
     "tools_called": "answer",
@@ -87,7 +88,8 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "ground_truths": "ground_truth",
 }
 ACCEPTED: Final = "accepted_answer"
-METADATA_INPUTS: Final = tuple(INPUTS)[9:]
+SOURCES: Final = "context_sources"
+METADATA_INPUTS: Final = tuple(INPUTS)[10:]
 """The inputs that a sample's metadata holds."""
 Edit = Literal["question", "ground_truth", "reference_ids"]
 """Changes of a sample by its dataset, under the same id, by which scores move without a change of the bot."""
@@ -229,7 +231,7 @@ def list_inputs(steps: Collection[str], rubrics: Templates = NO_TEMPLATES) -> li
     """Return the inputs that a metric resting on these steps reads."""
     inputs = [list_step_inputs(step, rubrics) for step in steps]
     if not inputs or None in inputs:
-        return list(INPUTS)
+        return [name for name in INPUTS if name != SOURCES]
     moving = {name for names in inputs for name in names or ()}
     if "ground_truth" in moving:
         moving.add("ground_truths")

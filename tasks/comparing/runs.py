@@ -19,6 +19,7 @@ from evalhouse.tasks.comparing.changes import (
     INPUTS,
     NOISE,
     OF_ONE_RUN,
+    SOURCES,
     Cause,
     CauseChanges,
     Edit,
@@ -298,7 +299,10 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     columns = list(build_columns(pair, samples, scores, other_judges, inputs))
     grouped = find_clusters(pair, samples, settings.cluster)
     clusters = grouped.places
-    changed = join_inputs(inputs)
+    # Addresses of the same contexts may be signed again each night, and only citations read them.
+    texts = {name: flags for name, flags in inputs.items() if name != SOURCES}
+    changed_texts = join_inputs(texts)
+    changed = join_inputs(inputs) if any("citations" in column.steps for column in columns) else changed_texts
     edited = find_edited(inputs)
     scales = [find_scale(np.concatenate([column.base, column.candidate])) for column in columns]
 
@@ -452,7 +456,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
             pair.fetch("causes").filter(~pl.col("sample_id").is_in(ids[is_edited].tolist())),
             samples,
             moves,
-            changed=changed,
+            changed=changed_texts,
             clusters=clusters,
             seed=settings.seed,
             resamples=settings.resamples,

@@ -115,6 +115,9 @@ CHANGES: tuple[tuple[dict[str, object], list[str]], ...] = (
     ({"metadata": '{"rows": [2], "latency": 3}'}, ["rows"]),
     ({"metadata": '{"rows": [1], "latency": 9, "tables": {"a": 1}}'}, ["tables"]),
     ({"metadata": None}, ["rows"]),
+    ({"metadata": '{"rows": [1], "contexts": [{}, {"score": 0.5}]}'}, []),
+    ({"metadata": '{"rows": [1], "contexts": [{}, {"url": "https://docs.example/2"}]}'}, ["context_sources"]),
+    ({"metadata": '{"rows": [1], "contexts": [{"metadata": {"source": "2.md"}}]}'}, ["context_sources"]),
     ({"conversation": '[{"role": "user", "text": "Hello."}]'}, ["conversation"]),
     ({"conversation": '[{"role": "assistant", "text": "Hello."}]'}, ["earlier_answers"]),
 )
@@ -134,6 +137,30 @@ def test_what_changed_in_a_sample(make: Make) -> None:
     rows = nights.pair().fetch_changed_inputs(METADATA_INPUTS).to_dicts()
     found = {row["sample_id"]: [name for name, is_changed in row.items() if is_changed is True] for row in rows}
     assert found == {"of run": ["rows"], **dict(zip(ids, (changed for _, changed in CHANGES), strict=True))}
+
+
+def test_other_addresses_beside_the_same_contexts_of_a_bot_are_a_change_of_contexts(make: Make) -> None:
+    """After the pages moved, citations that still named the old ones fell by the judge's own noise."""
+    nights = make()
+    ids = name_ids(40)
+    nights.add("samples", *({**SAMPLE, "sample_id": name, "input_hash": "1", "metadata": None} for name in ids))
+    for run_id in (BASE, CANDIDATE):
+        nights.add_samples(run_id, dict.fromkeys(ids, "1"))
+        names = [f'[["https://docs.example/{run_id if place < 30 else ""}"], []]' for place in range(40)]
+        rows = [
+            {"run_id": run_id, "sample_id": name, "status": "ok", "context_sources": text}
+            for name, text in zip(ids, names, strict=True)
+        ]
+        nights.add("responses", *rows)
+        is_kept = [run_id == BASE or place >= 30 for place in range(40)]
+        nights.add_scores(run_id, "citation_validity", dict(zip(ids, map(float, is_kept), strict=True)))
+        nights.add_scores(run_id, "faithfulness", dict(zip(ids, map(float, is_kept), strict=True)))
+    comparison = nights.compare_pair()
+    parts = {name: get(comparison, name).parts for name in ("citation_validity", "faithfulness")}
+    assert {name: [(part.name, part.n_moved) for part in of_one if part.n_moved] for name, of_one in parts.items()} == {
+        "citation_validity": [("contexts", 30)],
+        "faithfulness": [("noise", 30)],
+    }
 
 
 JUDGES: tuple[tuple[list[Row], list[Row], bool], ...] = (

@@ -1,18 +1,34 @@
 -- Equal hashes are equal texts; metadata is beside the hash, and is NULL in run_samples where it is that of samples.
-with pairs as (
+with sources as (
+    select
+        run_id,
+        sample_id,
+        any_value(context_sources::varchar) as names
+    from responses
+    where run_id in ($base, $candidate) and context_sources is not null
+    group by run_id, sample_id
+),
+
+pairs as (
     select
         sample_id,
         base.input_hash as base_hash,
         candidate.input_hash as candidate_hash,
         base.metadata as base_metadata,
-        candidate.metadata as candidate_metadata
+        candidate.metadata as candidate_metadata,
+        base_sources.names as base_sources,
+        candidate_sources.names as candidate_sources
     from run_samples as base
     inner join run_samples as candidate using (sample_id)
+    left join sources as base_sources on base_sources.sample_id = base.sample_id and base_sources.run_id = $base
+    left join sources as candidate_sources
+        on candidate_sources.sample_id = base.sample_id and candidate_sources.run_id = $candidate
     where base.run_id = $base and candidate.run_id = $candidate
         and (
             base.input_hash <> candidate.input_hash
             or base.metadata is not null
             or candidate.metadata is not null
+            or base_sources.names is distinct from candidate_sources.names
         )
 ),
 
@@ -71,7 +87,21 @@ texts as (
         earlier_turns and asks_the_same as earlier_answers,
         answer and coalesce(base_accepted.text <> candidate_accepted.text, false) as accepted_answer,
         coalesce(pairs.base_metadata, base.metadata) as base_metadata,
-        coalesce(pairs.candidate_metadata, candidate.metadata) as candidate_metadata
+        coalesce(pairs.candidate_metadata, candidate.metadata) as candidate_metadata,
+        -- As tasks.datasets.values.list_source_names reads them from the objects of a dataset.
+        list_transform(
+            [
+                coalesce(pairs.base_metadata, base.metadata, 'null'),
+                coalesce(pairs.candidate_metadata, candidate.metadata, 'null')
+            ],
+            lambda one: [
+                json_extract_string(one, '$.contexts[*].url'),
+                json_extract_string(one, '$.contexts[*].source'),
+                json_extract_string(one, '$.contexts[*].metadata.url'),
+                json_extract_string(one, '$.contexts[*].metadata.source')
+            ]
+        ) as written,
+        pairs.base_sources is distinct from pairs.candidate_sources or written[1] <> written[2] as context_sources
     from pairs
     inner join compared as base on base.sample_id = pairs.sample_id and base.input_hash = pairs.base_hash
     inner join compared as candidate
@@ -83,5 +113,5 @@ texts as (
         on candidate_accepted.sample_id = pairs.sample_id and candidate_accepted.run_id = $candidate
 )
 
-select * exclude (earlier_turns, asks_the_same, base_metadata, candidate_metadata), {further}
+select * exclude (earlier_turns, asks_the_same, base_metadata, candidate_metadata, written), {further}
 from texts
