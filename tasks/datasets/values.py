@@ -548,6 +548,9 @@ def list_contexts(value: object, say: Say, *, is_exact: bool = False) -> Sequenc
     return [opened]
 
 
+_MAX_NESTED: Final = 4  # metadata within metadata; a callable's may hold itself
+
+
 def list_source_names(rest: object) -> list[list[str]]:
     """Return for each context the addresses and sources that an answer may cite, from the members beside its text.
 
@@ -555,13 +558,11 @@ def list_source_names(rest: object) -> list[list[str]]:
     """
     sources: list[list[str]] = []
     for members in rest if isinstance(rest, list) else ():
-        names: list[str] = []
-        node = members
-        while isinstance(node, dict):
-            given = (node.get("url"), node.get("source"))
-            names += [name for name in given if isinstance(name, str) and name.strip()]
-            node = node.get("metadata")
-        sources.append(names)
+        nodes = [members]
+        while isinstance(nodes[-1], dict) and len(nodes) <= _MAX_NESTED:
+            nodes.append(nodes[-1].get("metadata"))
+        given = [node.get(key) for node in nodes if isinstance(node, dict) for key in ("url", "source")]
+        sources.append([name for name in given if isinstance(name, str) and name.strip()])
     return sources
 
 

@@ -13,7 +13,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, Protocol
 
 from evalhouse.tasks.asking.limits import EndpointLimit
@@ -21,7 +20,7 @@ from evalhouse.tasks.datasets.thoughts import find_thoughts, is_thought, join_th
 from evalhouse.tasks.datasets.values import is_absent, list_source_names, read_contexts, read_ids
 from evalhouse.tasks.judge.protocol import draw_backoff
 from evalhouse.tasks.settings.suite import TargetSettings
-from evalhouse.warehouse.messages import list_names, name_kind, quote_value
+from evalhouse.warehouse.messages import join_surrogates, list_names, name_kind, quote_value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,8 +213,9 @@ def make_answer(
         text = join_thoughts(thoughts, str(answer))
     else:
         problems.append(f"the answer is {name_kind(answer)}, not text: {quote_value(answer)}")
-    sources = tuple(map(tuple, list_source_names(read.rest)))
-    for value in (text, *(read.texts or ()), *(ids or ()), *chain.from_iterable(sources)):
+    # Names of files that are not UTF-8 have halves of characters, which nothing can store.
+    sources = tuple(tuple(map(join_surrogates, names)) for names in list_source_names(read.rest))
+    for value in (text, *(read.texts or ()), *(ids or ())):
         try:
             value.encode()
         except UnicodeEncodeError as error:  # as careless cutting leaves it, and nothing can store

@@ -440,6 +440,15 @@ def test_a_sample_has_the_addresses_of_its_contexts_as_the_bot_returned_them(war
     assert sample.context_sources == fetch_responses(warehouse, "r", ["a"])["a"].context_sources == sources
 
 
+def test_the_name_of_a_file_that_is_not_utf_8_fails_no_answer() -> None:
+    """Nor does metadata that holds itself, of which a callable can return some."""
+    metadata: dict[str, object] = {"source": "caf\udce9.md"}
+    metadata["metadata"] = metadata
+    returned = read_returned({"answer": "Seven.", "contexts": [{"text": "One.", "metadata": metadata}]})
+    assert returned.context_sources is not None
+    assert set(returned.context_sources[0]) == {"caf\ufffd.md"}
+
+
 @pytest.fixture
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
     with open_rows() as opened:
