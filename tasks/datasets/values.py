@@ -260,13 +260,18 @@ def open_value(value: object) -> object:
 
 
 def read_text(value: object, name: str, say: Say) -> str | None:
-    """Return a text unchanged, or a number as text; None for nothing, NaN and white space."""
+    """Return a text unchanged, or a number as text; None for nothing, NaN and white space.
+
+    A whole number that a table stores as a float (7.0, beside empty cells) is that number.
+    """
     if isinstance(value, str):
         return value if value and not value.isspace() else None
     if is_absent(value):
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_FLOAT:
+        return str(int(value))
     if isinstance(value, int | float | Decimal):
         return str(value)
     if isinstance(value, date | time):
@@ -276,13 +281,11 @@ def read_text(value: object, name: str, say: Say) -> str | None:
 
 
 def read_id(value: object, name: str, say: Say) -> str | None:
-    """Return an id as text. A whole number that a table stores as a float (7.0, beside empty cells) is that number."""
+    """Return an id as text, a number as `read_text` does."""
     if isinstance(value, bool) or not (is_absent(value) or isinstance(value, str | int | float | Decimal)):
         say("ids", f"{name} is {name_kind(value)}, not a text or a number: {quote_value(value)}")
         return None
-    if isinstance(value, float) and value.is_integer():
-        if abs(value) < _EXACT_FLOAT:
-            return str(int(value))
+    if isinstance(value, float) and value.is_integer() and abs(value) >= _EXACT_FLOAT:
         say("ids", f"{name} is a number too large to be exact: {value!r}")
         return None
     return read_text(value, name, say)

@@ -105,6 +105,9 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
         {"question": 7}, {},
         {"question": "7", "answer": None, "ground_truth": None, "contexts": None, "given_id": None, "metadata": {}},
     ),
+    "a whole number that a table stores as a float": (
+        {"question": "q", "answer": 0.5, "ground_truth": 118.0}, {}, {"answer": "0.5", "ground_truth": "118"},
+    ),
     # --- contexts
     "contexts as objects": (
         {**Q, "documents": DOCUMENTS}, {},
