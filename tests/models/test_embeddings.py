@@ -5,6 +5,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,17 @@ from evalhouse.tasks.models.openai_api import EmbeddingModel, make_embedding_mod
 from evalhouse.warehouse.rows.runs import insert_run
 
 EMBEDDINGS = "/v1/embeddings"
+
+
+@dataclass
+class Weights:
+    """A field of a user's own class, which says where the model is."""
+
+    path: Path
+
+
+HOLDS_ITSELF: list[object] = []
+HOLDS_ITSELF.append(HOLDS_ITSELF)
 
 
 async def compare(folder: Path, *pairs: tuple[str, str], **settings: Any) -> list[Any]:  # noqa: ANN401
@@ -186,6 +198,8 @@ async def test_any_langchain_embeddings_are_accepted(tmp_path: Path) -> None:
     ({"model": "small"}, {"model": "large"}),
     ({"options": {"size": 2, "layers": [1, 2]}}, {"options": {"size": 2, "layers": [1, 3]}}),
     ({"inner": ShiftedEmbeddings(0, model="small")}, {"inner": ShiftedEmbeddings(0, model="large")}),
+    ({"options": Weights(Path("one"))}, {"options": Weights(Path("two"))}),
+    ({"options": HOLDS_ITSELF, "size": 1}, {"options": HOLDS_ITSELF, "size": 2}),
 ])  # fmt: skip
 async def test_vectors_of_a_factory_are_found_again_while_the_fields_of_its_model_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: dict[str, object], other: dict[str, object]
@@ -205,7 +219,7 @@ async def test_vectors_of_a_factory_are_found_again_while_the_fields_of_its_mode
     assert await count_sent(**one) == 2 * n_sent
     name = "judge_factories:make_embeddings"
     assert {call["model"] for call in read_calls(tmp_path)} - {name} == (
-        {"small", "large"} if "options" not in one else set()
+        set() if "options" in one else {"small", "large"}
     )
 
 
