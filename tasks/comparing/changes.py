@@ -74,6 +74,7 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "earlier_answers": "earlier_answers",
     "context_sources": "contexts",  # their addresses and names, which answers cite
     "accepted_answer": "answer",  # of several, the one that counts, which follows from the answer
+    "accepted_beside_same": "answer",  # the same, where the contexts are the same in any order
     "tool_calls": "answer",
     "tools_called": "answer",
     "expected_tool_calls": "ground_truth",
@@ -88,8 +89,9 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "ground_truths": "ground_truth",
 }
 ACCEPTED: Final = "accepted_answer"
+ACCEPTED_BESIDE_SAME: Final = "accepted_beside_same"
 SOURCES: Final = "context_sources"
-METADATA_INPUTS: Final = tuple(INPUTS)[10:]
+METADATA_INPUTS: Final = tuple(INPUTS)[11:]
 """The inputs that a sample's metadata holds."""
 Edit = Literal["question", "ground_truth", "reference_ids"]
 """Changes of a sample by its dataset, under the same id, by which scores move without a change of the bot."""
@@ -244,10 +246,10 @@ def list_inputs(steps: Collection[str], rubrics: Templates = NO_TEMPLATES) -> li
 def list_moving(steps: Collection[str], rubrics: Templates = NO_TEMPLATES) -> list[str]:
     """Return the inputs that can move a metric resting on these steps: what it reads, and what picks among it.
 
-    Of several accepted answers the answer picks the one whose statements count, also where only contexts are judged.
+    Of several accepted answers the answer picks the one whose statements the contexts are to support. `rank` reads all.
     """
     reads = list_inputs(steps, rubrics)
-    return [*reads, ACCEPTED] if "extract_ground_truth" in list_call_steps(steps) and ACCEPTED not in reads else reads
+    return [*reads, ACCEPTED] if "attribute_ground_truth" in steps and ACCEPTED not in reads else reads
 
 
 def list_call_steps(steps: Iterable[str]) -> list[str]:

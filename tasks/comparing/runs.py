@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.changes import (
     ACCEPTED,
+    ACCEPTED_BESIDE_SAME,
     INPUTS,
     NOISE,
     OF_ONE_RUN,
@@ -412,11 +413,11 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         }
         frames.append(pl.DataFrame(values, schema=schema).with_columns(pl.col("base", "candidate").fill_nan(None)))
     shifts = noise.find_shifts()
-    # The stages of the bot follow from samples that ask the same and expect the same. Contexts that are compared with
+    # The stages of the bot follow from samples that ask the same and expect the same. The same contexts, compared with
     # another accepted answer, which the bot's answer picked, show nothing of retrieval.
     is_edited = edited["question"] | edited["ground_truth"]
     left_out = [
-        column.edited | inputs[ACCEPTED]
+        column.edited | inputs[ACCEPTED_BESIDE_SAME]
         if "answer" not in column.rests_on and ACCEPTED in list_moving(column.steps)
         else column.edited
         for column in columns

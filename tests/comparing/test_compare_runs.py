@@ -720,13 +720,14 @@ def test_lost_contexts_are_named_beside_an_edit_of_all_ground_truths(make: Make)
     assert headline.sentence == "Retrieval is worse than in the base, in samples whose ground truth changed too"
 
 
-@pytest.mark.parametrize(("picks", "reordered", "part", "sentence"), [
-    (True, False, "answer", "Some scores are worse than in the base"),
-    (True, True, "answer+contexts", "Some scores are worse than in the base"),
-    (False, True, "contexts", "Retrieval is worse than in the base"),
+@pytest.mark.parametrize(("picks", "contexts", "part", "sentence"), [
+    (True, None, "answer", "Some scores are worse than in the base"),
+    (True, ["Two.", "One."], "answer+contexts", "Some scores are worse than in the base"),
+    (True, ["Elsewhere."], "answer+contexts", "Retrieval is worse than in the base"),
+    (False, ["Two.", "One."], "contexts", "Retrieval is worse than in the base"),
 ])  # fmt: skip
 def test_another_accepted_answer_that_an_answer_picks_is_not_noise_and_not_retrieval(
-    make: Make, picks: bool, reordered: bool, part: str, sentence: str
+    make: Make, picks: bool, contexts: list[str] | None, part: str, sentence: str
 ) -> None:
     """The one that the answer says counts in context_recall."""
     nights = make()
@@ -736,7 +737,7 @@ def test_another_accepted_answer_that_an_answer_picks_is_not_noise_and_not_retri
         for place, name in enumerate(ids):
             is_other = run_id == CANDIDATE and place < 20
             others = {"answer": f"It is {'over ' if is_other else ''}there.", "metadata": metadata}
-            others |= {"contexts": ["Two.", "One."]} if is_other and reordered else {}
+            others |= {"contexts": contexts} if is_other and contexts else {}
             nights.add("samples", {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **others})
             truth = "Over there." if is_other and picks else "There."
             of_run = {"run_id": run_id, "sample_id": name}
@@ -745,7 +746,9 @@ def test_another_accepted_answer_that_an_answer_picks_is_not_noise_and_not_retri
         is_lower = [run_id == CANDIDATE and place < 20 for place in range(40)]
         scores = dict(zip(ids, (float(not lower) for lower in is_lower), strict=True))
         nights.add_scores(run_id, "context_recall", scores)
+        nights.add_scores(run_id, "hit_retrieved", dict.fromkeys(ids, 1.0))
     comparison = nights.compare_pair()
+    assert not any("answer" in one.name for one in get(comparison, "hit_retrieved").parts), "all accepted answers count"
     moved = [one for one in get(comparison, "context_recall").parts if one.n_moved]
     assert [(one.name, one.n_moved, one.value) for one in moved] == [(part, 20, pytest.approx(-0.5))]
     assert write_headline(Against(called="the base", name="the base", comparison=comparison)).sentence == sentence

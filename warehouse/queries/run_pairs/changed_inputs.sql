@@ -59,14 +59,14 @@ compared as (
     )
 ),
 
--- The accepted answer that counts, of samples with several.
+-- The accepted answer that counts, of samples with several. Whether a forgotten one changed is unknown.
 accepted as (
     select
         run_id,
         sample_id,
         any_value(text) as text
     from similarities
-    where run_id in ($base, $candidate) and kind = 'accepted_answer'
+    where run_id in ($base, $candidate) and kind = 'accepted_answer' and not starts_with(text, 'forgotten on ')
     group by run_id, sample_id
 ),
 
@@ -86,6 +86,8 @@ texts as (
         earlier_turns and not asks_the_same as conversation,
         earlier_turns and asks_the_same as earlier_answers,
         answer and coalesce(base_accepted.text <> candidate_accepted.text, false) as accepted_answer,
+        accepted_answer and list_sort(base.contexts) is not distinct from list_sort(candidate.contexts)
+            as accepted_beside_same,
         coalesce(pairs.base_metadata, base.metadata) as base_metadata,
         coalesce(pairs.candidate_metadata, candidate.metadata) as candidate_metadata,
         -- As tasks.datasets.values.list_source_names reads them from the objects of a dataset.
