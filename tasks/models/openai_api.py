@@ -255,7 +255,7 @@ def make_embedding_model(name: str) -> EmbeddingModel:
     if kind != "openai":
         from langchain_core.embeddings import Embeddings  # noqa: PLC0415  # not needed for `hashing`
 
-        from evalhouse.tasks.models.factories import find_model_name, list_fields  # noqa: PLC0415
+        from evalhouse.tasks.models.factories import find_model_name, hash_fields  # noqa: PLC0415
 
         embeddings = call_factory(name)
         if not isinstance(embeddings, Embeddings):
@@ -263,7 +263,7 @@ def make_embedding_model(name: str) -> EmbeddingModel:
                 f"{name} returned a {type(embeddings).__name__}; an embeddings factory returns LangChain Embeddings"
             )
 
-        model_name, fields = find_model_name(embeddings), list_fields(embeddings)
+        model_name, fields = find_model_name(embeddings), hash_fields(embeddings)
 
         async def embed_documents(texts: Sequence[str]) -> ModelReply:
             vectors = await embeddings.aembed_documents(list(texts))

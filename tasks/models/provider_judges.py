@@ -46,7 +46,7 @@ from evalhouse.tasks.models.chat import (
     make_dialect,
 )
 from evalhouse.tasks.models.dialect import FORMS, ErrorBody, StatusError, parse_error, parse_error_body
-from evalhouse.tasks.models.factories import list_fields
+from evalhouse.tasks.models.factories import hash_fields
 from evalhouse.tasks.models.langchain_channel import LangChainChannel
 from evalhouse.tasks.models.providers import (
     Access,
@@ -218,7 +218,7 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
     # counts by its type: an object's text would have its address in it, and no recorded reply would be found again.
     address = getattr(getattr(chat, "root_async_client", None), "base_url", None)
     names_parameters = type(chat)._identifying_params is not BaseLanguageModel._identifying_params
-    parameters = dict(chat._identifying_params) if names_parameters else list_fields(chat)
+    parameters = dict(chat._identifying_params) if names_parameters else hash_fields(chat)
     chosen = orjson.dumps(
         [type(chat).__qualname__, str(address), parameters],
         default=lambda value: type(value).__qualname__,

@@ -2,14 +2,17 @@
 in batches: the number of requests, their records, and what survives of a failed batch."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import judge_factories
+import numpy as np
 import orjson
 import pytest
 from endpoint import Canned, Endpoint, Inject, Raw, running_endpoint
@@ -40,6 +43,13 @@ class Weights:
     """A field of a user's own class, which says where the model is."""
 
     path: Path
+
+
+class Pooling(Enum):
+    """A choice whose values are objects."""
+
+    MEAN = ("mean", object())
+    LAST = ("last", object())
 
 
 HOLDS_ITSELF: list[object] = []
@@ -199,6 +209,10 @@ async def test_any_langchain_embeddings_are_accepted(tmp_path: Path) -> None:
     ({"options": {"size": 2, "layers": [1, 2]}}, {"options": {"size": 2, "layers": [1, 3]}}),
     ({"inner": ShiftedEmbeddings(0, model="small")}, {"inner": ShiftedEmbeddings(0, model="large")}),
     ({"options": Weights(Path("one"))}, {"options": Weights(Path("two"))}),
+    ({"options": np.int64(1)}, {"options": np.int64(2)}),
+    ({"options": np.zeros(3)}, {"options": np.ones(3)}),
+    ({"options": {"a", "b"}}, {"options": {"a", "c"}}),
+    ({"options": Pooling.MEAN, "headers": {}}, {"options": Pooling.LAST}),
     ({"options": HOLDS_ITSELF, "size": 1}, {"options": HOLDS_ITSELF, "size": 2}),
 ])  # fmt: skip
 async def test_vectors_of_a_factory_are_found_again_while_the_fields_of_its_model_are_the_same(
@@ -209,6 +223,8 @@ async def test_vectors_of_a_factory_are_found_again_while_the_fields_of_its_mode
     point_to("http://missing.example/v1")
 
     async def count_sent(**fields: object) -> int:
+        if "headers" in fields:
+            fields["headers"] = {"X-Auth-Token": str(time.time()), "accessToken": str(time.time())}
         monkeypatch.setattr(judge_factories, "make_embeddings", lambda: ShiftedEmbeddings(1, **fields))
         await compare(tmp_path, ("red", "a blue one"), embeddings="judge_factories:make_embeddings")
         return len([call for call in read_calls(tmp_path) if call["status"] == "ok"])
