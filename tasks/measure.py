@@ -62,7 +62,7 @@ async def measure_overlaps(live_run: LiveRun, work: SampleWork) -> str | None:
 async def compare_tool_calls(live_run: LiveRun, work: SampleWork) -> str | None:
     """Grade tool calls against the expected ones; in a dataset that records calls, null means no call.
 
-    A target returns no calls, and the ones of the dataset are of the bot that was asked before.
+    A target returns no calls, nor has a variant's column of answers any: the dataset has the calls of another bot.
     """
     from evalhouse.tasks.measures.structured_answers import TOOL_CALLS, ToolCallError, grade_tool_calls, read_tool_calls
 
@@ -77,7 +77,7 @@ async def compare_tool_calls(live_run: LiveRun, work: SampleWork) -> str | None:
     )
     if column is None or are_names:  # deepeval's may be names alone
         return "no_ground_truth"
-    if live_run.settings.is_asked:
+    if live_run.settings.has_other_answers:
         return "no_answer"
     # A turn that was cut from messages has every call that these hold.
     if made is None and metadata.keys().isdisjoint({*CALL_COLUMNS, "turn"}) and not live_run.records_tool_calls:
@@ -102,7 +102,7 @@ async def compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | None
                 compare_results,
                 work.sample,
                 live_run.settings.dataset,
-                made_rows=None if live_run.settings.is_asked else "rows",
+                made_rows=None if live_run.settings.has_other_answers else "rows",
             )
     if isinstance(grades, str):
         return grades

@@ -211,9 +211,10 @@ def describe_columns(
             names = list_names(idle, _SHOWN_METRICS)
             lines.append(f"warning: no sample has {field}, without which {share} cannot be scored: {names}")
     by_calls = [metric.name for metric in metrics if "tool_calls" in metric.needs]
-    if is_asked and by_calls and settings.metrics:
+    if settings.has_other_answers and by_calls and settings.metrics:
+        source = "a target returns" if is_asked else "the answers of a variant in another column have"
         lines.append(
-            f"warning: a target returns no tool calls, without which {by_calls[0]} cannot be scored: record the bot's "
+            f"warning: {source} no tool calls, without which {by_calls[0]} cannot be scored: record the bot's "
             "traces (evalhouse guide traces), or write its calls into a dataset with its answers"
         )
     return [*lines, *staged.use.suggest(is_asked=is_asked)]

@@ -630,6 +630,10 @@ class _Reading:
                 problem = f"all variants answer the same questions; a variant may map {', '.join(_OF_BOT)}"
                 for field in fields:
                     self.refuse((*place, "map", field), problem)
+            elif given.get("map") and ("target" in self.flat or "target" in given):
+                self.refuse(
+                    (*place, "map"), "a bot is asked, so no column has its answers; leave out [target] or the map"
+                )
             else:
                 flat = {_VARIED[key]: _lay_over(self.flat.get(_VARIED[key]), value) for key, value in given.items()}
                 if isinstance(of_map := given.get("map"), dict) and "contexts" in of_map:

@@ -620,6 +620,9 @@ def normalise_row(
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
     values = (question, answer, ground_truth, contexts.texts)
     columns.use.add(row.located, row.rest, [COUNTED[place] for place, value in enumerate(values) if value is not None])
+    if (path := row.located.get("contexts")) is not None and path.root != "contexts" and "contexts" in row.rest:
+        # The other contexts of the file, whose addresses no answer to these cites.
+        row.rest["unread_contexts"] = row.rest.pop("contexts")
     metadata = read_metadata(row.rest, contexts.rest, row.say)
     if thoughts is not None:
         metadata = {**metadata, ANSWER_THOUGHTS: thoughts}

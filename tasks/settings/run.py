@@ -302,6 +302,12 @@ class RunSettings(BaseModel):
         return self.target is not None or self.responses is not None
 
     @property
+    def has_other_answers(self) -> bool:
+        """True if tool calls and rows of the dataset belong to other answers: a bot is asked, or a variant reads its
+        answers from another column."""
+        return self.is_asked or (self.variant is not None and "answer" in self.mapping)
+
+    @property
     def suite_name(self) -> str | None:
         """The name of its suite, of a variant with the variant's behind it, as that of its run."""
         return self.suite if self.variant is None else f"{self.suite}/{self.variant}"

@@ -138,6 +138,19 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
         {**Q, "contexts": ["one"], "context_ids": ["d1"], "other": ["two"]},
         {"contexts": "other", "context_ids": "context_ids"}, {"contexts": ["two"], "context_ids": ["d1"]},
     ),
+    "addresses of the contexts beside the mapped ones": (
+        {**Q, "contexts": [{"text": "one", "url": "a"}], "other": [{"text": "two", "url": "b"}]},
+        {"contexts": "other"},
+        {"metadata": {"contexts": [{"url": "b"}], "unread_contexts": [{"text": "one", "url": "a"}]}},
+    ),
+    "such addresses, and mapped contexts without": (
+        {**Q, "contexts": [{"text": "one", "url": "a"}], "other": ["two"]}, {"contexts": "other"},
+        {"metadata": {"unread_contexts": [{"text": "one", "url": "a"}]}},
+    ),
+    "addresses beside a place within the contexts": (
+        {**Q, "contexts": [{"body": "one", "url": "a"}]}, {"contexts": "$.contexts[*].body"},
+        {"metadata": {"contexts": [{"url": "a"}]}},
+    ),
     "ids beside the only contexts": (
         {**Q, "chunks": ["one"], "context_ids": ["d1"]}, {"contexts": "chunks"}, {"context_ids": ["d1"]},
     ),

@@ -57,6 +57,10 @@ REFUSED = {
     "the yardstick": ('[variants.b]\njudge = "lexical"\n', "variants.b.judge: it is one for all variants"),
     "a limit": ("[variants.b]\nlimit = 3\n", "variants.b.limit: it is one for all variants"),
     "other questions": ('[variants.b.map]\nground_truth = "x"\n', "variants.b.map.ground_truth: all variants answer"),
+    "answers of a column beside a bot": (
+        '[variants.b.map]\nanswer = "x"\n',
+        "variants.b.map: a bot is asked, so no column",
+    ),
     "unknown key": ('[variants.b]\ntarge = "x"\n', "variants.b.targe: unknown key; did you mean target?"),
     "nothing": ("[variants.b]\n", "variants.b: nothing differs from the suite itself; give one of"),
     "no table": ('[variants]\nb = "x"\n', "variants.b: got 'x'; a variant is a table"),
@@ -119,6 +123,16 @@ def test_other_contexts_of_a_variant_have_not_the_ids_of_the_suite(tmp_path: Pat
     (variant,) = list_night(settings, "run-1")
     assert settings.mapping == {"contexts": "a", "context_ids": "ids_a"}
     assert variant.mapping == {"contexts": "b", "context_ids": expected}
+    assert not variant.has_other_answers
+
+
+def test_a_variant_with_answers_of_another_column_has_not_the_tool_calls_and_rows_of_the_suites(tmp_path: Path) -> None:
+    """They were graded again as the variant's."""
+    path = tmp_path / "nightly.toml"
+    path.write_text('dataset = "a.jsonl"\n[map]\nanswer = "a"\n[variants.b.map]\nanswer = "b"\n')
+    settings = resolve_suite(load_suite(path), flags={}).settings
+    (variant,) = list_night(settings, "run-1")
+    assert (settings.has_other_answers, variant.has_other_answers) == (False, True)
 
 
 @pytest.mark.parametrize(("tables", "target"), GIVEN.values(), ids=GIVEN.keys())
