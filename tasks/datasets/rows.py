@@ -429,7 +429,7 @@ class Columns:
         ids, contexts = located.get("context_ids"), located.get("contexts")
         if ids is not None and contexts is not None and "contexts" in self.mapped and "context_ids" not in self.mapped:
             of_ids = _BESIDE.get(ids.name, contexts.root)
-            if of_ids != contexts.root and of_ids in row:
+            if contexts.root not in ("", of_ids) and of_ids in row:
                 del located["context_ids"]
                 self.use.left_ids = (ids.name, of_ids)
         answer = located.get("answer")
@@ -620,7 +620,8 @@ def normalise_row(
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
     values = (question, answer, ground_truth, contexts.texts)
     columns.use.add(row.located, row.rest, [COUNTED[place] for place, value in enumerate(values) if value is not None])
-    if (path := row.located.get("contexts")) is not None and path.root != "contexts" and "contexts" in row.rest:
+    path = row.located.get("contexts")
+    if path is not None and path.root not in ("", "contexts") and "contexts" in row.rest:
         # The other contexts of the file, whose addresses no answer to these cites.
         row.rest["unread_contexts"] = row.rest.pop("contexts")
     metadata = read_metadata(row.rest, contexts.rest, row.say)

@@ -151,6 +151,10 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
         {**Q, "contexts": [{"body": "one", "url": "a"}]}, {"contexts": "$.contexts[*].body"},
         {"metadata": {"contexts": [{"url": "a"}]}},
     ),
+    "ids and addresses beside a path from anywhere": (
+        {**Q, "contexts": [{"body": "one", "url": "a"}], "context_ids": ["d1"]}, {"contexts": "$..body"},
+        {"contexts": ["one"], "context_ids": ["d1"], "metadata": {"contexts": [{"body": "one", "url": "a"}]}},
+    ),
     "ids beside the only contexts": (
         {**Q, "chunks": ["one"], "context_ids": ["d1"]}, {"contexts": "chunks"}, {"context_ids": ["d1"]},
     ),
