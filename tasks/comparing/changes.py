@@ -91,7 +91,7 @@ INPUTS: Final[Mapping[str, Cause]] = {
 ACCEPTED: Final = "accepted_answer"
 ACCEPTED_BESIDE_SAME: Final = "accepted_beside_same"
 SOURCES: Final = "context_sources"
-METADATA_INPUTS: Final = tuple(INPUTS)[11:]
+METADATA_INPUTS: Final = tuple(INPUTS)[list(INPUTS).index("tool_calls") :]
 """The inputs that a sample's metadata holds."""
 Edit = Literal["question", "ground_truth", "reference_ids"]
 """Changes of a sample by its dataset, under the same id, by which scores move without a change of the bot."""
