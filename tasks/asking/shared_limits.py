@@ -120,7 +120,8 @@ async def _hold_slots(names: list[str], slots: int) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        keeping.cancel()
+        lease.is_over.set()
+        await asyncio.wait([keeping])
         patient_until, is_over = time.monotonic() + _LEASE_S, False
         while not is_over and time.monotonic() < patient_until:  # the server may just be started again
             with suppress(httpx.HTTPError, PrefectException):
@@ -140,6 +141,7 @@ class _Lease:
 
     def __init__(self, names: list[str], slots: int) -> None:
         self._names, self._slots = names, slots
+        self.is_over = asyncio.Event()
         self._began_at = time.monotonic()
         self._renewed_at = 0.0  # by the clock of the day, which runs while the machine sleeps
         self._was_down = self._is_forgotten = False
@@ -153,9 +155,12 @@ class _Lease:
         self._id, self._renewed_at, self._was_down = UUID(response.json()["lease_id"]), time.time(), False
 
     async def keep(self) -> None:
-        """Renew the lease until this is cancelled, and take another one where it has expired."""
+        """Renew the lease until the end, and take another one where it has expired."""
         while not self._is_forgotten:
-            await asyncio.sleep(_RENEW_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RENEW_S):
+                    await self.is_over.wait()
+                return  # between two requests: one that is cancelled may be granted, and its slots kept
             with suppress(httpx.HTTPError, PrefectException):  # the next one may come through
                 if not await self._renew() and not self._is_forgotten:
                     await self.take()

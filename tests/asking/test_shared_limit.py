@@ -264,6 +264,14 @@ async def test_a_lease_that_expired_is_taken_again(
             monkeypatch.setattr(shared_limits, "time", SimpleNamespace(time=lambda: at, monotonic=time.monotonic))
         return await renew(self, lease_id, seconds)
 
+    increment = PrefectClient.increment_concurrency_slots_with_lease
+
+    async def increment_slowly(self: PrefectClient, *given: Any) -> httpx.Response:  # noqa: ANN401
+        response = await increment(self, *given)
+        await asyncio.sleep(0.3)  # the block ends before the server's answer is here
+        return response
+
+    monkeypatch.setattr(PrefectClient, "increment_concurrency_slots_with_lease", increment_slowly)
     monkeypatch.setattr(PrefectClient, "renew_concurrency_lease", renew_too_late)
     async with Run(key, slots=16).shared.hold(never_stop), asyncio.timeout(20):
         while failures or read_limit(prefect, key) != (16, 16):
