@@ -509,12 +509,10 @@ def list_rubric_columns(name: str, templates: Iterable[str] = ()) -> frozenset[s
     return frozenset(columns) or None
 
 
-def list_rubric_metrics(template: str) -> list[str]:
-    """Return the scores of a rubric, by the text of its stored prompt; none for a text that cannot be read."""
+def read_stored_rubric(template: str) -> Rubric | None:
+    """Return a rubric by the text of its stored prompt; None for a text that cannot be read."""
     content = _parse_stored(template)
-    if content is None:
-        return []
-    return list(make_rubric(content["name"], RubricContent.model_validate(content["rubric"])).metrics)
+    return make_rubric(content["name"], RubricContent.model_validate(content["rubric"])) if content else None
 
 
 @lru_cache(maxsize=64)  # a comparison of runs parses the prompt of every rubric

@@ -180,10 +180,10 @@ def check(folder: Path | None, language: str) -> int:
     loaded = {} if problems else load_prompts(language, folder)
     if folder and not problems:
         # Imports parts of a run, which the list of prompts does not need.
-        from evalhouse.flows.preparing.live_run import find_taken_scores  # noqa: PLC0415
+        from evalhouse.flows.preparing.live_run import find_taken_scores, list_rubrics  # noqa: PLC0415
         from evalhouse.warehouse.metric_files import load_metrics  # noqa: PLC0415
 
-        problems = list(find_taken_scores(loaded.values(), load_metrics()))
+        problems = list(find_taken_scores(list_rubrics(loaded), load_metrics()))
     for problem in problems:
         print_notice(problem)
     if problems:

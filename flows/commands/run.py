@@ -25,6 +25,7 @@ from evalhouse.flows.commands.options import (
     run_options,
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
+from evalhouse.flows.preparing.live_run import make_rubric_metrics
 from evalhouse.flows.preparing.request import (
     BY_HAND,
     Resolved,
@@ -61,6 +62,7 @@ from evalhouse.flows.run.outcome import (
 )
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.local import hold_server
+from evalhouse.prompts import read_stored_rubric
 from evalhouse.tasks.judge.protocol import LEXICAL, parse_judges
 from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.warehouse.engine.connection import one_reader
@@ -548,6 +550,9 @@ def _plan_rescoring(
     folder = metric_files or settings.metric_files
     files = load_metrics(Path(folder) if folder else None)
     own = () if metrics or not metric_files else sorted(files.keys() - load_metrics(None).keys())
+    rows = warehouse.fetch_rows("lineage/rubrics", run_id=run.run_id)
+    rubrics = {rubric.name: rubric for row in rows if (rubric := read_stored_rubric(row["template"]))}
+    files = make_rubric_metrics(list(rubrics.values()), {}) | files
     added = (*metrics, *own)
     plan_run([*added, *parameters], files)  # refuses an unknown name, with the list of known ones
     merged = dict(settings.metric_settings)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from evalhouse.flows.preparing.request import RunRequest, make_row
-from evalhouse.prompts import Prompt, Prompts, load_prompts
+from evalhouse.prompts import Prompt, Prompts, Rubric, load_prompts
 from evalhouse.tasks.asking.usage import find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, settle_language, stage_of
 from evalhouse.tasks.judge.protocol import (
@@ -95,7 +95,7 @@ def make_plan(settings: RunSettings) -> Plan:
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     if settings.prompts is not None:
         language = settle_language(settings)[0].language
-        metrics |= make_rubric_metrics(load_prompts(language, Path(settings.prompts)).values(), metrics)
+        metrics |= make_rubric_metrics(list_rubrics(load_prompts(language, Path(settings.prompts))), metrics)
     plan = plan_run(settings.metrics, metrics, embeddings=settings.embeddings)
     if not settings.metrics and (settings.format is not None or is_traces(settings.dataset)):
         inputs = {metric.name: _list_inputs(metric, {}) for metric in plan.metrics}
@@ -153,32 +153,34 @@ def try_own_metrics(plan: Plan, settings: RunSettings) -> None:
         try_metrics(plan.own_metrics, settings.metric_settings)
 
 
-def make_rubric_metrics(prompts: Iterable[Prompt], metrics: Mapping[str, MetricFile]) -> dict[str, MetricFile]:
+def list_rubrics(prompts: Mapping[str, Prompt]) -> list[Rubric]:
+    return [prompt.rubric for prompt in prompts.values() if prompt.rubric is not None]
+
+
+def make_rubric_metrics(rubrics: Sequence[Rubric], metrics: Mapping[str, MetricFile]) -> dict[str, MetricFile]:
     """The metrics of all rubrics that `metrics` has no file for; raises MetricFileError with all names taken."""
-    prompts = list(prompts)
-    problems = list(find_taken_scores(prompts, metrics))
+    problems = list(find_taken_scores(rubrics, metrics))
     if problems:
         raise MetricFileError("; ".join(problems))
     return {
         metric: parse_metric(
             write_rubric_metric(
                 metric,
-                rubric=prompt.name,
+                rubric=rubric.name,
                 criterion=criterion,
-                better=prompt.rubric.find_better(criterion),
-                minimum=prompt.rubric.find_minimum(criterion),
+                better=rubric.find_better(criterion),
+                minimum=rubric.find_minimum(criterion),
             ),
             name=metric,
-            place=f"the metric of the rubric {prompt.name}",
+            place=f"the metric of the rubric {rubric.name}",
         )
-        for prompt in prompts
-        if prompt.rubric
-        for metric, criterion in prompt.rubric.metrics.items()
+        for rubric in rubrics
+        for metric, criterion in rubric.metrics.items()
         if metric not in metrics
     }
 
 
-def find_taken_scores(prompts: Iterable[Prompt], metrics: Mapping[str, MetricFile]) -> Iterator[str]:
+def find_taken_scores(rubrics: Iterable[Rubric], metrics: Mapping[str, MetricFile]) -> Iterator[str]:
     """The scores of rubrics whose name a metric file, or another rubric, has already, one sentence each."""
     # A metric file that reads grades is that of a rubric's score, which is then the same score.
     givers = {
@@ -186,14 +188,14 @@ def find_taken_scores(prompts: Iterable[Prompt], metrics: Mapping[str, MetricFil
         for name, file in metrics.items()
         if not any(step.startswith(GRADE_STEP) for step in file.needs)
     }
-    for prompt in prompts:
-        for metric, criterion in prompt.rubric.metrics.items() if prompt.rubric else ():
+    for rubric in rubrics:
+        for metric, criterion in rubric.metrics.items():
             if metric in givers:
                 yield (
-                    f"rubric {prompt.name!r}: its score {metric!r} is that of {givers[metric]} too; "
+                    f"rubric {rubric.name!r}: its score {metric!r} is that of {givers[metric]} too; "
                     f"give {criterion} another name under `metric`"
                 )
-            givers.setdefault(metric, f"the rubric {prompt.name!r}")
+            givers.setdefault(metric, f"the rubric {rubric.name!r}")
 
 
 def describe_columns(

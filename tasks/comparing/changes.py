@@ -43,7 +43,7 @@ import polars as pl
 from numpy.typing import NDArray
 from rapidfuzz import fuzz
 
-from evalhouse.prompts import list_rubric_columns, list_rubric_metrics
+from evalhouse.prompts import list_rubric_columns, read_stored_rubric
 from evalhouse.tasks.comparing.intervals import Floats, Integers
 from evalhouse.tasks.comparing.paired import ROUNDING, Verdict, compare_paired
 from evalhouse.tasks.judge.protocol import find_judge
@@ -121,8 +121,9 @@ def find_graded(rubrics: Templates) -> dict[str, frozenset[str]]:
     return {
         metric: frozenset({step})
         for step, templates in rubrics.items()
-        for template in templates
-        for metric in list_rubric_metrics(template)
+        for rubric in map(read_stored_rubric, templates)
+        if rubric is not None
+        for metric in rubric.metrics
     }
 
 

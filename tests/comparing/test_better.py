@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from rows import fill
 from warehouse_runs import make_run
 
 from evalhouse.flows.preparing.live_run import make_rubric_metrics
-from evalhouse.prompts import load_prompts
 from evalhouse.prompts.rubric import Criterion, Rubric
 from evalhouse.tasks.settings.suite import SuiteGate
 from evalhouse.warehouse.engine.connection import open_writer
@@ -46,8 +44,7 @@ def make_own_metric(folder: Path, better: str = "low") -> MetricFile:
 def make_own_rubric(_: Path, better: str = "low") -> MetricFile:
     criterion = Criterion.model_validate({"min": 0, "max": 5, "metric": "blunders", "better": better})
     rubric = Rubric(name="blunder", needs=["answer"], criteria={"blunder": criterion})
-    prompt = replace(load_prompts()["answer_validity"], name="blunder", rubric=rubric)
-    return make_rubric_metrics([prompt], load_metrics())["blunders"]
+    return make_rubric_metrics([rubric], load_metrics())["blunders"]
 
 
 def build_nights(folder: Path, metric: MetricFile) -> Warehouse:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 from cli_process import PATIENCE_S, ROOT, Finished, Place, call_here
 
@@ -151,6 +152,15 @@ def test_a_metric_and_a_rubric_are_added_as_the_users_own_files(
     assert 0 < metric["mean"] < 1
     metric = measured.document["metrics"]["conciseness"]
     assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (1.0, 2, 1)
+    # Rescoring takes the rubric from the warehouse, also where its file has gone.
+    (place.folder / "rubrics").rename(place.folder / "moved")
+    with duckdb.connect(place.folder / "evalhouse.duckdb") as warehouse:
+        warehouse.execute("update grades set rating = rating / 2 where rubric = 'conciseness'")
+    (rescored,) = place.call("rescore", "--json").document
+    assert rescored["left_out"] == {}
+    assert set(own.split(",")) <= set(rescored["metrics"])
+    sql = "select distinct value from scores where metric = 'conciseness' and value is not null"
+    assert place.call("query", sql, "--json").document == [{"value": 0.5}]
 
 
 def test_the_guide_lists_the_header_and_the_helper_views_of_a_metric() -> None:

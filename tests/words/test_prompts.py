@@ -7,14 +7,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prompt_files import ALL_NAMES, NAMES, read_content, write_prompt
 
-from evalhouse.flows.preparing.live_run import find_taken_scores, make_rubric_metrics
+from evalhouse.flows.preparing.live_run import find_taken_scores, list_rubrics, make_rubric_metrics
 from evalhouse.prompts import (
     BlockValue,
     Item,
@@ -24,8 +23,8 @@ from evalhouse.prompts import (
     check_prompts,
     list_languages,
     list_rubric_columns,
-    list_rubric_metrics,
     load_prompts,
+    read_stored_rubric,
     unfold_row,
 )
 from evalhouse.prompts.loader import pick_verdict_lists
@@ -296,7 +295,7 @@ def test_requests_without_a_conversation_are_unchanged() -> None:
 
 @pytest.mark.parametrize("template", ["Judge each item.", "a: [", "name: tone\nvariables: [question]", "rubric: {}"])
 def test_a_rubric_on_record_that_cannot_be_read_says_nothing(template: str) -> None:
-    assert list_rubric_metrics(template) == []
+    assert read_stored_rubric(template) is None
     assert list_rubric_columns("tone", [template]) is None
     assert list_rubric_columns("accuracy", [template]) == list_rubric_columns("accuracy")
 
@@ -389,18 +388,17 @@ KNOWN = load_metrics()
 OURS = load_prompts()
 
 
-def make_rubric(name: str, **criteria: str | None) -> Prompt:
+def make_rubric(name: str, **criteria: str | None) -> Rubric:
     """A rubric with some criteria and the names they give their scores."""
-    rubric = Rubric(
+    return Rubric(
         name=name,
         needs=["answer"],
         criteria={key: Criterion(min=1, max=5, metric=metric) for key, metric in criteria.items()},
     )
-    return replace(OURS["answer_validity"], name=name, rubric=rubric)
 
 
 def test_each_score_of_a_rubric_becomes_a_metric_that_rests_on_its_grading() -> None:
-    made = make_rubric_metrics([*OURS.values(), make_rubric("tone", warm="", brief="brevity", steer=None)], KNOWN)
+    made = make_rubric_metrics([*list_rubrics(OURS), make_rubric("tone", warm="", brief="brevity", steer=None)], KNOWN)
     assert sorted(made) == ["brevity", "tone_warm"], "a criterion without a metric only steers rules"
     assert made["brevity"].needs == ("grade_tone",)
     assert "criterion = 'brief'" in made["brevity"].sql
