@@ -61,19 +61,34 @@ class JsonPath:
 
     def find(self, document: object, path: JSONPath | None = None) -> list[object]:
         """Return all matches of the path, or of another one; raises PathError for a document that is too deep."""
+        return [match.obj for match in self._resolve(document, path or self.compiled)]
+
+    def _resolve(self, document: object, path: JSONPath) -> list[JSONPathMatch]:
         matches: Iterable[JSONPathMatch] = [
             JSONPathMatch(filter_context={}, obj=document, parent=None, path="$", parts=(), root=document)  # type: ignore[arg-type]  # any JSON will do
         ]
         try:
-            for segment in (path or self.compiled).segments:
+            for segment in path.segments:
                 matches = segment.resolve(_open_texts(matches))
-            return [match.obj for match in matches]
+            return list(matches)
         except (JSONPathError, RecursionError) as error:
             raise PathError(f"{self.key} = {self.text!r} cannot be looked for: {_describe(error)}") from None
 
     def find_beside(self, document: object) -> list[object]:
         """Return the objects that hold the matches, for what is beside these."""
         return self.find(document, JSONPath(env=_ENVIRONMENT, segments=self.compiled.segments[:-1]))
+
+    def list_members_beside(self, document: object) -> list[dict[str, object]]:
+        """Return the other members of the object that each match is in, as the url beside a `$.hits[*].text`.
+
+        A match that is in the document itself, or not in an object, has none beside it.
+        """
+        return [
+            {name: member for name, member in match.parent.obj.items() if name != match.parts[-1]}
+            if match.parent is not None and match.parent.parent is not None and isinstance(match.parent.obj, dict)
+            else {}
+            for match in self._resolve(document, self.compiled)
+        ]
 
     def find_items(self, document: object) -> list[object] | None:
         """Return the items of one list or of many matches; None when the document has no place for any.

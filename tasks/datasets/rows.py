@@ -27,6 +27,7 @@ from evalhouse.tasks.datasets.values import (
     MISSING,
     RECORDED_COLUMNS,
     Complain,
+    ContextList,
     ProblemKind,
     ReadingStopped,
     find_text,
@@ -181,6 +182,10 @@ class ColumnPath:
             else:
                 return MISSING
         return value
+
+    def list_members_beside(self, row: Mapping[str, object]) -> list[dict[str, object]]:
+        """Return the other members of the object that each match of a query is in, an empty list for other paths."""
+        return [] if self._query is None or self.name in row else self._query.list_members_beside(row)
 
     def is_in(self, row: Mapping[str, object]) -> bool:
         """Return True if the row has a place of this name, even an empty one."""
@@ -552,6 +557,20 @@ class _OpenRow:
             return value
         return [self.take_text("ground_truth")]
 
+    def take_beside(self, contexts: ContextList) -> list[dict[str, object]] | None:
+        """Return what is beside the text of each context; what else is in the column of this name is not of these.
+
+        No answer cites the addresses of contexts that its bot did not get.
+        """
+        path, beside = self.located.get("contexts"), contexts.rest
+        if path is not None and contexts.texts and beside is None:
+            members = path.list_members_beside(self._raw.values)
+            beside = members if any(members) and len(members) == len(contexts.texts) else None
+        others = self.rest.pop("contexts", MISSING) if path is not None else MISSING
+        if others is not MISSING and others != beside:
+            self.rest["unread_contexts"] = others
+        return beside
+
     def take_text(self, field: Field) -> str | None:
         """Take out the field's text, also from inside an object that a tracing tool wrote."""
         path = self.located.get(field)
@@ -620,11 +639,7 @@ def normalise_row(
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
     values = (question, answer, ground_truth, contexts.texts)
     columns.use.add(row.located, row.rest, [COUNTED[place] for place, value in enumerate(values) if value is not None])
-    path = row.located.get("contexts")
-    if path is not None and path.root not in ("", "contexts") and "contexts" in row.rest:
-        # The other contexts of the file, whose addresses no answer to these cites.
-        row.rest["unread_contexts"] = row.rest.pop("contexts")
-    metadata = read_metadata(row.rest, contexts.rest, row.say)
+    metadata = read_metadata(row.rest, row.take_beside(contexts), row.say)
     if thoughts is not None:
         metadata = {**metadata, ANSWER_THOUGHTS: thoughts}
     if len(accepted) > 1:

@@ -340,7 +340,7 @@ def read_metadata(rest: dict[str, object], context_rest: list[dict[str, object]]
     members of contexts become `contexts`, by rank.
     """
     if context_rest is not None:
-        rest.setdefault("contexts", context_rest)
+        rest["contexts"] = context_rest
     inner = open_cell(rest.get("metadata"))
     if isinstance(inner, dict):
         del rest["metadata"]

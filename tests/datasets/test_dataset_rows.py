@@ -153,8 +153,37 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
     ),
     "ids and addresses beside a path from anywhere": (
         {**Q, "contexts": [{"body": "one", "url": "a"}], "context_ids": ["d1"]}, {"contexts": "$..body"},
-        {"contexts": ["one"], "context_ids": ["d1"], "metadata": {"contexts": [{"body": "one", "url": "a"}]}},
+        {"contexts": ["one"], "context_ids": ["d1"],
+         "metadata": {"contexts": [{"url": "a"}], "unread_contexts": [{"body": "one", "url": "a"}]}},
     ),
+    "addresses beside a place anywhere in another column": (
+        {**Q, "hits": [{"text": "one", "url": "a"}, {"text": "two"}], "contexts": ["two"]},
+        {"contexts": "$.hits[*].text"},
+        {"metadata": {
+            "contexts": [{"url": "a"}, {}], "hits": [{"url": "a"}, {}], "unread_contexts": ["two"],
+        }},
+    ),
+    "the address of the row itself": (
+        {**Q, "texts": ["one"], "url": "a"}, {"contexts": "$..texts"}, {"metadata": {"texts": ["one"], "url": "a"}},
+    ),
+    "addresses of a list within the contexts": (
+        {**Q, "contexts": {"items": [{"text": "one", "url": "a"}], "total": 1}}, {"contexts": "contexts.items"},
+        {"metadata": {"contexts": [{"url": "a"}], "unread_contexts": {"total": 1}}},
+    ),
+    **{
+        f"addresses of {path}": (
+            {**Q, "contexts": [{"text": "one", "url": "a"}, {"text": "two", "url": "b"}]}, {"contexts": path},
+            {"contexts": texts, "metadata": {
+                "contexts": [{"url": url} for url in urls],
+                "unread_contexts": [{"text": "one", "url": "a"}, {"text": "two", "url": "b"}],
+            }},
+        )
+        for path, texts, urls in [
+            ("$.contexts[:1]", ["one"], "a"), ("$.contexts[?@.url == 'b']", ["two"], "b"),
+            ("$.contexts[::-1]", ["two", "one"], "ba"), ("$.contexts[::-1].text", ["two", "one"], "ba"),
+            ("$.contexts[1:].text", ["two"], "b"),
+        ]
+    },
     "ids beside the only contexts": (
         {**Q, "chunks": ["one"], "context_ids": ["d1"]}, {"contexts": "chunks"}, {"context_ids": ["d1"]},
     ),
