@@ -3,7 +3,8 @@
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import is_dataclass
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
@@ -75,13 +76,22 @@ def find_model_name(made: object) -> str | None:
     while left:
         value = left.pop()
         seen.add(id(value))
-        fields = _open(value)
-        named = next((fields[name] for name in _MODEL_FIELDS if isinstance(fields.get(name), str)), None)
+        members = _open(value)
+        named = next((members[name] for name in _MODEL_FIELDS if isinstance(members.get(name), str)), None)
         if named:
             return str(named)
-        left += [inner for inner in fields.values() if isinstance(inner, Embeddings) and id(inner) not in seen]
+        left += [inner for inner in members.values() if isinstance(inner, Embeddings) and id(inner) not in seen]
     return None
 
 
 def _open(made: object) -> Mapping[str, object]:
-    return getattr(made, "__dict__", {})
+    """Return an object's fields; the name of its model may also be of its class, or a property."""
+    opened = dict(getattr(made, "__dict__", {})) | (getattr(made, "__pydantic_extra__", None) or {})
+    if is_dataclass(made) and not opened:  # with slots
+        opened = {field.name: getattr(made, field.name, None) for field in fields(made)}
+    if not any(isinstance(opened.get(name), str) for name in _MODEL_FIELDS):
+        for name in _MODEL_FIELDS:
+            with suppress(Exception):  # a property is a user's code
+                if isinstance(named := getattr(made, name), str):
+                    opened[name] = named
+    return opened

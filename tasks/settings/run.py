@@ -182,6 +182,9 @@ class RunSettings(BaseModel):
     variant: Annotated[str | None, Where(place=None, environment=False)] = Field(
         default=None, description="the variant of the suite that is asked; None for the suite itself"
     )
+    has_answers_apart: Annotated[bool, Where(place=None, environment=False)] = Field(
+        default=False, description="the variant's answers are in another column than those of the suite itself"
+    )
     night: Annotated[str | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
         default=None, description="run of the suite itself after which its variant is asked"
     )
@@ -305,7 +308,7 @@ class RunSettings(BaseModel):
     def has_other_answers(self) -> bool:
         """True if tool calls and rows of the dataset belong to other answers: a bot is asked, or a variant reads its
         answers from another column."""
-        return self.is_asked or (self.variant is not None and "answer" in self.mapping)
+        return self.is_asked or self.has_answers_apart
 
     @property
     def suite_name(self) -> str | None:
@@ -426,7 +429,15 @@ def list_night(settings: RunSettings, night: str | None = None) -> list[RunSetti
         "href": None,
     }
     whole = {**settings.model_dump(mode="json"), **left_out}
-    return [read_settings({**whole, **changes, "variant": name}) for name, changes in settings.variants.items()]
+    column = settings.mapping.get("answer", "answer")
+    return [
+        read_settings(
+            whole
+            | changes
+            | {"variant": name, "has_answers_apart": changes.get("mapping", {}).get("answer", column) != column}
+        )
+        for name, changes in settings.variants.items()
+    ]
 
 
 def leave_out(settings: RunSettings, chosen: Callable[[Where], object]) -> RunSettings:

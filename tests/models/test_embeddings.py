@@ -18,6 +18,7 @@ import pytest
 from endpoint import Canned, Endpoint, Inject, Raw, running_endpoint
 from judge_factories import ShiftedEmbeddings
 from live_runs import lay_out_run, make_settings, open_warehouse, point_to, read_calls
+from pydantic import BaseModel, ConfigDict
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 from warehouse_runs import make_run
@@ -32,6 +33,7 @@ from evalhouse.tasks.judge.protocol import (
     TransientJudgeError,
     UnusableReply,
 )
+from evalhouse.tasks.models.factories import find_model_name, hash_fields
 from evalhouse.tasks.models.openai_api import EmbeddingModel, make_embedding_model
 from evalhouse.warehouse.rows.runs import insert_run
 
@@ -237,6 +239,27 @@ async def test_vectors_of_a_factory_are_found_again_while_the_fields_of_its_mode
     assert {call["model"] for call in read_calls(tmp_path)} - {name} == (
         set() if "options" in one else {"small", "large"}
     )
+
+
+@dataclass(slots=True)
+class Slots:
+    size: int
+
+
+class Extras(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+@pytest.mark.parametrize(("make", "named"), [
+    (lambda name: type("House", (ShiftedEmbeddings,), {"model_name": name})(1), True),
+    (lambda name: type("House", (ShiftedEmbeddings,), {"model": property(lambda _: name)})(1), True),
+    (lambda name: Extras(model=name), True),
+    (lambda name: ShiftedEmbeddings(1, options=Slots(len(name))), False),
+])  # fmt: skip
+def test_the_model_of_a_class_a_property_and_slots_counts(make: Callable[[str], object], *, named: bool) -> None:
+    assert hash_fields(make("small")) == hash_fields(make("small"))
+    assert hash_fields(make("small")) != hash_fields(make("larger"))
+    assert find_model_name(make("small")) == ("small" if named else None)
 
 
 def test_a_factory_of_something_else_is_refused() -> None:

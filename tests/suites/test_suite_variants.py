@@ -129,10 +129,13 @@ def test_other_contexts_of_a_variant_have_not_the_ids_of_the_suite(tmp_path: Pat
 def test_a_variant_with_answers_of_another_column_has_not_the_tool_calls_and_rows_of_the_suites(tmp_path: Path) -> None:
     """They were graded again as the variant's."""
     path = tmp_path / "nightly.toml"
-    path.write_text('dataset = "a.jsonl"\n[map]\nanswer = "a"\n[variants.b.map]\nanswer = "b"\n')
+    path.write_text(
+        'dataset = "a.jsonl"\n[map]\nanswer = "a"\n[variants.b.map]\nanswer = "b"\n'
+        '[variants.c.map]\ncontexts = "c"\n[variants.d.map]\nanswer = "a"\ncontexts = "c"\n[variants.e]\nlabel = "e"\n'
+    )
     settings = resolve_suite(load_suite(path), flags={}).settings
-    (variant,) = list_night(settings, "run-1")
-    assert (settings.has_other_answers, variant.has_other_answers) == (False, True)
+    variants = list_night(settings, "run-1")
+    assert [of_one.has_other_answers for of_one in (settings, *variants)] == [False, True, False, False, False]
 
 
 @pytest.mark.parametrize(("tables", "target"), GIVEN.values(), ids=GIVEN.keys())
