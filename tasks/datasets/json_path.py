@@ -79,16 +79,20 @@ class JsonPath:
         return self.find(document, JSONPath(env=_ENVIRONMENT, segments=self.compiled.segments[:-1]))
 
     def list_members_beside(self, document: object) -> list[dict[str, object]]:
-        """Return the other members of the object that each match is in, as the url beside a `$.hits[*].text`.
+        """Return the other members of the object that each of the items is in, as the url beside a `$.hits[*].text`.
 
-        A match that is in the document itself, or not in an object, has none beside it.
+        An item of a list, or of the document itself, has none beside it.
         """
-        return [
-            {name: member for name, member in match.parent.obj.items() if name != match.parts[-1]}
-            if match.parent is not None and match.parent.parent is not None and isinstance(match.parent.obj, dict)
-            else {}
-            for match in self._resolve(document, self.compiled)
-        ]
+        beside: list[dict[str, object]] = []
+        for match in self._resolve(document, self.compiled):
+            holder = match.parent.obj if match.parent is not None and match.parent.parent is not None else None
+            if isinstance(match.obj, list):
+                beside += [{} for _ in match.obj]
+            elif isinstance(holder, dict):
+                beside.append({name: member for name, member in holder.items() if name != match.parts[-1]})
+            else:
+                beside.append({})
+        return beside
 
     def find_items(self, document: object) -> list[object] | None:
         """Return the items of one list or of many matches; None when the document has no place for any.

@@ -187,14 +187,18 @@ def is_empty(value: object) -> bool:
     return is_absent(value) or (isinstance(value, str) and not value.strip())
 
 
-def parse_json(text: str | bytes) -> object:
-    """Return a value of JSON, also with NaN and infinities as Python writes them; raises ValueError."""
+def parse_json(text: str | bytes, *, keeps_halves: bool = False) -> object:
+    """Return a value of JSON, also with NaN and infinities as Python writes them; raises ValueError.
+
+    Texts that were cut within a surrogate pair are refused, unless the caller joins or replaces the halves.
+    """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         try:
             value: object = json.loads(text.decode() if isinstance(text, bytes) else text)
-            json.dumps(value, ensure_ascii=False).encode()  # refuses half of a surrogate pair
+            if not keeps_halves:
+                json.dumps(value, ensure_ascii=False).encode()
         except RecursionError:
             raise ValueError("nested too deep to be read") from None
         return value

@@ -183,7 +183,7 @@ class RunSettings(BaseModel):
         default=None, description="the variant of the suite that is asked; None for the suite itself"
     )
     has_answers_apart: Annotated[bool, Where(place=None, environment=False)] = Field(
-        default=False, description="the variant's answers are in another column than those of the suite itself"
+        default=False, description="answers of the variant are in another column than the answers of the suite itself"
     )
     night: Annotated[str | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
         default=None, description="run of the suite itself after which its variant is asked"

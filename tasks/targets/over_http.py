@@ -291,6 +291,7 @@ async def read_stream(
     n_events = 0
     texts, thoughts = list[str](), list[str]()
     found = list[_Lists]()
+    members_by_text = dict[object, object]()
     async with contextlib.aclosing(iterate_events(pieces, stream)) as events:
         async for event in events:
             if stream == "sse" and event.data.strip() == _DONE:
@@ -302,7 +303,7 @@ async def read_stream(
             if _is_failure(event.kind):
                 raise QuestionFailed(f"the stream reported an error: {shown}")
             try:
-                document: Any = parse_json(event.data)
+                document: Any = parse_json(event.data, keeps_halves=True)
             except ValueError as error:
                 problem = f"event {n_events} of the stream is not valid JSON ({error}): {shown!r}"
                 raise QuestionFailed(problem) from None
@@ -338,6 +339,8 @@ async def read_stream(
                 listed += [one if isinstance(one, str) else orjson.dumps(one).decode() for one in parts]
             items = {path.key: path.find_items(document) for path in (contexts, context_ids) if path is not None}
             came = {key: of_key for key, of_key in items.items() if of_key is not None}
+            beside_texts = contexts.list_members_beside(document) if contexts and came.get(contexts.key) else []
+            members_by_text |= zip(map(str, came.get("contexts", ())), beside_texts, strict=False)
             if event.kind == "values" and any(came.values()):  # of a whole graph; a message has its own contexts alone
                 found = [came]
             elif came and came not in found[-1:]:
@@ -348,7 +351,13 @@ async def read_stream(
         raise QuestionFailed(f"answer = {answer.text!r} matches nothing in any of {n_events} events")
     of_stream = "".join(thoughts) or None
     lists = _join_lists(found)
-    return make_answer(_join_parts(texts), lists.get("contexts"), lists.get("context_ids"), thoughts=of_stream)
+    return make_answer(
+        _join_parts(texts),
+        lists.get("contexts"),
+        lists.get("context_ids"),
+        beside=[members_by_text.get(text) for text in map(str, lists.get("contexts", ()))],
+        thoughts=of_stream,
+    )
 
 
 def _join_lists(found: Sequence[_Lists]) -> _Lists:
@@ -650,7 +659,7 @@ class HttpTarget:
                     body += piece
             if self._stream != "text":
                 try:
-                    document = parse_json(_decode(bytes(body), response).removeprefix("\ufeff"))
+                    document = parse_json(_decode(bytes(body), response).removeprefix("\ufeff"), keeps_halves=True)
                 except (ValueError, QuestionFailed) as error:
                     text = f"the body is not valid JSON ({error})" if body.strip() else "the body is empty"
                     raise _Unreadable(text) from None
@@ -670,7 +679,13 @@ class HttpTarget:
                 if ids is None and self._context_ids is not None and contexts:
                     text = f"context_ids = {self._context_ids.text!r} matches nothing, although there are contexts"
                     raise QuestionFailed(text)
-                return make_answer(answer, contexts, ids, thoughts=_find_thoughts(self._answer, document))
+                return make_answer(
+                    answer,
+                    contexts,
+                    ids,
+                    beside=self._contexts.list_members_beside(document) if self._contexts else [],
+                    thoughts=_find_thoughts(self._answer, document),
+                )
             return make_answer(_decode(bytes(body), response), None)
         except (QuestionFailed, PathError) as failure:
             begins = self._secrets.quote_body(bytes(body))

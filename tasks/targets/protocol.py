@@ -186,11 +186,17 @@ def check_no_error(answer: object, *beside: object) -> None:
 
 
 def make_answer(
-    answer: object, contexts: object, context_ids: object = None, *, thoughts: str | None = None
+    answer: object,
+    contexts: object,
+    context_ids: object = None,
+    *,
+    beside: Sequence[object] = (),
+    thoughts: str | None = None,
 ) -> Response:
     """Return the answer with its contexts, of which a single text or object is one; raises QuestionFailed.
 
-    The bot's `thoughts`, or those among the parts of its answer, are before the answer in marks.
+    `beside` has the other members of the object that each context is in, where contexts are texts. The bot's
+    `thoughts`, or those among the parts of its answer, are before the answer in marks.
     """
     problems: list[str] = []
 
@@ -213,21 +219,15 @@ def make_answer(
         text = join_thoughts(thoughts, str(answer))
     else:
         problems.append(f"the answer is {name_kind(answer)}, not text: {quote_value(answer)}")
-    # Names of files that are not UTF-8 have halves of characters, which nothing can store.
-    sources = tuple(tuple(map(join_surrogates, names)) for names in list_source_names(read.rest))
-    for value in (text, *(read.texts or ()), *(ids or ())):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:  # as careless cutting leaves it, and nothing can store
-            problems.append(f"a text has half a character at position {error.start}: {quote_value(value)}")
-            break
+    sources = list_source_names(beside if read.rest is None and len(beside) == len(read.texts or ()) else read.rest)
     if problems:
         raise QuestionFailed("; ".join(problems))
+    # Careless cutting leaves half a character, and names of files that are not UTF-8 have some: nothing can store it.
     return Response(
-        answer=text,
-        contexts=None if read.texts is None else tuple(read.texts),
-        context_ids=None if ids is None else tuple(ids),
-        context_sources=sources if any(sources) else None,
+        answer=join_surrogates(text),
+        contexts=None if read.texts is None else tuple(map(join_surrogates, read.texts)),
+        context_ids=None if ids is None else tuple(map(join_surrogates, ids)),
+        context_sources=tuple(tuple(map(join_surrogates, names)) for names in sources) if any(sources) else None,
     )
 
 

@@ -557,6 +557,30 @@ def test_contexts_come_from_any_event_that_has_them() -> None:
     assert read_stream(apart, context_ids="$.ids") == expected
 
 
+def test_texts_have_the_addresses_beside_them() -> None:
+    hits = [{"text": "one", "url": "a"}, {"text": "two"}, {"text": "three", "metadata": {"source": "c"}}]
+    each = write_sse(*({"hits": [hit]} for hit in hits), {"answer": "Yes."})
+    assert read_stream(each, contexts="$.hits[*].text").context_sources == (("a",), (), ("c",))
+    within = write_sse({"found": {"url": "a", "texts": ["one"]}, "answer": "Yes."})
+    assert read_stream(within, contexts="$.found.texts").context_sources is None
+    body = {"answer": "Yes.", "hits": hits}
+    with serving(answer_json(body), answer_json({"answer": "Yes.", "url": "a", "text": "one"})) as server:
+        asked = [
+            asyncio.run(ask_once(url=server.url, contexts=path)).context_sources
+            for path in ("$.hits[*].text", "$.text")
+        ]
+    assert asked == [(("a",), (), ("c",)), None]
+
+
+def test_halves_of_a_character_are_joined_or_replaced() -> None:
+    """Bots cut passages, and servers cut streams, within an emoji."""
+    halves = rb'data: {"answer": "\ud83d"}' + b"\n\n" + rb'data: {"answer": "\ude00", "contexts": ["\ud83d"]}' + b"\n\n"
+    response = read_stream(halves)
+    assert (response.answer, response.contexts) == ("\U0001f600", ("\ufffd",))
+    with serving(Canned(body=[rb'{"answer": "cut \ud83d"}'])) as server:
+        assert asyncio.run(ask_once(url=server.url)).answer == "cut \ufffd"
+
+
 def test_empty_retrieval_differs_from_missing_retrieval() -> None:
     assert read_stream(write_sse({"contexts": []}, {"answer": "Yes."})).contexts == ()
     assert read_stream(write_sse({"answer": "Yes."})).contexts is None
