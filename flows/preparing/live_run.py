@@ -370,25 +370,14 @@ def refuse_budget_of_answers(settings: RunSettings) -> None:
         )
 
 
-def find_answered_run(settings: RunSettings, named: str, warehouse: Warehouse) -> RunRow:
-    """Find the run whose responses are judged; raises FatalJudgeError for one of another bot of the same suite.
-
-    As a run of this bot it would become its baseline.
-    """
-    parent = find_run(warehouse, named)
-    if settings.suite is not None and parent.suite == settings.suite and parent.variant != settings.variant:
-        bot = f"variant {parent.variant}" if parent.variant else "the suite itself"
-        option = f"add --variant {parent.variant}" if parent.variant else "leave out --variant"
-        raise FatalJudgeError(f"run {parent.run_id} has the answers of {bot}; {option} to judge them there")
-    return parent
-
-
 def _find_responses(settings: RunSettings, warehouse: Warehouse) -> tuple[RunSettings, "Target | None", RunRow | None]:
     """Return the settings, and the target or the run that responses come from besides the dataset."""
     if settings.responses is not None:
-        parent = find_answered_run(settings, settings.responses, warehouse)
+        parent = find_run(warehouse, settings.responses)
         refuse_forgotten(warehouse, parent, "its responses cannot be judged again: ask the target")
-        return settings.model_copy(update={"responses": parent.run_id}), None, parent
+        bot = parent.config.get("answers_of") or parent.suite_name
+        update = {"responses": parent.run_id, "answers_of": None if bot == settings.suite_name else bot}
+        return settings.model_copy(update=update), None, parent
     if settings.target is None:
         return settings, None, None
     from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415  # most runs ask none

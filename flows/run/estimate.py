@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from evalhouse.flows.preparing.live_run import (
     check_history,
     describe_columns,
-    find_answered_run,
     find_parent_responses,
     make_live_run,
     make_plan,
@@ -49,7 +48,7 @@ from evalhouse.tasks.settings.run import RunSettings, list_night
 from evalhouse.tasks.targets.collection import KnownResponses
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.calls import StoredReply
-from evalhouse.warehouse.rows.runs import list_runs
+from evalhouse.warehouse.rows.runs import find_run, list_runs
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import list_calls
 from evalhouse.warehouse.store import Warehouse
@@ -377,7 +376,7 @@ def _print_target_estimate(
     # The run whose responses are assumed: the one that is named, else the suite's last that has any.
     parent = None
     if settings.responses is not None:
-        parent = find_answered_run(settings, settings.responses, warehouse)
+        parent = find_run(warehouse, settings.responses)
     elif warehouse.location.path.exists():
         asked = (
             run for run in list_runs(warehouse) if run.suite_name == settings.suite_name and run.config.get("target")

@@ -619,16 +619,16 @@ def test_a_trial_that_was_judged_otherwise_is_not_the_baseline_of_the_next_night
     assert (document["against"]["run_id"], document["outcome"]) == ("good" if trial else "trial", "failed")
 
 
-def test_a_trial_of_a_few_samples_is_not_the_run_before(store: Warehouse) -> None:
-    """The sentence on top of the next night was about these few alone."""
-    for minute, (run_id, limit) in enumerate((("first", None), ("trial", 5), ("night", None))):
+@pytest.mark.parametrize("option", ['{"limit": 5}', '{"answers_of": "harbour/large"}'])
+def test_a_trial_of_a_few_samples_or_of_other_answers_is_not_the_run_before(store: Warehouse, option: str) -> None:
+    """The sentence on top of the next night was about these few, or about the other bot."""
+    for minute, (run_id, config) in enumerate((("first", "{}"), ("trial", option), ("night", "{}"))):
         add_night(store, run_id, minute, GOOD if run_id != "night" else WORSE)
         with store.writing(patience_s=1.0) as connection:
-            config = f'{{"limit": {limit or "null"}}}'
             connection.execute(
                 "update runs set config = $config where run_id = $run_id", {"config": config, "run_id": run_id}
             )
-            if limit:
+            if "limit" in config:
                 for table in ("run_samples", "scores"):
                     connection.execute(f"delete from {table} where run_id = 'trial' and sample_id not in ('s1', 's2')")
                 derive(connection, ["trial"], ["scores"])

@@ -92,15 +92,17 @@ class RunRow:
         return f"dataset {self.dataset or ''}" if self.suite is None else f"suite {self.suite_name}"
 
     @property
-    def part(self) -> tuple[int | None, int | None]:
-        """The number of samples and the budget of samples that an option limited it to; None where it has all.
+    def part(self) -> tuple[int | None, int | None, str | None]:
+        """The number and the budget of samples that an option limited it to, and the other suite that it has the
+        answers of; None for each that it is not.
 
         A limit of the suite's file is for all nights, and one beyond the dataset limits nothing (as in `run_series`).
         """
         limit, budget = self.config.get("limit"), self.config.get("sample_budget")
+        answers_of: str | None = self.config.get("answers_of")
         if [limit, budget] == self.config.get("file_limits"):
-            return None, None
-        return (None if limit is None or limit > (self.n_samples or 0) else limit), budget
+            return None, None, answers_of
+        return (None if limit is None or limit > (self.n_samples or 0) else limit), budget, answers_of
 
     @property
     def size(self) -> int:
@@ -109,8 +111,8 @@ class RunRow:
         return min(limit for limit in limits if limit is not None)
 
     def is_trial_beside(self, other: "RunRow") -> bool:
-        """Return whether an option limited it to a number of samples that another run was not limited to."""
-        return self.part not in ((None, None), other.part)
+        """Return whether an option limited it to samples, or gave it answers, that another run does not have."""
+        return self.part not in ((None, None, None), other.part)
 
     @property
     def suite_name(self) -> str | None:

@@ -16,18 +16,22 @@ select
     status,
     started_at,
     -- A limit of the suite's file is for all nights, and one beyond the dataset limits nothing.
-    case
-        when (config ->> '$.file_limits[0]') is distinct from (config ->> '$.limit')
-            or (config ->> '$.file_limits[1]') is distinct from (config ->> '$.sample_budget')
-            then nullif(
-                concat_ws(
-                    '/',
-                    case when (config ->> '$.limit')::bigint <= n_samples then config ->> '$.limit' end,
-                    config ->> '$.sample_budget'
-                ),
-                ''
-            )
-    end as part
+    nullif(
+        concat_ws(
+            '/',
+            case
+                when (config ->> '$.file_limits[0]') is distinct from (config ->> '$.limit')
+                    or (config ->> '$.file_limits[1]') is distinct from (config ->> '$.sample_budget')
+                    then concat_ws(
+                        '/',
+                        case when (config ->> '$.limit')::bigint <= n_samples then config ->> '$.limit' end,
+                        config ->> '$.sample_budget'
+                    )
+            end,
+            config ->> '$.answers_of'
+        ),
+        ''
+    ) as part
 from runs
 where kind = 'evaluation';
 
@@ -45,4 +49,4 @@ comment on column run_series.label is 'Label; NULL when it has none.';
 comment on column run_series.tags is 'Tags.';
 comment on column run_series.status is 'running, completed, incomplete, failed or cancelled.';
 comment on column run_series.started_at is 'Start of the run, UTC.';
-comment on column run_series.part is 'Number of samples that it was limited to (limit, sample budget) by an option; NULL for all, or for the limits of its suite file.';
+comment on column run_series.part is 'Number of samples that it was limited to (limit, sample budget) by an option, and the other suite that it has the answers of; NULL without either, and for the limits of its suite file.';
