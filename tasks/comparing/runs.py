@@ -303,7 +303,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     # Addresses of the same contexts may be signed again each night, and only citations read them.
     texts = {name: flags for name, flags in inputs.items() if name != SOURCES}
     changed_texts = join_inputs(texts)
-    changed = join_inputs(inputs) if any("citations" in column.steps for column in columns) else changed_texts
+    changed = join_inputs(inputs)
     edited = find_edited(inputs)
     scales = [find_scale(np.concatenate([column.base, column.candidate])) for column in columns]
 
@@ -372,7 +372,14 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     noise = PairNoise(pair)
     metrics = []
     for column, paired in zip(columns, results, strict=True):
-        compared = _compare_column(samples, column, paired, noise=noise, grouped=grouped, changed=changed)
+        compared = _compare_column(
+            samples,
+            column,
+            paired,
+            noise=noise,
+            grouped=grouped,
+            changed=changed if "citations" in column.steps else changed_texts,
+        )
         if has_part:  # a run judged a part of its dataset: estimates replace plain means
             plain = compared.parts
             # The parts may not show it, because few samples are in both.
@@ -462,7 +469,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
             seed=settings.seed,
             resamples=settings.resamples,
         ),
-        changed={cause: int((flags & samples.common).sum()) for cause, flags in changed.items()},
+        changed={cause: int((flags & samples.common).sum()) for cause, flags in changed_texts.items()},
         edited=counts,
     )
 

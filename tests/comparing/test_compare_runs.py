@@ -161,6 +161,7 @@ def test_other_addresses_beside_the_same_contexts_of_a_bot_are_a_change_of_conte
         "citation_validity": [("contexts", 30)],
         "faithfulness": [("noise", 30)],
     }
+    assert comparison.changed.get("contexts", 0) == 0, "the same texts are the same contexts"
 
 
 JUDGES: tuple[tuple[list[Row], list[Row], bool], ...] = (
