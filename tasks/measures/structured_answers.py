@@ -49,10 +49,15 @@ Cell = Any
 
 @dataclass(frozen=True, kw_only=True)
 class ResultSet:
-    """Columns and rows in order."""
+    """Columns and rows in order.
+
+    A column in `fillers` has nothing but NULL in rows that were given as objects. Tables with nested columns, as
+    Parquet, fill in so the members that rows of other samples have, so that it may be none of this result.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    fillers: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +82,29 @@ class Agreement:
         return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def read_rows(source: object, name: str) -> ResultSet:
-    """Return rows given as a list of objects, or as {"columns": [...], "rows": [[...], ...]}; raises TableError."""
+def read_rows(source: Any, name: str) -> ResultSet:  # noqa: ANN401  # as a dataset has it
+    """Return rows given as a list of objects or of lists, or as {"columns": [...], "rows": [[...], ...]}, or as JSON.
+
+    Raises TableError.
+    """
+    if isinstance(source, str):
+        with suppress(ToolCallError):
+            source = _open_json(source)
     if isinstance(source, list) and all(isinstance(row, dict) for row in source):
         columns = tuple(dict.fromkeys(key for row in source for key in row))
-        return ResultSet(columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in source))
+        rows = tuple(tuple(row.get(key) for key in columns) for row in source)
+        fillers = (place for place in range(len(columns)) if all(row[place] is None for row in rows))
+        return ResultSet(columns=columns, rows=rows, fillers=frozenset(fillers))
+    if isinstance(source, list) and all(isinstance(row, list) for row in source) and len(set(map(len, source))) == 1:
+        n_columns = len(source[0])
+        return ResultSet(columns=tuple(map(str, range(1, n_columns + 1))), rows=tuple(map(tuple, source)))
     if isinstance(source, dict) and isinstance(source.get("columns"), list) and isinstance(source.get("rows"), list):
         columns, rows = tuple(map(str, source["columns"])), source["rows"]
         if all(isinstance(row, list) and len(row) == len(columns) for row in rows):
             return ResultSet(columns=columns, rows=tuple(map(tuple, rows)))
     raise TableError(
-        f'{name} is {str(source)[:80]!r}; it must be a list of objects, or {{"columns": […], "rows": [[…], …]}} with '
-        "as many cells in each row as there are columns"
+        f"{name} is {str(source)[:80]!r}; it must be a list of objects, a list of lists of equal lengths, or "
+        '{{"columns": […], "rows": [[…], …]}} with as many cells in each row as there are columns'
     )
 
 
@@ -129,6 +145,7 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
       columns does not matter.
     - A row counts as often as it comes. Rows are compared by the paired columns alone.
     - Two sets without rows agree; a list of no rows has no columns that could differ.
+    - A column of `fillers` counts where it is paired, and is left out otherwise.
 
     >>> ab = ResultSet(columns=("a", "b"), rows=((1, "x"), (2, "y")))
     >>> ba = ResultSet(columns=("n", "a"), rows=(("y", 2.0), ("x", 1.0)))
@@ -140,6 +157,11 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
     if not wanted and not given and not (expected.columns and made.columns):
         return Agreement(row_precision=1, row_recall=1, column_precision=1, column_recall=1, in_order=1, note="no rows")
     pairs = _pair_columns(expected, made, wanted, given)
+    paired = ({place for place, _ in pairs}, {other for _, other in pairs})
+    lacking, further = (
+        sorted(set(range(len(side.columns))) - side.fillers - places)
+        for side, places in zip((expected, made), paired, strict=True)
+    )
     wanted, given = _pick(wanted, [place for place, _ in pairs]), _pick(given, [other for _, other in pairs])
     # Without one common column no row agrees.
     common = (Counter(wanted) & Counter(given)).total() if pairs else 0
@@ -150,15 +172,15 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
         numbered = [[numbers.setdefault(row, len(numbers)) for row in rows] for rows in (wanted, given)]
         in_order = LCSseq.similarity(*numbered)
     notes = [f"{common} of {len(expected.rows)} expected and {len(made.rows)} returned rows agree"]
-    missing = [name for place, name in enumerate(expected.columns) if place not in {paired for paired, _ in pairs}]
-    extra = [name for place, name in enumerate(made.columns) if place not in {other for _, other in pairs}]
+    missing = [expected.columns[place] for place in lacking]
+    extra = [made.columns[place] for place in further]
     notes += [f"missing columns: {', '.join(missing)}"] if missing else []
     notes += [f"extra columns: {', '.join(extra)}"] if extra else []
     return Agreement(
         row_precision=_share(common, len(given)) if given or not wanted else 0.0,
         row_recall=_share(common, len(wanted)) if wanted or not given else 0.0,
-        column_precision=_share(len(pairs), len(made.columns)),
-        column_recall=_share(len(pairs), len(expected.columns)),
+        column_precision=_share(len(pairs), len(pairs) + len(further)),
+        column_recall=_share(len(pairs), len(pairs) + len(lacking)),
         in_order=_share(in_order, max(len(wanted), len(given))),
         note="; ".join(notes),
     )
@@ -179,6 +201,12 @@ def _pair_columns(
     alike = np.array(
         [[_share((own & other).total(), max(own.total(), other.total())) for other in given] for own in wanted]
     )
+    null = _settle(None)
+    for own, other in np.ndindex(alike.shape):  # a filler has a column with values in common with none
+        if (own in expected.fillers and given[other].keys() - {null}) or (
+            other in made.fillers and wanted[own].keys() - {null}
+        ):
+            alike[own, other] = 0
     named = np.array([[own.casefold() == other.casefold() for other in made.columns] for own in expected.columns])
     placed = np.eye(*alike.shape)
     worth = alike + named * 1e-3 + placed * 1e-6
@@ -360,6 +388,9 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None, datase
     if given is not None:
         return read_rows(given, f"column {column}")
     tables, setup = sample.metadata.get("tables") or {}, str(sample.metadata.get("setup") or "")
+    if isinstance(tables, str):
+        with suppress(ToolCallError):
+            tables = _open_json(tables)
     if sql is None or not (tables or setup):
         return None
     if not isinstance(tables, dict):
@@ -453,11 +484,15 @@ def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
         if isinstance(call, dict) and name is not None:
             given: object = next((call[key] for key in _ARGUMENTS if call.get(key) is not None), {})
             accepted = call.get("accepted") or {}
+            if isinstance(accepted, dict):
+                accepted = {key: values for key, values in accepted.items() if values is not None}
             are_lists = isinstance(accepted, dict) and all(isinstance(values, list) for values in accepted.values())
             with suppress(ToolCallError):
                 arguments = _open_json(given)
                 if isinstance(arguments, dict) and are_lists:
-                    read = ToolCall(name=name, arguments=arguments, accepted=accepted)
+                    # Null is an argument that is not given: nested columns of tables fill in those of other calls.
+                    given = {key: value for key, value in arguments.items() if value is not None}
+                    read = ToolCall(name=name, arguments=given, accepted=accepted)
         if read is None and strict:
             raise ToolCallError(f"an expected tool call is {str(entry)[:120]!r}; it must be {_SHAPES}")
         unreadable = f"{name} {_UNREADABLE}" if name is not None else _UNREADABLE
@@ -522,15 +557,17 @@ def _list_wrong(want: ToolCall, call: ToolCall) -> list[str]:
         if name in want.accepted:
             is_right = any(_equal(value, given) for value in want.accepted[name])
         else:
-            has_both = name in want.arguments and name in call.arguments
-            is_right = has_both and _equal(want.arguments[name], given)
+            is_right = _equal(want.arguments.get(name), given)
         if not is_right:
             wrong.append(name)
     return sorted(wrong)
 
 
 def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # JSON values
-    """Return True if two JSON values are equal: 1 is 1.0 and not true; texts are equal but for space around them."""
+    """Return True if two JSON values are equal: 1 is 1.0 and not true; texts are equal but for space around them.
+
+    A member that is null is equal to none.
+    """
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, str) and isinstance(other, str):
@@ -538,7 +575,7 @@ def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # JSON values
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_equal, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+        return all(_equal(one.get(key), other.get(key)) for key in one.keys() | other.keys())
     return bool(one == other)
 
 

@@ -150,6 +150,19 @@ def test_shares_are_those_of_the_cells_that_agree(case: str) -> None:
     assert compare(returned, expected)[0] == pytest.approx(agreement.f1)
 
 
+def test_a_column_that_a_table_filled_in_with_nulls_may_be_none_of_the_result() -> None:
+    """Parquet and frames fill in the members of other samples' rows; right rows scored 0.667."""
+    expected, made = [{"n": 1, "m": None}, {"n": 2, "m": None}], [{"cnt": 1, "total": None, "k": None}, {"cnt": 2}]
+    for wanted, rows in ((expected, made), ([{"n": 1}, {"n": 2}], made), (expected, [[1], [2]])):
+        agreement = compare_result_sets(read_rows(wanted, "w"), read_rows(rows, "g"))
+        assert (agreement.f1, agreement.note) == (1.0, "2 of 2 expected and 2 returned rows agree")
+    one_more = compare_result_sets(read_rows(expected, "w"), read_rows([{"n": 1, "k": 7}, {"n": 2}], "g"))
+    assert (one_more.column_precision, one_more.column_recall) == (0.5, 1.0)
+    queried = ResultSet(columns=("n", "m"), rows=((1, None), (2, None)))
+    lacking = compare_result_sets(queried, read_rows([{"n": 1}, {"n": 2}], "g"))
+    assert (lacking.column_recall, lacking.note[-18:]) == (0.5, "missing columns: m")
+
+
 def test_another_number_of_columns_proves_a_difference() -> None:
     assert must_differ(NAMED, NAMES)
 
@@ -198,13 +211,16 @@ def test_precision_and_recall_change_places_when_the_sides_do(one: ResultSet, ot
     ({"columns": ["a", "b"], "rows": [[1, 2]]}, ("a", "b"), ((1, 2),)),
     ({"columns": ["a"], "rows": []}, ("a",), ()),
     ([], (), ()),
+    ('[{"a": 1}]', ("a",), ((1,),)),
+    ([[1, "x"], [2, "y"]], ("1", "2"), ((1, "x"), (2, "y"))),
 ])  # fmt: skip
 def test_rows_are_objects_or_lists_under_columns(source: object, columns: Any, rows: Any) -> None:  # noqa: ANN401
     assert read_rows(source, "column rows") == ResultSet(columns=columns, rows=rows)
 
 
 @pytest.mark.parametrize(
-    "source", [None, 7, "rows", [1], [[1, 2]], {"columns": ["a"]}, {"columns": ["a"], "rows": [[1, 2]]}, {"rows": []}]
+    "source",
+    [None, 7, "rows", "[1", [1], [[1, 2], [3]], {"columns": ["a"]}, {"columns": ["a"], "rows": [[1, 2]]}, {"rows": []}],
 )
 def test_rows_of_no_known_shape_are_refused(source: object) -> None:
     with pytest.raises(TableError, match=r"column rows is .* must be a list of objects"):

@@ -30,6 +30,7 @@ from evalhouse.warehouse.rows.runs import RunRow, insert_run
 from evalhouse.warehouse.rows.samples import (
     Staging,
     StoredSample,
+    copy_samples,
     fetch_samples_between,
     find_owners,
     renew_samples,
@@ -438,6 +439,11 @@ def test_a_sample_has_the_addresses_of_its_contexts_as_the_bot_returned_them(war
     keep(warehouse, make_row("a", contexts=["One.", "Two."], context_sources=sources))
     (sample,) = fetch_samples_between(warehouse, "r", 1, 1)
     assert sample.context_sources == fetch_responses(warehouse, "r", ["a"])["a"].context_sources == sources
+    # Without them a noise run took each link for wrong, and the judge for another.
+    copy_samples(warehouse, run_id="r", again_run_id="again", sample_ids=["a"])
+    insert_run(warehouse, make_run("again", kind="noise", parent_run_id="r"))
+    (again,) = fetch_samples_between(warehouse, "again", 1, 1)
+    assert again.context_sources == sources
 
 
 def test_the_name_of_a_file_that_is_not_utf_8_fails_no_answer() -> None:

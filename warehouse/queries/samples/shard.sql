@@ -7,7 +7,11 @@ select
     if(responses.status = 'failed', coalesce(responses.error, 'it gave no answer'), null) as target_error
 from run_samples
 join (from samples where rowid >= 0) as samples using (sample_id, input_hash)  -- as in views/sample_rankings.sql
-left join (from responses where run_id = $run_id) as responses using (sample_id)
+-- A noise run judges the responses of its parent again.
+left join (
+    from responses
+    where run_id = coalesce((select parent_run_id from runs where run_id = $run_id and kind = 'noise'), $run_id)
+) as responses using (sample_id)
 anti join forgotten_samples
     on forgotten_samples.run_id = $run_id
     and forgotten_samples.sample_id = run_samples.sample_id
