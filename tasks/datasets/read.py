@@ -25,6 +25,7 @@ from evalhouse.tasks.datasets.rows import (
     ColumnUse,
     RawRow,
     SampleRow,
+    Thoughts,
     Turns,
     normalise_row,
     read_given_id,
@@ -103,7 +104,7 @@ def stage_of(settings: RunSettings, source: "str | pl.DataFrame | DatasetSource 
         limit=settings.limit,
         encoding=settings.encoding,
         turns=settings.turns,
-        judge_thoughts=settings.judge_thoughts,
+        thoughts=settings.thoughts,
     )
     is_stored = is_traces(settings.dataset) and source == TRACES
     if settings.format is None and not is_stored:
@@ -206,7 +207,7 @@ def stage_dataset(
     limit: int | None,
     encoding: str | None = None,
     turns: Turns = "all",
-    judge_thoughts: bool = False,
+    thoughts: Thoughts = "apart",
     open_as: Open = open_source,
 ) -> StagedDataset:
     """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError.
@@ -233,7 +234,7 @@ def stage_dataset(
                 encoding=encoding,
                 use=use,
                 turns=turns,
-                judge_thoughts=judge_thoughts,
+                thoughts=thoughts,
                 open_as=open_as,
             ):
                 staged = []
@@ -304,7 +305,7 @@ def read_samples(
     encoding: str | None = None,
     use: ColumnUse | None = None,
     turns: Turns = "all",
-    judge_thoughts: bool = False,
+    thoughts: Thoughts = "apart",
     open_as: Open = open_source,
 ) -> Iterator[list[SampleRow]]:
     """Read a dataset in batches of at most `batch_size` samples, only the first `limit` rows when one is given.
@@ -397,9 +398,7 @@ def read_samples(
                 for raw in raw_rows:
                     n_rows += 1
                     of_row.clear()
-                    sample = normalise_row(
-                        raw, ordinal=n_rows, columns=columns, complain=complain, judge_thoughts=judge_thoughts
-                    )
+                    sample = normalise_row(raw, ordinal=n_rows, columns=columns, complain=complain, thoughts=thoughts)
                     if opened.leave_out is not None and of_row:
                         opened.leave_out(raw, of_row[0])
                         n_rows, nothing = n_rows - 1, f"no row can be read ({of_row[0]})"
@@ -456,6 +455,9 @@ def write_samples(samples: Any, folder: Path, mapping: Mapping[str, str]) -> Pat
     row by row like dictionaries: values of NumPy, pandas and LangChain become what JSON has. A column that is read as a
     field of the sample must be readable; any other one is metadata, and what JSON does not have is kept there as text.
     """
+    index = getattr(getattr(samples, "index", None), "names", ())
+    if index and all(name is not None and name not in samples.columns for name in index):
+        samples = samples.reset_index()  # pandas, which writes a named index to Parquet as a column
     rows: object = samples
     if hasattr(samples, "__arrow_c_stream__"):
         names = list(map(str, samples.columns)) if hasattr(samples, "to_dict") else []

@@ -59,6 +59,9 @@ Field = Literal[
 FIELDS: tuple[Field, ...] = get_args(Field)
 Turns = Literal["all", "last"]
 """The turns of a conversation that become samples."""
+Thoughts = Literal["apart", "within", "beside"]
+"""What becomes of a bot's thoughts: they go to the metadata, or those within an answer are judged, or those in a column
+beside it as well."""
 
 ALIASES: dict[Field, tuple[str, ...]] = {
     "question": (
@@ -85,8 +88,8 @@ ALIASES: dict[Field, tuple[str, ...]] = {
     "conversation": ("conversation",),
 }  # fmt: skip
 
-# Ids by their name, and the contexts that they belong to where a file has both.
-_BESIDE: Final = {"context_ids": "contexts", "retrieved_context_ids": "retrieved_contexts"}
+# Ids by their name, without what joins its words, and the contexts that they belong to where a file has both.
+_BESIDE: Final = {"contextids": "contexts", "retrievedcontextids": "retrievedcontexts"}
 
 # Names that may be meant, but may be something else as well: proposed with the --map to type, and never read.
 LIKELY: dict[Field, tuple[str, ...]] = {
@@ -432,11 +435,16 @@ class Columns:
                 names = [spelled[_spell(path.name)] for path in paths if _spell(path.name) in spelled]
                 located |= {field: ColumnPath(names[0])} if names else {}
         ids, contexts = located.get("context_ids"), located.get("contexts")
-        if ids is not None and contexts is not None and "contexts" in self.mapped and "context_ids" not in self.mapped:
-            of_ids = _BESIDE.get(ids.name, contexts.root)
-            if contexts.root not in ("", of_ids) and of_ids in row:
-                del located["context_ids"]
-                self.use.left_ids = (ids.name, of_ids)
+        if ids is not None and contexts is not None and contexts.root and "context_ids" not in self.mapped:
+            of_contexts, of_ids = _spell(contexts.root), _BESIDE.get(_spell(ids.name))
+            other = next((name for name in shape if _spell(name) == of_ids), None)
+            if of_ids != of_contexts and other is not None:
+                own = next((name for name in shape if _BESIDE.get(_spell(name)) == of_contexts), None)
+                if own is None:
+                    del located["context_ids"]
+                    self.use.left_ids = (ids.name, other)
+                else:
+                    located["context_ids"] = ColumnPath(own)
         answer = located.get("answer")
         if answer is not None and answer.root == "outputs" and "inputs" in row and "answer" not in self.mapped:
             # `outputs` is the answer of a bot's run, or the reference of a dataset.
@@ -596,28 +604,28 @@ class _OpenRow:
 
 
 def normalise_row(
-    raw: RawRow, *, ordinal: int, columns: Columns, complain: Complain, judge_thoughts: bool = False
+    raw: RawRow, *, ordinal: int, columns: Columns, complain: Complain, thoughts: Thoughts = "apart"
 ) -> SampleRow | None:
-    """Return one sample, or None after all that is wrong with the row was reported to `complain`.
-
-    The thoughts in an answer go to the metadata. To judge them, they stay, and so do thoughts in a column beside it.
-    """
+    """Return one sample, or None after all that is wrong with the row was reported to `complain`."""
     row = _OpenRow(raw, columns, complain)
     question = row.take_text("question")
     if "question" not in row.located:
         row.say("no_question", f"no question; columns of this row: {list_names(list(raw.values), 8)}")
     elif question is None and row.is_sound:
         row.say("no_question", "the question is empty")
-    answer, thoughts = row.take_text("answer"), None
-    if answer is not None and judge_thoughts:
+    answer, spoken = row.take_text("answer"), None
+    # A column of thoughts belongs to the bot whose answers have their usual name, where others are mapped.
+    others = row.rest.keys() & ALIASES["answer"] if "answer" in columns.mapped else set()
+    is_other = bool(others - {row.located["answer"].root} if "answer" in row.located else others)
+    if answer is not None and thoughts == "beside" and not is_other:
         from evalhouse.tasks.datasets.thoughts import find_thoughts, join_thoughts  # noqa: PLC0415  # few runs do
 
         answer = join_thoughts(find_thoughts({name: row.rest.get(name) for name in THOUGHT_COLUMNS}), answer)
-    elif answer is not None and _MAY_HOLD_THOUGHTS.search(answer):
+    elif thoughts == "apart" and answer is not None and _MAY_HOLD_THOUGHTS.search(answer):
         from evalhouse.tasks.datasets.thoughts import split_thoughts  # noqa: PLC0415  # few answers have such marks
 
         spoken = split_thoughts(answer)
-        answer, thoughts = spoken.text or None, spoken.thoughts
+        answer = spoken.text or None
     # All accepted answers, each once, with the ground truth of a separate column as the first.
     truths = row.take_truths() + (read_list(row.take("ground_truths"), "ground_truths", "not_text", row.say) or [])
     texts = [read_text(item, f"accepted answer {place}", row.say) for place, item in enumerate(truths, start=1)]
@@ -633,15 +641,17 @@ def normalise_row(
 
         turns, n_system = read_conversation(given, row.say)
         columns.use.n_system += n_system
-    if context_ids is None:
-        context_ids = contexts.ids
+    path = row.located.get("contexts")
+    if context_ids is None or (path is not None and not path.root and "context_ids" not in columns.mapped):
+        # A path from anywhere may have found other contexts than a column of ids is of.
+        context_ids = contexts.ids or context_ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
     values = (question, answer, ground_truth, contexts.texts)
     columns.use.add(row.located, row.rest, [COUNTED[place] for place, value in enumerate(values) if value is not None])
     metadata = read_metadata(row.rest, row.take_beside(contexts), row.say)
-    if thoughts is not None:
-        metadata = {**metadata, ANSWER_THOUGHTS: thoughts}
+    if spoken is not None and spoken.thoughts is not None:
+        metadata = {**metadata, ANSWER_THOUGHTS: spoken.thoughts}
     if len(accepted) > 1:
         metadata = {**metadata, "ground_truths": accepted}
     if not row.is_sound or question is None:

@@ -29,6 +29,7 @@ from evalhouse.tasks.lexical.split import unify_forms
 KINDS = ("bleu", "rouge_l", "chrf", "squad_exact_match", "token_f1")
 _CHINESE = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _ARTICLES = ("a", "an", "the")
+_PUNCTUATION = re.compile(r"[^\w\s\x00-\x7f]")
 
 
 def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
@@ -50,9 +51,13 @@ def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
     """
     answer, ground_truth = unify_forms(answer), unify_forms(ground_truth)
     bleu, chrf, tokenize = _load_scorers(bool(_CHINESE.search(answer) or _CHINESE.search(ground_truth)))
-    # Lower-case words, and Chinese characters, without punctuation.
+    # Lower-case words, and Chinese characters, without punctuation. The tokenizers know the punctuation of ASCII alone.
     words = [
-        [token for token in tokenize(text.lower()).split() if any(char.isalnum() for char in token)]
+        [
+            token
+            for token in tokenize(_PUNCTUATION.sub(_spell_mark, text.lower())).split()
+            if any(char.isalnum() for char in token)
+        ]
         for text in (answer, ground_truth)
     ]
     tokens: list[list[str]] = []
@@ -79,6 +84,15 @@ def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
         "squad_exact_match": float(tokens[0] == tokens[1]),
         "token_f1": f1["token_f1"],
     }
+
+
+def _spell_mark(match: re.Match[str]) -> str:
+    """Return a mark beyond ASCII as the one that the tokenizers know, another one of punctuation as a space."""
+    mark = match[0]
+    if mark in "\u2018\u2019\u02bc":  # apostrophes
+        return "'"
+    kind = unicodedata.category(mark)
+    return "-" if kind == "Pd" else " " if kind.startswith("P") else mark
 
 
 @cache

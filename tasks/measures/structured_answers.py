@@ -490,7 +490,7 @@ def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
             with suppress(ToolCallError):
                 arguments = _open_json(given)
                 if isinstance(arguments, dict) and are_lists:
-                    # Null is an argument that is not given: nested columns of tables fill in those of other calls.
+                    # Null is an argument that is not given: nested columns of tables fill in what other calls have.
                     given = {key: value for key, value in arguments.items() if value is not None}
                     read = ToolCall(name=name, arguments=given, accepted=accepted)
         if read is None and strict:

@@ -314,6 +314,13 @@ class RunSettings(BaseModel):
         return self.is_asked or self.has_answers_apart
 
     @property
+    def thoughts(self) -> Literal["apart", "within", "beside"]:
+        """Which thoughts of the dataset are judged; a column of them belongs to the answers of the suite itself."""
+        if not self.judge_thoughts:
+            return "apart"
+        return "within" if self.has_answers_apart else "beside"
+
+    @property
     def suite_name(self) -> str | None:
         """The name of its suite, of a variant with the variant's behind it, as that of its run."""
         return self.suite if self.variant is None else f"{self.suite}/{self.variant}"

@@ -184,6 +184,23 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
             ("$.contexts[1:].text", ["two"], "b"),
         ]
     },
+    "ids that belong to the mapped contexts": (
+        {**Q, "contexts": ["one"], "context_ids": ["d1"], "retrieved_contexts": ["two"],
+         "retrieved_context_ids": ["d2"]},
+        {"contexts": "retrieved_contexts"}, {"contexts": ["two"], "context_ids": ["d2"]},
+    ),
+    "ids of other contexts in another spelling": (
+        {**Q, "contexts": ["one"], "contextIds": ["d1"], "hits": [{"text": "two", "id": "d2"}]}, {"contexts": "hits"},
+        {"contexts": ["two"], "context_ids": ["d2"]},
+    ),
+    "ids of other contexts than the ones read": (
+        {**Q, "contexts": ["one"], "retrieved_contexts": ["two"], "retrieved_context_ids": ["d2"]}, {},
+        {"contexts": ["one"], "context_ids": None},
+    ),
+    "ids of objects from anywhere": (
+        {**Q, "contexts": ["one"], "context_ids": ["d1"], "trace": {"docs": [{"text": "two", "id": "d2"}]}},
+        {"contexts": "$..docs[*]"}, {"contexts": ["two"], "context_ids": ["d2"]},
+    ),
     "ids beside the only contexts": (
         {**Q, "chunks": ["one"], "context_ids": ["d1"]}, {"contexts": "chunks"}, {"context_ids": ["d1"]},
     ),

@@ -3,6 +3,7 @@
 import datetime as dt
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,21 @@ class PandasLike:
     def to_dict(self, form: str) -> list[dict[str, Any]]:
         assert form == "records"
         return [{**MILL, "score": 0.5}, {**MILL, "score": "n/a"}]
+
+
+class Indexed:
+    """A frame whose ids are its index: `set_index("id")` of pandas."""
+
+    columns = ("question", "answer")
+    index = SimpleNamespace(names=["id"])
+
+    def reset_index(self) -> pl.DataFrame:
+        return pl.DataFrame([{"id": "m1", **MILL}])
+
+
+def test_a_named_index_is_a_column(tmp_path: Path) -> None:
+    """As pandas writes it to Parquet; the ids were hashes, and no night was compared with the last."""
+    assert [sample.sample_id for sample in read_all(write_samples(Indexed(), tmp_path, {}))] == ["m1"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalhouse.tasks.datasets.read import read_samples
+from evalhouse.tasks.datasets.rows import Thoughts
 from evalhouse.tasks.datasets.thoughts import join_thoughts, split_thoughts
 from evalhouse.tasks.targets.protocol import make_answer
 
@@ -69,8 +70,26 @@ def test_thoughts_are_kept_apart_from_the_answer(tmp_path: Path, name: str) -> N
     sample = read_one(tmp_path, row)
     assert (sample.answer, sample.metadata) == (answer or None, {"answer_thoughts": spoken.thoughts})
     path = write_json_lines(tmp_path / "judged.jsonl", [row])
-    ((judged,),) = read_samples(path, judge_thoughts=True)
+    ((judged,),) = read_samples(path, thoughts="beside")
     assert (judged.answer, judged.metadata) == (text, {})
+
+
+THOUGHT_BASE = "<think>\nWhales.\n</think>\n\nbase"
+
+
+@pytest.mark.parametrize(("columns", "mapping", "thoughts", "answer"), [
+    ({"answer": "base"}, {}, "beside", THOUGHT_BASE),
+    ({"outputs": {"text": "base", "id": 1}}, {"answer": "outputs.text"}, "beside", THOUGHT_BASE),
+    ({"answer": "base", "b": "other"}, {"answer": "b"}, "beside", "other"),
+    ({"a": "base", "b": "<think>Fish.</think>other"}, {"answer": "b"}, "within", "<think>Fish.</think>other"),
+])  # fmt: skip
+def test_a_column_of_thoughts_is_judged_with_the_answers_of_its_bot(
+    tmp_path: Path, columns: Row, mapping: dict[str, str], thoughts: Thoughts, answer: str
+) -> None:
+    """A variant's answers were judged with the thoughts of the suite's bot in front."""
+    path = write_json_lines(tmp_path / "judged.jsonl", [{"question": "q", "reasoning_content": "Whales.", **columns}])
+    ((judged,),) = read_samples(path, mapping=mapping, thoughts=thoughts)
+    assert judged.answer == answer
 
 
 @pytest.mark.parametrize("text", WITHOUT)

@@ -1,5 +1,5 @@
 -- metric: result_set_match
--- version: 2
+-- version: 3
 -- needs: result_sets
 -- parameter: ordered = 0
 -- meaning: How far the bot's query returns the rows that were expected

@@ -1,5 +1,5 @@
 -- metric: rouge_l
--- version: 2
+-- version: 3
 -- needs: overlap
 -- meaning: How many words the answer and the ground truth share in the same order
 -- One row per sample of the run: ROUGE-L of the answer against the ground truth: F1 of the longest common

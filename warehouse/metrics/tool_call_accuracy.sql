@@ -1,5 +1,5 @@
 -- metric: tool_call_accuracy
--- version: 3
+-- version: 4
 -- needs: tool_calls
 -- parameter: any_order = 0
 -- meaning: How far the bot made the tool calls that were expected, with the right arguments
