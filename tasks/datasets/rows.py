@@ -60,8 +60,8 @@ FIELDS: tuple[Field, ...] = get_args(Field)
 Turns = Literal["all", "last"]
 """The turns of a conversation that become samples."""
 Thoughts = Literal["apart", "within", "beside"]
-"""What becomes of a bot's thoughts: they go to the metadata, or those within an answer are judged, or those in a column
-beside it as well."""
+"""The handling of thoughts of a bot: they go to the metadata, or the ones within an answer are judged, or also the ones
+in a column beside it."""
 
 ALIASES: dict[Field, tuple[str, ...]] = {
     "question": (

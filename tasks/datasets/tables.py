@@ -10,13 +10,14 @@ A Parquet file of 5 MB may repeat one value of 100 MB in every row. So its texts
 value once, and measured before they are written out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from evalhouse.tasks.datasets.limited import FileTooLarge, LimitedReader
-from evalhouse.tasks.datasets.values import MAX_ROW, ReadingStopped, refuse_dataset
+from evalhouse.tasks.datasets.values import MAX_ROW, ReadingStopped, parse_json, refuse_dataset
 from evalhouse.warehouse.errors import first_line
 from evalhouse.warehouse.messages import list_names
 
@@ -107,6 +108,20 @@ def list_cells(path: Path, sheet: str) -> Iterator[tuple[str, Any]]:
         yield "unreadable", str(error)
 
 
+def _read_json(text: str | bytes) -> object:
+    try:
+        return parse_json(text)
+    except ValueError:  # the type is what the file states
+        return text
+
+
+# Values of Parquet that come as texts or bytes, by their logical types.
+_OPENED: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "JSON": _read_json,
+    "UUID": lambda value: str(UUID(bytes=value)) if isinstance(value, bytes) else str(value),
+}
+
+
 def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a Parquet file, or of an Arrow file or stream, a batch at a time."""
     import polars as pl  # noqa: PLC0415  # the child that reads a workbook needs none of these
@@ -147,7 +162,16 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
                 yield from pa.ipc.open_stream(opened)
 
     number = 0
+    opened: list[tuple[list[str], Callable[[Any], Any]]] = []  # by the paths of their columns
     try:
+        if ending == ".parquet":
+            schema = pq.read_metadata(path).schema
+            leaves = [schema.column(place) for place in range(len(schema))]
+            opened = [
+                (leaf.path.split("."), _OPENED[leaf.logical_type.type])
+                for leaf in leaves
+                if leaf.logical_type.type in _OPENED
+            ]
         for batch in read_batches():
             names = batch.schema.names
             if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -190,10 +214,22 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
                     text = f"{rows_read} hold a value that cannot be read: {first_line(str(error))}"
                     raise ReadingStopped(None, "unreadable", text) from error
                 number += part.num_rows
+                for (name, *names), opens in opened:
+                    rows = [row | {name: _open_at(row.get(name), names, opens)} for row in rows]
                 yield from rows
     except pa.ArrowException as error:
         text = first_line(str(error)) or type(error).__name__
         raise ReadingStopped(None, "unreadable", f"cannot be read as {ending}: {text}") from error
+
+
+def _open_at(value: Any, names: Sequence[str], opens: Callable[[Any], Any]) -> Any:  # noqa: ANN401  # of any type
+    """Return a value with what is at a path of Parquet's schema opened; the path also names the levels of lists."""
+    if isinstance(value, list):
+        return [_open_at(item, names, opens) for item in value]
+    if isinstance(value, dict):
+        name = next((name for name in names if name in value), None)
+        return value if name is None else value | {name: _open_at(value[name], names[names.index(name) + 1 :], opens)}
+    return None if value is None else opens(value)
 
 
 def _list_leaves(array: "pa.Array") -> Iterator["pa.Array"]:

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import orjson
 from rapidfuzz.distance import LCSseq
 
 from evalhouse.prompts import Grade
+from evalhouse.tasks.datasets.values import open_value
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError
 from evalhouse.warehouse.rows.samples import StoredSample
@@ -580,12 +580,12 @@ def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # JSON values
 
 
 def _open_json(value: object) -> object:
-    """Return the JSON value of a text, an empty one as no arguments; other values are returned unchanged."""
+    """Return the list or object that a text holds, in JSON or as Python prints it, an empty one as no arguments."""
     if not isinstance(value, str):
         return value
     if not value.strip():
         return {}
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError:
-        raise ToolCallError(f"tool calls hold {value[:80]!r}, which is not valid JSON") from None
+    opened = open_value(value)
+    if isinstance(opened, str):
+        raise ToolCallError(f"tool calls hold {value[:80]!r}, which is not valid JSON")
+    return opened

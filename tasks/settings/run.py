@@ -315,7 +315,7 @@ class RunSettings(BaseModel):
 
     @property
     def thoughts(self) -> Literal["apart", "within", "beside"]:
-        """Which thoughts of the dataset are judged; a column of them belongs to the answers of the suite itself."""
+        """The handling of thoughts in the dataset; a column of them belongs to the answers of the suite itself."""
         if not self.judge_thoughts:
             return "apart"
         return "within" if self.has_answers_apart else "beside"

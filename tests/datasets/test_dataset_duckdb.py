@@ -4,7 +4,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from dataset_files import FRANCE, MOON, read_all, refuse, write_duckdb
+from dataset_files import FRANCE, MOON, read_all, refuse, write_duckdb, write_json_lines
 from warehouse_processes import held_file
 
 from evalhouse.tasks.datasets.read import read_samples
@@ -24,6 +24,43 @@ def test_duckdb_tables_are_named_in_several_ways(tmp_path: Path, monkeypatch: py
         assert [sample.given_id for sample in read_all(source)] == ["q1", "q2"]
     assert [sample.given_id for sample in read_all(f"{path}#last_asked")] == ["q2"]
     assert [sample.given_id for sample in read_all(f"{path}#bot.a.b")] == ["q1"]
+
+
+# Values of several types in one column, of which DuckDB makes JSON.
+MIXED = [
+    {"question": "q1", "answer": 'a "red"', "ground_truth": ["a", "b"], "contexts": [{"text": "one", "id": "d1"}],
+     "lang": "de", "rows": [{"q": 1}], "given": {"at": 1}},
+    {"question": "q2", "answer": "b", "ground_truth": "b", "contexts": ["two"], "lang": 5, "rows": [{"q": "x"}],
+     "given": {"at": "noon"}},
+    {"question": "q3", "answer": 118, "ground_truth": None, "contexts": [], "lang": None, "rows": None, "given": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["qa.duckdb#qa", "qa.parquet"])
+def test_values_of_several_types_are_read_as_from_json_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """They were read in their JSON spelling, with quotes, which no other answer has."""
+    monkeypatch.chdir(tmp_path)
+    lines = write_json_lines(tmp_path / "qa.jsonl", MIXED)
+    with duckdb.connect("qa.duckdb") as connection:
+        connection.execute("create table qa as select * from read_json('qa.jsonl')")
+        connection.execute("copy qa to 'qa.parquet'")
+    assert read_all(source) == read_all(lines)
+
+
+@pytest.mark.parametrize("source", ["qa.duckdb#qa", "qa.parquet"])
+def test_an_id_may_be_a_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "12345678-1234-5678-1234-567812345678"
+    with duckdb.connect("qa.duckdb") as connection:
+        connection.execute(
+            f"create table qa as select uuid '{name}' as id, 'q' as question, ['c'] as contexts, "
+            f"[uuid '{name}'] as context_ids, {{'by': uuid '{name}'}} as source"
+        )
+        connection.execute("copy qa to 'qa.parquet'")
+    [sample] = read_all(source)
+    assert (sample.given_id, sample.context_ids, sample.metadata) == (name, [name], {"source": {"by": name}})
 
 
 def test_duckdb_json_columns_are_opened(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Indexed:
 
 
 def test_a_named_index_is_a_column(tmp_path: Path) -> None:
-    """As pandas writes it to Parquet; the ids were hashes, and no night was compared with the last."""
+    """Pandas writes it so to Parquet; the ids were hashes, and no night was compared with the last."""
     assert [sample.sample_id for sample in read_all(write_samples(Indexed(), tmp_path, {}))] == ["m1"]
 
 

@@ -8,6 +8,7 @@ Within a process a lock per path keeps read-only and read-write openings apart, 
 any other DuckDB file, such as the log of a bot, is read in the same way (`read_table`).
 """
 
+import json
 import re
 import tempfile
 import threading
@@ -17,7 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import duckdb
 import polars as pl
@@ -509,10 +510,37 @@ class TableSourceError(Exception):
         self.tables = tables
 
 
+def _open_type(kind: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401  # DuckDB moves the class of its types
+    """Return a function that reads a value whose type has JSON, which comes as its text, or a UUID; None for others."""
+    if str(kind) == "JSON":
+        return lambda value: None if value is None else json.loads(value)
+    if str(kind) == "UUID":
+        return lambda value: None if value is None else str(value)
+    if kind.id not in ("list", "array", "struct", "map"):
+        return None
+    children = kind.children if kind.id != "array" else kind.children[:1]  # an array also has its size
+    opens = {name: _open_type(child) for name, child in children}
+    inner = {name: of_type for name, of_type in opens.items() if of_type is not None}
+    if not inner:
+        return None
+
+    def open_inside(value: Any) -> Any:  # noqa: ANN401  # of any type
+        if isinstance(value, list | tuple):
+            return [inner["child"](item) for item in value]
+        if isinstance(value, dict):
+            by_name = inner if kind.id == "struct" else dict.fromkeys(value, inner.get("value", str))
+            return value | {name: of_type(value[name]) for name, of_type in by_name.items()}
+        return value
+
+    return open_inside
+
+
 def read_table(
     path: Path, table: str, *, batch_size: int, patience_s: float = 5.0
 ) -> Iterator[list[dict[str, object]]]:
     """Yield the rows of `table` (`name` or `schema.name`, a view as well) of a DuckDB file as dictionaries.
+
+    JSON is read as the value that it spells, a UUID as text.
 
     A file that another process writes is waited for `patience_s` seconds. The iterator holds a lock of the
     thread it is started in: start, drive and close it there. Raises TableSourceError.
@@ -535,8 +563,13 @@ def read_table(
                 raise TableSourceError("unreadable", f"{outreach}, and so may read or change other files")
             rows = connection.sql(f"select * from {quoted}")
             columns = rows.columns
+            kinds = zip(columns, map(_open_type, rows.types), strict=True)
+            opens = {name: of_type for name, of_type in kinds if of_type is not None}
             while batch := rows.fetchmany(batch_size):
-                yield [dict(zip(columns, row, strict=True)) for row in batch]
+                records = [dict(zip(columns, row, strict=True)) for row in batch]
+                for record in records if opens else ():
+                    record |= {name: of_type(record[name]) for name, of_type in opens.items()}
+                yield records
     except WarehouseBusy as error:
         raise TableSourceError("locked", str(error)) from error
     except WarehouseError as error:
