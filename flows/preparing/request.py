@@ -306,6 +306,16 @@ def resolve_suite(
     """
     resolved = resolve_settings(flags, suite=suite)
     settings, origins = resolved.settings, dict(resolved.origins)
+    if (options := flags.get("mapping")) and settings.variants:
+        # An option is for all: a variant keeps what it maps otherwise than the suite, unless it is asked alone.
+        of_file, changed = suite.values.get("mapping") or {}, {}
+        for name, changes in settings.variants.items():
+            own = {
+                field: column for field, column in changes.get("mapping", {}).items() if column != of_file.get(field)
+            }
+            mapping = {**settings.mapping, **own, **(options if name == variant else {})}
+            changed[name] = {**changes, "mapping": mapping} if own else changes
+        settings = settings.model_copy(update={"variants": changed})
     if variant is not None:
         variants = {of_variant.variant: of_variant for of_variant in list_night(settings)}
         if variant not in variants:

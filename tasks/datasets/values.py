@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
+from pathlib import PurePath
 from string import Template
 from typing import Any, Final, Literal, cast
 
@@ -569,7 +570,7 @@ def list_source_names(rest: object) -> list[list[str]]:
         while isinstance(nodes[-1], dict) and len(nodes) <= _MAX_NESTED:
             nodes.append(nodes[-1].get("metadata"))
         given = [node.get(key) for node in nodes if isinstance(node, dict) for key in ("url", "source")]
-        sources.append([name for name in given if isinstance(name, str) and name.strip()])
+        sources.append([str(name) for name in given if isinstance(name, str | PurePath) and str(name).strip()])
     return sources
 
 

@@ -397,9 +397,9 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None, datase
         raise TableError(f"column tables is {str(tables)[:80]!r}; it must be an object: table name to rows or a path")
     # The dataset of anyone may name any file.
     folder = Path(dataset.partition("#")[0]).absolute().parent
-    placed = {}
-    for name, source in tables.items():
-        placed[name] = source
+    # Nested columns of tables fill in the tables of other samples with nulls.
+    placed = {name: source for name, source in tables.items() if source is not None}
+    for name, source in placed.items():
         if isinstance(source, str):
             paths = [(base / source).resolve() for base in (folder, Path.cwd())]
             found = [path for path in paths if path.is_relative_to(folder.resolve()) and path.is_file()]

@@ -164,6 +164,23 @@ def test_other_addresses_beside_the_same_contexts_of_a_bot_are_a_change_of_conte
     assert comparison.changed.get("contexts", 0) == 0, "the same texts are the same contexts"
 
 
+@pytest.mark.parametrize(("metrics", "n_other"), [(("factual_f1", "mrr"), 0), (("factual_f1", "sql_equivalence"), 30)])
+def test_a_column_of_the_metadata_is_an_input_where_a_metric_reads_it(
+    make: Make, metrics: tuple[str, ...], n_other: int
+) -> None:
+    """A column `setup` with the arm of an experiment made each question another one."""
+    nights = make(metrics=metrics)
+    ids = name_ids(30)
+    nights.add("samples", *({**SAMPLE, "sample_id": name, "input_hash": "1", "metadata": None} for name in ids))
+    for run_id, value in ((BASE, 1.0), (CANDIDATE, 0.0)):
+        nights.add_samples(run_id, dict.fromkeys(ids, "1"), metadata=f'{{"setup": "{run_id}"}}')
+        for metric in metrics:
+            nights.add_scores(run_id, metric, dict.fromkeys(ids, value))
+    comparison = nights.compare_pair()
+    assert comparison.changed.get("question", 0) == n_other
+    assert comparison.edited.get("question", 0) == n_other
+
+
 JUDGES: tuple[tuple[list[Row], list[Row], bool], ...] = (
     ([{"prompt_hash": "p"}], [{"prompt_hash": "p"}], False),
     ([{"prompt_hash": "p"}], [{"prompt_hash": "q"}], True),

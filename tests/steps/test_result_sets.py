@@ -447,6 +447,15 @@ def test_a_query_in_a_code_block_is_the_query(made: str) -> None:
     assert rate(make_pair(made, ALL))["in_order"] == 1
 
 
+@pytest.mark.parametrize("tables", [{**SHIPS, "port": None}, json.dumps(SHIPS)])
+def test_tables_are_read_from_nested_columns_and_cells(tables: object) -> None:
+    """Parquet fills in the tables of other samples with nulls, and a cell of CSV holds a text."""
+    assert rate(make_pair(tables=tables))["in_order"] == 1
+    rows = [{"a": 1}, {"a": 2}]
+    given = make_pair(None, None, tables=SHIPS, expected_rows=json.dumps(rows), rows=str(rows))
+    assert rate(given)["in_order"] == 1
+
+
 def test_of_two_queries_none_is_picked() -> None:
     made = make_pair(ALL, f"```sql\n{ALL}\n```\nor all of them:\n```sql\n{SOME}\n```")
     assert explain(made) == "the bot's query fails: the answer has 2 queries, and it is not known which of them counts"

@@ -138,6 +138,25 @@ def test_a_variant_with_answers_of_another_column_has_not_the_tool_calls_and_row
     assert [of_one.has_other_answers for of_one in (settings, *variants)] == [False, True, False, False, False]
 
 
+def test_a_column_named_by_option_is_for_all_variants(tmp_path: Path) -> None:
+    """The suite was judged by one column of answers, and its variant by another."""
+    path = tmp_path / "nightly.toml"
+    path.write_text(
+        'dataset = "a.jsonl"\n[map]\nanswer = "a"\n[variants.b.map]\nanswer = "b"\n[variants.c.map]\ncontexts = "c"\n'
+        "[variants.d]\ncitations_from = 0\n"
+    )
+    suite = load_suite(path)
+    settings = resolve_suite(suite, flags={"mapping": {"answer": "x"}}).settings
+    assert [of_one.mapping for of_one in (settings, *list_night(settings))] == [
+        {"answer": "x"},
+        {"answer": "b"},
+        {"answer": "x", "contexts": "c", "context_ids": ""},
+        {"answer": "x"},
+    ]
+    alone = resolve_suite(suite, flags={"mapping": {"answer": "x"}}, variant="b").settings
+    assert alone.mapping == {"answer": "x"}
+
+
 @pytest.mark.parametrize(("tables", "target"), GIVEN.values(), ids=GIVEN.keys())
 def test_a_variant_is_the_suite_with_what_it_gives_in_it(
     tmp_path: Path, tables: str, target: dict[str, object]

@@ -428,7 +428,8 @@ def test_a_sample_has_the_addresses_of_its_contexts_as_the_bot_returned_them(war
         {
             "answer": "Seven metres ([pier](https://a.org/pier)).",
             "contexts": [
-                {"text": "One.", "url": "https://a.org/pier"}, {"page_content": "Two.", "metadata": {"source": "b.md"}},
+                {"text": "One.", "url": "https://a.org/pier"},
+                {"page_content": "Two.", "metadata": {"source": Path("b.md")}},
             ],
         }
     )  # fmt: skip
