@@ -307,7 +307,7 @@ def resolve_suite(
     resolved = resolve_settings(flags, suite=suite)
     settings, origins = resolved.settings, dict(resolved.origins)
     if (options := flags.get("mapping")) and settings.variants:
-        # An option is for all: a variant keeps what it maps otherwise than the suite, unless it is asked alone.
+        # An option is for all: a variant keeps its own columns alone, and gives them up too if it is asked alone.
         of_file, changed = suite.values.get("mapping") or {}, {}
         for name, changes in settings.variants.items():
             own = {

@@ -614,13 +614,13 @@ def normalise_row(
     elif question is None and row.is_sound:
         row.say("no_question", "the question is empty")
     answer, spoken = row.take_text("answer"), None
-    # A column of thoughts belongs to the bot whose answers have their usual name, where others are mapped.
-    others = row.rest.keys() & ALIASES["answer"] if "answer" in columns.mapped else set()
-    is_other = bool(others - {row.located["answer"].root} if "answer" in row.located else others)
-    if answer is not None and thoughts == "beside" and not is_other:
-        from evalhouse.tasks.datasets.thoughts import find_thoughts, join_thoughts  # noqa: PLC0415  # few runs do
+    if answer is not None and thoughts == "beside":
+        # Where answers are mapped, a column of thoughts belongs to the ones of the usual name, if there are some.
+        others = row.rest.keys() & ALIASES["answer"] if "answer" in columns.mapped else set()
+        if not others - {row.located["answer"].root}:
+            from evalhouse.tasks.datasets.thoughts import find_thoughts, join_thoughts  # noqa: PLC0415  # few runs do
 
-        answer = join_thoughts(find_thoughts({name: row.rest.get(name) for name in THOUGHT_COLUMNS}), answer)
+            answer = join_thoughts(find_thoughts({name: row.rest.get(name) for name in THOUGHT_COLUMNS}), answer)
     elif thoughts == "apart" and answer is not None and _MAY_HOLD_THOUGHTS.search(answer):
         from evalhouse.tasks.datasets.thoughts import split_thoughts  # noqa: PLC0415  # few answers have such marks
 
@@ -642,9 +642,10 @@ def normalise_row(
         turns, n_system = read_conversation(given, row.say)
         columns.use.n_system += n_system
     path = row.located.get("contexts")
-    if context_ids is None or (path is not None and not path.root and "context_ids" not in columns.mapped):
-        # A path from anywhere may have found other contexts than a column of ids is of.
-        context_ids = contexts.ids or context_ids
+    if contexts.ids and path is not None and not path.root and "context_ids" not in columns.mapped:
+        context_ids = contexts.ids  # a path from anywhere may have found other contexts than a column of ids is of
+    if context_ids is None:
+        context_ids = contexts.ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
     values = (question, answer, ground_truth, contexts.texts)

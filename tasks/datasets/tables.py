@@ -215,7 +215,7 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
                     raise ReadingStopped(None, "unreadable", text) from error
                 number += part.num_rows
                 for (name, *names), opens in opened:
-                    rows = [row | {name: _open_at(row.get(name), names, opens)} for row in rows]
+                    rows = [row | {name: _open_at(row[name], names, opens)} if name in row else row for row in rows]
                 yield from rows
     except pa.ArrowException as error:
         text = first_line(str(error)) or type(error).__name__

@@ -51,8 +51,8 @@ Cell = Any
 class ResultSet:
     """Columns and rows in order.
 
-    A column in `fillers` has nothing but NULL in rows that were given as objects. Tables with nested columns, as
-    Parquet, fill in so the members that rows of other samples have, so that it may be none of this result.
+    `fillers` are the places of columns of nothing but NULL, in rows that were given as objects. A nested column of
+    Parquet or a frame adds such members, where rows of other samples have them, so that the result may not have them.
     """
 
     columns: tuple[str, ...]
@@ -104,7 +104,7 @@ def read_rows(source: Any, name: str) -> ResultSet:  # noqa: ANN401  # as a data
             return ResultSet(columns=columns, rows=tuple(map(tuple, rows)))
     raise TableError(
         f"{name} is {str(source)[:80]!r}; it must be a list of objects, a list of lists of equal lengths, or "
-        '{{"columns": […], "rows": [[…], …]}} with as many cells in each row as there are columns'
+        '{"columns": […], "rows": [[…], …]} with as many cells in each row as there are columns'
     )
 
 
@@ -202,7 +202,7 @@ def _pair_columns(
         [[_share((own & other).total(), max(own.total(), other.total())) for other in given] for own in wanted]
     )
     null = _settle(None)
-    for own, other in np.ndindex(alike.shape):  # a filler has a column with values in common with none
+    for own, other in np.ndindex(alike.shape):  # a filler is paired with another column of NULLs alone
         if (own in expected.fillers and given[other].keys() - {null}) or (
             other in made.fillers and wanted[own].keys() - {null}
         ):
