@@ -79,19 +79,19 @@ class JsonPath:
         return self.find(document, JSONPath(env=_ENVIRONMENT, segments=self.compiled.segments[:-1]))
 
     def list_members_beside(self, document: object) -> list[dict[str, object]]:
-        """Return the other members of the object that each of the items is in, as the url beside a `$.hits[*].text`.
+        """Return the other members of the objects that each of the items is in, as the url beside a `$.hits[*].text`.
 
-        An item of a list, or of the document itself, has none beside it.
+        They are the objects up to the next list or the document, as in `$.hits[*].document.text`. An item of a list has
+        none beside it.
         """
         beside: list[dict[str, object]] = []
         for match in self._resolve(document, self.compiled):
-            holder = match.parent.obj if match.parent is not None and match.parent.parent is not None else None
-            if isinstance(match.obj, list):
-                beside += [{} for _ in match.obj]
-            elif isinstance(holder, dict):
-                beside.append({name: member for name, member in holder.items() if name != match.parts[-1]})
-            else:
-                beside.append({})
+            members: dict[str, object] = {}
+            inner, holder = match, match.parent
+            while holder is not None and holder.parent is not None and isinstance(holder.obj, dict):
+                members = {name: one for name, one in holder.obj.items() if name != inner.parts[-1]} | members
+                inner, holder = holder, holder.parent
+            beside += [{} for _ in match.obj] if isinstance(match.obj, list) else [members]
         return beside
 
     def find_items(self, document: object) -> list[object] | None:

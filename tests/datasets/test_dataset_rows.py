@@ -163,6 +163,13 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
             "contexts": [{"url": "a"}, {}], "hits": [{"url": "a"}, {}], "unread_contexts": ["two"],
         }},
     ),
+    "addresses further out than the text": (
+        {**Q, "contexts": [{"document": {"text": "one", "page": 1}, "url": "a"}]},
+        {"contexts": "$.contexts[*].document.text"},
+        {"metadata": {
+            "contexts": [{"url": "a", "page": 1}], "unread_contexts": [{"document": {"page": 1}, "url": "a"}],
+        }},
+    ),
     "the address of the row itself": (
         {**Q, "texts": ["one"], "url": "a"}, {"contexts": "$..texts"}, {"metadata": {"texts": ["one"], "url": "a"}},
     ),
