@@ -294,7 +294,7 @@ def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
         settings = settings.model_copy(update={"traces": window})
     source = settings.dataset if request.source is None else request.source
     settings, language = settle_language(settings, source)
-    settings, target, parent = _find_responses(settings, warehouse)
+    settings, target, parent = find_responses(settings, warehouse)
     refuse_budget_of_answers(settings)
     tools = make_tools(settings, request.kind)
     try_own_metrics(tools.plan, settings)
@@ -346,7 +346,7 @@ def check_history(settings: RunSettings, staged: StagedDataset, target: "Target 
 
 def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> PreparedRun:
     """Prepare a run that is resumed; a dataset that was not loaded yet must not have changed since."""
-    settings, target, parent = _find_responses(settings, warehouse)
+    settings, target, parent = find_responses(settings, warehouse)
     tools = make_tools(settings, run.kind)
     try_own_metrics(tools.plan, settings)
     staged = None if count_samples(warehouse, run.run_id) else stage_of(settings)
@@ -370,13 +370,14 @@ def refuse_budget_of_answers(settings: RunSettings) -> None:
         )
 
 
-def _find_responses(settings: RunSettings, warehouse: Warehouse) -> tuple[RunSettings, "Target | None", RunRow | None]:
+def find_responses(settings: RunSettings, warehouse: Warehouse) -> tuple[RunSettings, "Target | None", RunRow | None]:
     """Return the settings, and the target or the run that responses come from besides the dataset."""
     if settings.responses is not None:
         parent = find_run(warehouse, settings.responses)
         refuse_forgotten(warehouse, parent, "its responses cannot be judged again: ask the target")
-        bot = parent.config.get("answers_of") or parent.suite_name
-        update = {"responses": parent.run_id, "answers_of": None if bot == settings.suite_name else bot}
+        own = settings.suite_name or f"dataset {settings.dataset}"
+        bot = parent.config.get("answers_of") or parent.suite_name or f"dataset {parent.dataset}"
+        update = {"responses": parent.run_id, "answers_of": None if bot == own else bot}
         return settings.model_copy(update=update), None, parent
     if settings.target is None:
         return settings, None, None

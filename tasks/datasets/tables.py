@@ -208,7 +208,9 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
                                 raise ValueError(f"column {name!r} has a time before year 1 or after year 9999")
                     frame = pl.from_arrow(part)
                     assert isinstance(frame, pl.DataFrame)
-                    rows = frame.to_dicts()
+                    # Numbers of 32 bits as they are printed: 0.1, and not 0.10000000149011612.
+                    short = frame.select(pl.selectors.by_dtype(pl.Float32).cast(pl.String).cast(pl.Float64))
+                    rows = frame.with_columns(short.get_columns()).to_dicts()
                 except (ValueError, OverflowError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
                     rows_read = f"rows {number + 1:,} to {number + part.num_rows:,}"
                     text = f"{rows_read} hold a value that cannot be read: {first_line(str(error))}"

@@ -192,7 +192,8 @@ class RunSettings(BaseModel):
         default=None, description="run whose responses are judged, instead of asking again"
     )
     answers_of: Annotated[str | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
-        default=None, description="the suite, with its variant, whose bot gave these responses; None for this one"
+        default=None,
+        description="the suite with its variant, or the dataset, whose run has these responses; None for its own",
     )
     only_affected: Annotated[bool, Where(place="[trigger]", environment=False, belongs_to_run=True)] = Field(
         default=False, description="ask the target only where the last contexts cite a changed document"

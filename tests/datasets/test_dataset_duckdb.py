@@ -63,6 +63,20 @@ def test_an_id_may_be_a_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, so
     assert (sample.given_id, sample.context_ids, sample.metadata) == (name, [name], {"source": {"by": name}})
 
 
+@pytest.mark.parametrize("source", ["qa.duckdb#qa", "qa.parquet"])
+def test_a_number_of_32_bits_is_read_as_it_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with duckdb.connect("qa.duckdb") as connection:
+        connection.execute(
+            "create table qa as select 'q' || row_number() over () as question, n::float as answer "
+            "from (values (0.1), (1e9), ('nan'::float), (null)) numbers(n)"
+        )
+        connection.execute("copy qa to 'qa.parquet'")
+    assert [sample.answer for sample in read_all(source)] == ["0.1", "1000000000", None, None]
+
+
 def test_duckdb_json_columns_are_opened(tmp_path: Path) -> None:
     path = tmp_path / "qa.duckdb"
     with duckdb.connect(str(path)) as connection:

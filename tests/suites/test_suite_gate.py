@@ -19,6 +19,7 @@ from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.live_run import find_responses
 from evalhouse.flows.results.baseline import read_moves
 from evalhouse.flows.results.gate import list_baseline, read_scores
 from evalhouse.flows.results.headline import lay_against, write_headline
@@ -617,6 +618,26 @@ def test_a_trial_that_was_judged_otherwise_is_not_the_baseline_of_the_next_night
     add_call(store, "night", "openai:a")
     document = decide(store, night)
     assert (document["against"]["run_id"], document["outcome"]) == ("good" if trial else "trial", "failed")
+
+
+@pytest.mark.parametrize(
+    ("columns", "marked"),
+    [
+        ({"suite": "prod"}, None),
+        ({"suite": "prod", "variant": "large"}, "prod/large"),
+        ({"suite": "other"}, "other"),
+        ({"suite": "prod", "config": {"answers_of": "other"}}, "other"),
+        ({"dataset": "tried.jsonl"}, "dataset tried.jsonl"),
+    ],
+)
+def test_a_run_on_answers_of_another_suite_or_dataset_is_marked(
+    store: Warehouse, columns: dict[str, Any], marked: str | None
+) -> None:
+    """It became the baseline of the suite's own bot."""
+    insert_run(store, make_run("parent", **{"suite": None, **columns}))
+    settings, _, parent = find_responses(RunSettings(suite="prod", dataset="qa.jsonl", responses="parent"), store)
+    assert parent is not None
+    assert (settings.answers_of, parent.run_id) == (marked, "parent")
 
 
 @pytest.mark.parametrize("option", ['{"limit": 5}', '{"answers_of": "harbour/large"}'])

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import duckdb
+import numpy as np
 import polars as pl
 from filelock import FileLock, Timeout
 
@@ -511,11 +512,14 @@ class TableSourceError(Exception):
 
 
 def _open_type(kind: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401  # DuckDB moves the class of its types
-    """Return a function that reads a value whose type has JSON, which comes as its text, or a UUID; None for others."""
+    """Return a function that reads a value whose type has JSON, which comes as its text, a UUID or a number of 32 bits,
+    which is read as it is printed; None for other types."""
     if str(kind) == "JSON":
         return lambda value: None if value is None else json.loads(value)
     if str(kind) == "UUID":
         return lambda value: None if value is None else str(value)
+    if str(kind) == "FLOAT":
+        return lambda value: None if value is None else float(str(np.float32(value)))
     if kind.id not in ("list", "array", "struct", "map"):
         return None
     children = kind.children if kind.id != "array" else kind.children[:1]  # an array also has its size

@@ -93,8 +93,8 @@ class RunRow:
 
     @property
     def part(self) -> tuple[int | None, int | None, str | None]:
-        """The number and the budget of samples that an option limited it to, and the other suite that it has the
-        answers of; None for each that it is not.
+        """The number and the budget of samples that an option limited it to, and the other suite or dataset that
+        it has the answers of; None for each that it is not.
 
         A limit of the suite's file is for all nights, and one beyond the dataset limits nothing (as in `run_series`).
         """

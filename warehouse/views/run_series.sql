@@ -49,4 +49,4 @@ comment on column run_series.label is 'Label; NULL when it has none.';
 comment on column run_series.tags is 'Tags.';
 comment on column run_series.status is 'running, completed, incomplete, failed or cancelled.';
 comment on column run_series.started_at is 'Start of the run, UTC.';
-comment on column run_series.part is 'Number of samples that it was limited to (limit, sample budget) by an option, and the other suite that it has the answers of; NULL without either, and for the limits of its suite file.';
+comment on column run_series.part is 'Number of samples that it was limited to (limit, sample budget) by an option, and the other suite or dataset that it has the answers of; NULL without either, and for the limits of its suite file.';
