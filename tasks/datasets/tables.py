@@ -208,7 +208,7 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
                                 raise ValueError(f"column {name!r} has a time before year 1 or after year 9999")
                     frame = pl.from_arrow(part)
                     assert isinstance(frame, pl.DataFrame)
-                    # Numbers of 32 bits as they are printed: 0.1, and not 0.10000000149011612.
+                    # Numbers of 32 bits become what they print as: 0.1, and not 0.10000000149011612.
                     short = frame.select(pl.selectors.by_dtype(pl.Float32).cast(pl.String).cast(pl.Float64))
                     rows = frame.with_columns(short.get_columns()).to_dicts()
                 except (ValueError, OverflowError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:

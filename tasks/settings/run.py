@@ -193,7 +193,7 @@ class RunSettings(BaseModel):
     )
     answers_of: Annotated[str | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
         default=None,
-        description="the suite with its variant, or the dataset, whose run has these responses; None for its own",
+        description="suite with its variant, or dataset, of these responses; None if it equals that of the run",
     )
     only_affected: Annotated[bool, Where(place="[trigger]", environment=False, belongs_to_run=True)] = Field(
         default=False, description="ask the target only where the last contexts cite a changed document"

@@ -513,7 +513,7 @@ class TableSourceError(Exception):
 
 def _open_type(kind: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401  # DuckDB moves the class of its types
     """Return a function that reads a value whose type has JSON, which comes as its text, a UUID or a number of 32 bits,
-    which is read as it is printed; None for other types."""
+    which is read by its shortest digits; None for other types."""
     if str(kind) == "JSON":
         return lambda value: None if value is None else json.loads(value)
     if str(kind) == "UUID":
