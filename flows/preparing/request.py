@@ -310,11 +310,10 @@ def resolve_suite(
         # An option is for all: a variant keeps its own columns alone, and gives them up too if it is asked alone.
         of_file, changed = suite.values.get("mapping") or {}, {}
         for name, changes in settings.variants.items():
-            own = {
-                field: column for field, column in changes.get("mapping", {}).items() if column != of_file.get(field)
-            }
+            of_variant = changes.get("mapping", {})
+            own = {field: column for field, column in of_variant.items() if column != of_file.get(field)}
             mapping = {**settings.mapping, **own, **(options if name == variant else {})}
-            changed[name] = {**changes, "mapping": mapping} if own else changes
+            changed[name] = {**changes, "mapping": mapping} if of_variant else changes
         settings = settings.model_copy(update={"variants": changed})
     if variant is not None:
         variants = {of_variant.variant: of_variant for of_variant in list_night(settings)}

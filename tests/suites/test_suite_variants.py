@@ -143,7 +143,7 @@ def test_a_column_named_by_option_is_for_all_variants(tmp_path: Path) -> None:
     path = tmp_path / "nightly.toml"
     path.write_text(
         'dataset = "a.jsonl"\n[map]\nanswer = "a"\n[variants.b.map]\nanswer = "b"\n[variants.c.map]\ncontexts = "c"\n'
-        "[variants.d]\ncitations_from = 0\n"
+        '[variants.d]\ncitations_from = 0\n[variants.e.map]\nanswer = "a"\n'
     )
     suite = load_suite(path)
     settings = resolve_suite(suite, flags={"mapping": {"answer": "x"}}).settings
@@ -151,6 +151,7 @@ def test_a_column_named_by_option_is_for_all_variants(tmp_path: Path) -> None:
         {"answer": "x"},
         {"answer": "b"},
         {"answer": "x", "contexts": "c", "context_ids": ""},
+        {"answer": "x"},
         {"answer": "x"},
     ]
     alone = resolve_suite(suite, flags={"mapping": {"answer": "x"}}, variant="b").settings
