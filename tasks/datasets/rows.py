@@ -187,8 +187,23 @@ class ColumnPath:
         return value
 
     def list_members_beside(self, row: Mapping[str, object]) -> list[dict[str, object]]:
-        """Return the other members of the object that each match of a query is in, an empty list for other paths."""
-        return [] if self._query is None or self.name in row else self._query.list_members_beside(row)
+        """Return the other members of the objects that each match is in, up to the next list or the row."""
+        if self.name in row:
+            return []
+        if self._query is not None:
+            return self._query.list_members_beside(row)
+        members: dict[str, object] = {}
+        value = row.get(self.root)
+        for step in self._inner:
+            value = open_value(value)
+            if isinstance(value, dict):
+                key = step if step in value else str(step)
+                members |= {name: member for name, member in value.items() if name != key}
+                value = value.get(key)
+            else:
+                members = {}
+                value = value[step] if isinstance(value, list) and isinstance(step, int) else None
+        return [{}] if isinstance(value, list) else [members]
 
     def is_in(self, row: Mapping[str, object]) -> bool:
         """Return True if the row has a place of this name, even an empty one."""

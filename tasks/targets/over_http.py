@@ -291,7 +291,7 @@ async def read_stream(
     n_events = 0
     texts, thoughts = list[str](), list[str]()
     found = list[_Lists]()
-    members_by_text = dict[object, object]()
+    members_by_text = dict[str, list[object]]()
     async with contextlib.aclosing(iterate_events(pieces, stream)) as events:
         async for event in events:
             if stream == "sse" and event.data.strip() == _DONE:
@@ -340,7 +340,9 @@ async def read_stream(
             items = {path.key: path.find_items(document) for path in (contexts, context_ids) if path is not None}
             came = {key: of_key for key, of_key in items.items() if of_key is not None}
             beside_texts = contexts.list_members_beside(document) if contexts and came.get(contexts.key) else []
-            members_by_text |= zip(map(str, came.get("contexts", ())), beside_texts, strict=False)
+            for text, beside_text in zip(came.get("contexts", ()), beside_texts, strict=False):
+                known = members_by_text.setdefault(str(text), [])
+                known += [beside_text] if beside_text and beside_text not in known else []
             if event.kind == "values" and any(came.values()):  # of a whole graph; a message has its own contexts alone
                 found = [came]
             elif came and came not in found[-1:]:
@@ -351,11 +353,15 @@ async def read_stream(
         raise QuestionFailed(f"answer = {answer.text!r} matches nothing in any of {n_events} events")
     of_stream = "".join(thoughts) or None
     lists = _join_lists(found)
+    joined, ids = lists.get("contexts"), lists.get("context_ids")
+    # Of equal texts each has one of the addresses, in their order.
+    left = {text: list(known) for text, known in members_by_text.items()}
+    of_texts = [left.get(str(text)) or [None] for text in joined or ()]
     return make_answer(
         _join_parts(texts),
-        lists.get("contexts"),
-        lists.get("context_ids"),
-        beside=[members_by_text.get(text) for text in map(str, lists.get("contexts", ()))],
+        joined,
+        ids,
+        beside=[known.pop(0) if len(known) > 1 else known[0] for known in of_texts],
         thoughts=of_stream,
     )
 

@@ -163,6 +163,10 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
             "contexts": [{"url": "a"}, {}], "hits": [{"url": "a"}, {}], "unread_contexts": ["two"],
         }},
     ),
+    "the address beside one text": (
+        {**Q, "rag": {"hit": {"text": "one"}, "url": "a"}}, {"contexts": "rag.hit.text"},
+        {"contexts": ["one"], "metadata": {"contexts": [{"url": "a"}], "rag": {"url": "a"}}},
+    ),
     "addresses further out than the text": (
         {**Q, "contexts": [{"document": {"text": "one", "page": 1}, "url": "a"}]},
         {"contexts": "$.contexts[*].document.text"},
@@ -188,7 +192,8 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
         for path, texts, urls in [
             ("$.contexts[:1]", ["one"], "a"), ("$.contexts[?@.url == 'b']", ["two"], "b"),
             ("$.contexts[::-1]", ["two", "one"], "ba"), ("$.contexts[::-1].text", ["two", "one"], "ba"),
-            ("$.contexts[1:].text", ["two"], "b"),
+            ("$.contexts[1:].text", ["two"], "b"), ("contexts[0].text", ["one"], "a"),
+            ("$.contexts[1].text", ["two"], "b"), ("contexts[1]", ["two"], "b"),
         ]
     },
     "ids that belong to the mapped contexts": (

@@ -561,6 +561,9 @@ def test_texts_have_the_addresses_beside_them() -> None:
     hits = [{"text": "one", "url": "a"}, {"text": "two"}, {"text": "three", "metadata": {"source": "c"}}]
     each = write_sse(*({"hits": [hit]} for hit in hits), {"answer": "Yes."})
     assert read_stream(each, contexts="$.hits[*].text").context_sources == (("a",), (), ("c",))
+    twice = [{"text": "one", "url": "a"}, {"text": "one", "url": "b"}]
+    repeated = write_sse({"hits": twice}, {"answer": "Yes.", "hits": [{"text": "one"}, {"text": "one"}]})
+    assert read_stream(repeated, contexts="$.hits[*].text").context_sources == (("a",), ("b",))
     within = write_sse({"found": {"url": "a", "texts": ["one"]}, "answer": "Yes."})
     assert read_stream(within, contexts="$.found.texts").context_sources is None
     body = {"answer": "Yes.", "hits": hits}
