@@ -306,15 +306,18 @@ def resolve_suite(
     """
     resolved = resolve_settings(flags, suite=suite)
     settings, origins = resolved.settings, dict(resolved.origins)
-    if (options := flags.get("mapping")) and settings.variants:
+    if options := flags.get("mapping"):
         # An option is for all: a variant keeps its own columns alone, and gives them up too if it is asked alone.
         of_file, changed = suite.values.get("mapping") or {}, {}
+        usual = of_file.get("answer", "answer")
         for name, changes in settings.variants.items():
             of_variant = changes.get("mapping", {})
             own = {field: column for field, column in of_variant.items() if column != of_file.get(field)}
             mapping = {**settings.mapping, **own, **(options if name == variant else {})}
-            changed[name] = {**changes, "mapping": mapping} if of_variant else changes
-        settings = settings.model_copy(update={"variants": changed})
+            is_apart = mapping.get("answer", usual) != usual
+            changed[name] = {**changes, "mapping": mapping, "has_answers_apart": is_apart} if of_variant else changes
+        is_apart = options.get("answer", usual) != usual
+        settings = settings.model_copy(update={"variants": changed, "has_answers_apart": is_apart})
     if variant is not None:
         variants = {of_variant.variant: of_variant for of_variant in list_night(settings)}
         if variant not in variants:

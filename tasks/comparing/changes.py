@@ -47,7 +47,7 @@ from evalhouse.prompts import list_rubric_columns, read_stored_rubric
 from evalhouse.tasks.comparing.intervals import Floats, Integers
 from evalhouse.tasks.comparing.paired import ROUNDING, Verdict, compare_paired
 from evalhouse.tasks.judge.protocol import find_judge
-from evalhouse.warehouse.metric_files import Better, load_metrics
+from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, hash_text, parse_mark
 from evalhouse.warehouse.steps import JUDGE_SETTINGS, LEXICAL_SETTINGS, PLANS, find_step, list_possible_calls, reaches
@@ -338,10 +338,9 @@ def find_changed_inputs(pair: RunPair, samples: PairedSamples) -> dict[str, Flag
     """Return by input the samples in which it changed; of the metadata, which may be anything, only what is scored."""
     rubrics = pair.fetch_rubrics()
     steps = find_graded(rubrics) | pair.fetch_metric_steps()
-    # The built-in metrics without steps rank ids alone.
-    of_ids = {name for name, metric in load_metrics().items() if not metric.needs}
-    metrics = {*pair.base.metrics, *pair.candidate.metrics} - of_ids
-    reads = {name for metric in metrics for name in list_inputs(steps.get(metric, ()), rubrics)}
+    # Of metrics without steps the built-in ones rank ids alone, and what a user's one reads is not known.
+    scored = [steps[metric] for metric in {*pair.base.metrics, *pair.candidate.metrics} if steps.get(metric)]
+    reads = {name for of_metric in scored for name in list_inputs(of_metric, rubrics)}
     changed = pair.fetch_changed_inputs(METADATA_INPUTS)
     unread = {name for name in METADATA_INPUTS if name not in reads}
     return {

@@ -631,8 +631,8 @@ def normalise_row(
     answer, spoken = row.take_text("answer"), None
     if answer is not None and thoughts == "beside":
         # Where answers are mapped, a column of thoughts belongs to the ones of the usual name, if there are some.
-        others = row.rest.keys() & ALIASES["answer"] if "answer" in columns.mapped else set()
-        if not others - {row.located["answer"].root}:
+        texts_of_others = [row.rest.get(name) for name in ALIASES["answer"] if "answer" in columns.mapped]
+        if not any(isinstance(text, str) and text.strip() for text in texts_of_others):
             from evalhouse.tasks.datasets.thoughts import find_thoughts, join_thoughts  # noqa: PLC0415  # few runs do
 
             answer = join_thoughts(find_thoughts({name: row.rest.get(name) for name in THOUGHT_COLUMNS}), answer)
@@ -657,8 +657,10 @@ def normalise_row(
         turns, n_system = read_conversation(given, row.say)
         columns.use.n_system += n_system
     path = row.located.get("contexts")
-    if contexts.ids and path is not None and not path.root and "context_ids" not in columns.mapped:
-        context_ids = contexts.ids  # a path from anywhere may have found other contexts than a column of ids is of
+    if path is not None and not path.root and "context_ids" not in columns.mapped and "contexts" in raw.values:
+        # A path from anywhere may have found other contexts than the ones that a column of ids is of.
+        of_ids = read_contexts(raw.values["contexts"], lambda *_: None).texts
+        context_ids = context_ids if of_ids == contexts.texts else contexts.ids
     if context_ids is None:
         context_ids = contexts.ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):

@@ -115,11 +115,66 @@ def _read_json(text: str | bytes) -> object:
         return text
 
 
-# Values of Parquet that come as texts or bytes, by their logical types.
-_OPENED: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "JSON": _read_json,
-    "UUID": lambda value: str(UUID(bytes=value)) if isinstance(value, bytes) else str(value),
-}
+def _read_short(value: float) -> float:
+    """Return the number of the fewest digits for a number of 32 bits: 0.1, and not 0.10000000149011612."""
+    import numpy as np  # noqa: PLC0415  # the child that reads a workbook needs none
+
+    return float(str(np.float32(value)))
+
+
+Opens = Callable[[Any], Any]
+"""Reads a value of one type, or None, as the same value of JSON Lines is read."""
+
+
+def _open_single(read: Opens) -> Opens:
+    return lambda value: None if value is None else read(value)
+
+
+_JSON: Final = _open_single(_read_json)
+_UUID: Final = _open_single(lambda value: str(UUID(bytes=value) if isinstance(value, bytes) else value))
+_SHORT: Final = _open_single(_read_short)
+
+
+def _open_list(opens: Opens | None) -> Opens | None:
+    return None if opens is None else _open_single(lambda items: [opens(item) for item in items])
+
+
+def _open_struct(members: Mapping[str, Opens | None]) -> Opens:
+    """A member that is null is left out: a nested column has the members of all its rows."""
+
+    def read(value: Mapping[str, Any]) -> dict[str, Any]:
+        by_name = ((name, member, members.get(name)) for name, member in value.items() if member is not None)
+        return {name: member if opens is None else opens(member) for name, member, opens in by_name}
+
+    return _open_single(read)
+
+
+def _open_map(opens: Opens | None) -> Opens:
+    return _open_single(lambda value: {str(key): opens(one) if opens else one for key, one in value.items()})
+
+
+def _open_arrow_type(kind: "pa.DataType") -> Opens | None:
+    import pyarrow as pa  # noqa: PLC0415  # the child that reads a workbook needs none
+
+    extension = getattr(kind, "extension_name", None)
+    if extension in ("arrow.json", "arrow.uuid"):
+        return _JSON if extension == "arrow.json" else _UUID
+    if pa.types.is_float32(kind):
+        return _SHORT
+    if pa.types.is_struct(kind):
+        return _open_struct({field.name: _open_arrow_type(field.type) for field in kind})
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return _open_list(_open_arrow_type(kind.value_type)) if is_list else None
+
+
+def _open_duckdb_type(kind: Any) -> Opens | None:  # noqa: ANN401  # DuckDB moves the class of its types
+    if single := {"JSON": _JSON, "UUID": _UUID, "FLOAT": _SHORT}.get(str(kind)):
+        return single
+    if kind.id == "struct":
+        return _open_struct({name: _open_duckdb_type(child) for name, child in kind.children})
+    if kind.id == "map":
+        return _open_map(_open_duckdb_type(dict(kind.children)["value"]))
+    return _open_list(_open_duckdb_type(kind.children[0][1])) if kind.id in ("list", "array") else None
 
 
 def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
@@ -162,20 +217,13 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
                 yield from pa.ipc.open_stream(opened)
 
     number = 0
-    opened: list[tuple[list[str], Callable[[Any], Any]]] = []  # by the paths of their columns
     try:
-        if ending == ".parquet":
-            schema = pq.read_metadata(path).schema
-            leaves = [schema.column(place) for place in range(len(schema))]
-            opened = [
-                (leaf.path.split("."), _OPENED[leaf.logical_type.type])
-                for leaf in leaves
-                if leaf.logical_type.type in _OPENED
-            ]
         for batch in read_batches():
             names = batch.schema.names
             if repeated := sorted({name for name in names if names.count(name) > 1}):
                 raise ReadingStopped(None, "broken_table", f"two columns have the same name: {list_names(repeated)}")
+            kinds = zip(names, map(_open_arrow_type, batch.schema.types), strict=True)
+            opens = {name: of_type for name, of_type in kinds if of_type is not None}
             parts = [batch]
             while parts:
                 part = parts.pop()
@@ -208,30 +256,18 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
                                 raise ValueError(f"column {name!r} has a time before year 1 or after year 9999")
                     frame = pl.from_arrow(part)
                     assert isinstance(frame, pl.DataFrame)
-                    # Numbers of 32 bits become what they print as: 0.1, and not 0.10000000149011612.
-                    short = frame.select(pl.selectors.by_dtype(pl.Float32).cast(pl.String).cast(pl.Float64))
-                    rows = frame.with_columns(short.get_columns()).to_dicts()
+                    rows = frame.to_dicts()
                 except (ValueError, OverflowError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
                     rows_read = f"rows {number + 1:,} to {number + part.num_rows:,}"
                     text = f"{rows_read} hold a value that cannot be read: {first_line(str(error))}"
                     raise ReadingStopped(None, "unreadable", text) from error
                 number += part.num_rows
-                for (name, *names), opens in opened:
-                    rows = [row | {name: _open_at(row[name], names, opens)} if name in row else row for row in rows]
+                for row in rows if opens else ():
+                    row |= {name: of_type(row[name]) for name, of_type in opens.items()}
                 yield from rows
     except pa.ArrowException as error:
         text = first_line(str(error)) or type(error).__name__
         raise ReadingStopped(None, "unreadable", f"cannot be read as {ending}: {text}") from error
-
-
-def _open_at(value: Any, names: Sequence[str], opens: Callable[[Any], Any]) -> Any:  # noqa: ANN401  # of any type
-    """Return a value with what is at a path of Parquet's schema opened; the path also names the levels of lists."""
-    if isinstance(value, list):
-        return [_open_at(item, names, opens) for item in value]
-    if isinstance(value, dict):
-        name = next((name for name in names if name in value), None)
-        return value if name is None else value | {name: _open_at(value[name], names[names.index(name) + 1 :], opens)}
-    return None if value is None else opens(value)
 
 
 def _list_leaves(array: "pa.Array") -> Iterator["pa.Array"]:
@@ -265,7 +301,9 @@ def read_duckdb(path: Path, table: str) -> Iterator[dict[str, Any]]:
     from evalhouse.warehouse.engine.connection import TableSourceError, read_table  # noqa: PLC0415  # loads DuckDB
 
     try:
-        for batch in read_table(path, table, batch_size=TABLE_BATCH, patience_s=DUCKDB_PATIENCE_S):
+        for batch in read_table(
+            path, table, batch_size=TABLE_BATCH, open_type=_open_duckdb_type, patience_s=DUCKDB_PATIENCE_S
+        ):
             yield from batch
     except TableSourceError as error:
         match error.reason:

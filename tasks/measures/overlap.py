@@ -54,7 +54,7 @@ def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
     # Lower-case words, and Chinese characters, without punctuation. The tokenizers know the punctuation of ASCII alone.
     words = [
         [
-            token
+            token.strip("'")
             for token in tokenize(_PUNCTUATION.sub(_spell_mark, text.lower())).split()
             if any(char.isalnum() for char in token)
         ]
@@ -91,8 +91,9 @@ def _spell_mark(match: re.Match[str]) -> str:
     mark = match[0]
     if mark in "\u2018\u2019\u02bc":  # apostrophes
         return "'"
-    kind = unicodedata.category(mark)
-    return "-" if kind == "Pd" else " " if kind.startswith("P") else mark
+    if mark in "\u2010\u2011":  # hyphens
+        return "-"
+    return " " if unicodedata.category(mark).startswith("P") else mark
 
 
 @cache

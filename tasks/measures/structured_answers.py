@@ -49,15 +49,10 @@ Cell = Any
 
 @dataclass(frozen=True, kw_only=True)
 class ResultSet:
-    """Columns and rows in order.
-
-    `fillers` are the places of columns of nothing but NULL, in rows that were given as objects. A nested column of
-    Parquet or a frame adds such members, where rows of other samples have them, so that the result may not have them.
-    """
+    """Columns and rows in order."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    fillers: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +87,9 @@ def read_rows(source: Any, name: str) -> ResultSet:  # noqa: ANN401  # as a data
             source = _open_json(source)
     if isinstance(source, list) and all(isinstance(row, dict) for row in source):
         columns = tuple(dict.fromkeys(key for row in source for key in row))
-        rows = tuple(tuple(row.get(key) for key in columns) for row in source)
-        fillers = (place for place in range(len(columns)) if all(row[place] is None for row in rows))
-        return ResultSet(columns=columns, rows=rows, fillers=frozenset(fillers))
-    if isinstance(source, list) and all(isinstance(row, list) for row in source) and len(set(map(len, source))) == 1:
+        return ResultSet(columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in source))
+    are_lists = isinstance(source, list) and all(isinstance(row, list | tuple) for row in source)
+    if are_lists and len(set(map(len, source))) == 1:
         n_columns = len(source[0])
         return ResultSet(columns=tuple(map(str, range(1, n_columns + 1))), rows=tuple(map(tuple, source)))
     if isinstance(source, dict) and isinstance(source.get("columns"), list) and isinstance(source.get("rows"), list):
@@ -145,7 +139,6 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
       columns does not matter.
     - A row counts as often as it comes. Rows are compared by the paired columns alone.
     - Two sets without rows agree; a list of no rows has no columns that could differ.
-    - A column of `fillers` counts where it is paired, and is left out otherwise.
 
     >>> ab = ResultSet(columns=("a", "b"), rows=((1, "x"), (2, "y")))
     >>> ba = ResultSet(columns=("n", "a"), rows=(("y", 2.0), ("x", 1.0)))
@@ -157,11 +150,6 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
     if not wanted and not given and not (expected.columns and made.columns):
         return Agreement(row_precision=1, row_recall=1, column_precision=1, column_recall=1, in_order=1, note="no rows")
     pairs = _pair_columns(expected, made, wanted, given)
-    paired = ({place for place, _ in pairs}, {other for _, other in pairs})
-    lacking, further = (
-        sorted(set(range(len(side.columns))) - side.fillers - places)
-        for side, places in zip((expected, made), paired, strict=True)
-    )
     wanted, given = _pick(wanted, [place for place, _ in pairs]), _pick(given, [other for _, other in pairs])
     # Without one common column no row agrees.
     common = (Counter(wanted) & Counter(given)).total() if pairs else 0
@@ -172,15 +160,15 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
         numbered = [[numbers.setdefault(row, len(numbers)) for row in rows] for rows in (wanted, given)]
         in_order = LCSseq.similarity(*numbered)
     notes = [f"{common} of {len(expected.rows)} expected and {len(made.rows)} returned rows agree"]
-    missing = [expected.columns[place] for place in lacking]
-    extra = [made.columns[place] for place in further]
+    missing = [name for place, name in enumerate(expected.columns) if place not in {paired for paired, _ in pairs}]
+    extra = [name for place, name in enumerate(made.columns) if place not in {other for _, other in pairs}]
     notes += [f"missing columns: {', '.join(missing)}"] if missing else []
     notes += [f"extra columns: {', '.join(extra)}"] if extra else []
     return Agreement(
         row_precision=_share(common, len(given)) if given or not wanted else 0.0,
         row_recall=_share(common, len(wanted)) if wanted or not given else 0.0,
-        column_precision=_share(len(pairs), len(pairs) + len(further)),
-        column_recall=_share(len(pairs), len(pairs) + len(lacking)),
+        column_precision=_share(len(pairs), len(made.columns)),
+        column_recall=_share(len(pairs), len(expected.columns)),
         in_order=_share(in_order, max(len(wanted), len(given))),
         note="; ".join(notes),
     )
@@ -201,12 +189,6 @@ def _pair_columns(
     alike = np.array(
         [[_share((own & other).total(), max(own.total(), other.total())) for other in given] for own in wanted]
     )
-    null = _settle(None)
-    for own, other in np.ndindex(alike.shape):  # a filler is paired with another column of NULLs alone
-        if (own in expected.fillers and given[other].keys() - {null}) or (
-            other in made.fillers and wanted[own].keys() - {null}
-        ):
-            alike[own, other] = 0
     named = np.array([[own.casefold() == other.casefold() for other in made.columns] for own in expected.columns])
     placed = np.eye(*alike.shape)
     worth = alike + named * 1e-3 + placed * 1e-6
@@ -397,9 +379,9 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None, datase
         raise TableError(f"column tables is {str(tables)[:80]!r}; it must be an object: table name to rows or a path")
     # The dataset of anyone may name any file.
     folder = Path(dataset.partition("#")[0]).absolute().parent
-    # Nested columns of tables fill in the tables of other samples with nulls.
-    placed = {name: source for name, source in tables.items() if source is not None}
-    for name, source in placed.items():
+    placed = {}
+    for name, source in tables.items():
+        placed[name] = source
         if isinstance(source, str):
             paths = [(base / source).resolve() for base in (folder, Path.cwd())]
             found = [path for path in paths if path.is_relative_to(folder.resolve()) and path.is_file()]
@@ -484,15 +466,11 @@ def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
         if isinstance(call, dict) and name is not None:
             given: object = next((call[key] for key in _ARGUMENTS if call.get(key) is not None), {})
             accepted = call.get("accepted") or {}
-            if isinstance(accepted, dict):
-                accepted = {key: values for key, values in accepted.items() if values is not None}
             are_lists = isinstance(accepted, dict) and all(isinstance(values, list) for values in accepted.values())
             with suppress(ToolCallError):
                 arguments = _open_json(given)
                 if isinstance(arguments, dict) and are_lists:
-                    # Null is an argument that is not given: nested columns of tables fill in what other calls have.
-                    given = {key: value for key, value in arguments.items() if value is not None}
-                    read = ToolCall(name=name, arguments=given, accepted=accepted)
+                    read = ToolCall(name=name, arguments=arguments, accepted=accepted)
         if read is None and strict:
             raise ToolCallError(f"an expected tool call is {str(entry)[:120]!r}; it must be {_SHAPES}")
         unreadable = f"{name} {_UNREADABLE}" if name is not None else _UNREADABLE
@@ -557,17 +535,15 @@ def _list_wrong(want: ToolCall, call: ToolCall) -> list[str]:
         if name in want.accepted:
             is_right = any(_equal(value, given) for value in want.accepted[name])
         else:
-            is_right = _equal(want.arguments.get(name), given)
+            has_both = name in want.arguments and name in call.arguments
+            is_right = has_both and _equal(want.arguments[name], given)
         if not is_right:
             wrong.append(name)
     return sorted(wrong)
 
 
 def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # JSON values
-    """Return True if two JSON values are equal: 1 is 1.0 and not true; texts are equal but for space around them.
-
-    A member that is null is equal to none.
-    """
+    """Return True if two JSON values are equal: 1 is 1.0 and not true; texts are equal but for space around them."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, str) and isinstance(other, str):
@@ -575,7 +551,7 @@ def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # JSON values
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_equal, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
-        return all(_equal(one.get(key), other.get(key)) for key in one.keys() | other.keys())
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
     return bool(one == other)
 
 

@@ -183,7 +183,7 @@ class RunSettings(BaseModel):
         default=None, description="the variant of the suite that is asked; None for the suite itself"
     )
     has_answers_apart: Annotated[bool, Where(place=None, environment=False)] = Field(
-        default=False, description="answers of the variant are in another column than the answers of the suite itself"
+        default=False, description="the answers are in another column than the suite names for itself"
     )
     night: Annotated[str | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
         default=None, description="run of the suite itself after which its variant is asked"
@@ -440,15 +440,7 @@ def list_night(settings: RunSettings, night: str | None = None) -> list[RunSetti
         "href": None,
     }
     whole = {**settings.model_dump(mode="json"), **left_out}
-    column = settings.mapping.get("answer", "answer")
-    return [
-        read_settings(
-            whole
-            | changes
-            | {"variant": name, "has_answers_apart": changes.get("mapping", {}).get("answer", column) != column}
-        )
-        for name, changes in settings.variants.items()
-    ]
+    return [read_settings({**whole, **changes, "variant": name}) for name, changes in settings.variants.items()]
 
 
 def leave_out(settings: RunSettings, chosen: Callable[[Where], object]) -> RunSettings:

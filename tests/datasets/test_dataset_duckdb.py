@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import duckdb
+import polars as pl
 import pytest
 from dataset_files import FRANCE, MOON, read_all, refuse, write_duckdb, write_json_lines
 from warehouse_processes import held_file
@@ -49,6 +50,24 @@ def test_values_of_several_types_are_read_as_from_json_lines(
     assert read_all(source) == read_all(lines)
 
 
+@pytest.mark.parametrize("source", ["qa.duckdb#qa", "qa.parquet", "qa.arrow"])
+def test_members_that_a_nested_column_fills_in_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """Right tool calls scored 0.6, as each call had the arguments of all."""
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"question": "q1", "calls": [{"name": "get", "args": {"id": 1}}], "tables": {"ships": [{"n": 1}]}},
+        {"question": "q2", "calls": [{"name": "get", "args": {"id": 1, "page": 2}}], "tables": {}},
+    ]  # fmt: skip
+    lines = write_json_lines(tmp_path / "qa.jsonl", rows)
+    pl.DataFrame(rows).write_parquet("qa.parquet")
+    pl.DataFrame(rows).write_ipc("qa.arrow")
+    with duckdb.connect("qa.duckdb") as connection:
+        connection.execute("create table qa as select * from 'qa.parquet'")
+    assert read_all(source) == read_all(lines)
+
+
 @pytest.mark.parametrize("source", ["qa.duckdb#qa", "qa.parquet"])
 def test_an_id_may_be_a_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.chdir(tmp_path)
@@ -56,11 +75,15 @@ def test_an_id_may_be_a_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, so
     with duckdb.connect("qa.duckdb") as connection:
         connection.execute(
             f"create table qa as select uuid '{name}' as id, 'q' as question, ['c'] as contexts, "
-            f"[uuid '{name}'] as context_ids, {{'by': uuid '{name}'}} as source"
+            f"[uuid '{name}'] as context_ids, {{'by': uuid '{name}'}} as source, uuid '{name}' as \"span.id\""
         )
         connection.execute("copy qa to 'qa.parquet'")
     [sample] = read_all(source)
-    assert (sample.given_id, sample.context_ids, sample.metadata) == (name, [name], {"source": {"by": name}})
+    assert (sample.given_id, sample.context_ids, sample.metadata) == (
+        name,
+        [name],
+        {"source": {"by": name}, "span.id": name},
+    )
 
 
 @pytest.mark.parametrize("source", ["qa.duckdb#qa", "qa.parquet"])

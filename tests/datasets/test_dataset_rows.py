@@ -209,6 +209,10 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
         {**Q, "contexts": ["one"], "retrieved_contexts": ["two"], "retrieved_context_ids": ["d2"]}, {},
         {"contexts": ["one"], "context_ids": None},
     ),
+    "ids beside texts from anywhere": (
+        {**Q, "contexts": ["one"], "context_ids": ["d1"], "trace": {"docs": [{"text": "two"}]}},
+        {"contexts": "$..docs[*].text"}, {"contexts": ["two"], "context_ids": None},
+    ),
     "ids of objects from anywhere": (
         {**Q, "contexts": ["one"], "context_ids": ["d1"], "trace": {"docs": [{"text": "two", "id": "d2"}]}},
         {"contexts": "$..docs[*]"}, {"contexts": ["two"], "context_ids": ["d2"]},

@@ -81,6 +81,7 @@ THOUGHT_BASE = "<think>\nWhales.\n</think>\n\nbase"
     ({"answer": "base"}, {}, "beside", THOUGHT_BASE),
     ({"outputs": {"text": "base", "id": 1}}, {"answer": "outputs.text"}, "beside", THOUGHT_BASE),
     ({"answer": "base", "b": "other"}, {"answer": "b"}, "beside", "other"),
+    ({"answer": None, "output": {"raw": 1}, "b": "base"}, {"answer": "b"}, "beside", THOUGHT_BASE),
     ({"a": "base", "b": "<think>Fish.</think>other"}, {"answer": "b"}, "within", "<think>Fish.</think>other"),
 ])  # fmt: skip
 def test_a_column_of_thoughts_is_judged_with_the_answers_of_its_bot(

@@ -154,8 +154,11 @@ def test_a_column_named_by_option_is_for_all_variants(tmp_path: Path) -> None:
         {"answer": "x"},
         {"answer": "x"},
     ]
+    assert all(of_one.has_other_answers for of_one in (settings, *list_night(settings))), "the calls are of column a"
     alone = resolve_suite(suite, flags={"mapping": {"answer": "x"}}, variant="b").settings
-    assert alone.mapping == {"answer": "x"}
+    assert (alone.mapping, alone.has_other_answers) == ({"answer": "x"}, True)
+    usual = resolve_suite(suite, flags={"mapping": {"answer": "a"}}).settings
+    assert not usual.has_other_answers
 
 
 @pytest.mark.parametrize(("tables", "target"), GIVEN.values(), ids=GIVEN.keys())

@@ -8,7 +8,6 @@ Within a process a lock per path keeps read-only and read-write openings apart, 
 any other DuckDB file, such as the log of a bot, is read in the same way (`read_table`).
 """
 
-import json
 import re
 import tempfile
 import threading
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import duckdb
-import numpy as np
 import polars as pl
 from filelock import FileLock, Timeout
 
@@ -511,40 +509,17 @@ class TableSourceError(Exception):
         self.tables = tables
 
 
-def _open_type(kind: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401  # DuckDB moves the class of its types
-    """Return a function that reads a value whose type has JSON, which comes as its text, a UUID or a number of 32 bits,
-    which is read by its shortest digits; None for other types."""
-    if str(kind) == "JSON":
-        return lambda value: None if value is None else json.loads(value)
-    if str(kind) == "UUID":
-        return lambda value: None if value is None else str(value)
-    if str(kind) == "FLOAT":
-        return lambda value: None if value is None else float(str(np.float32(value)))
-    if kind.id not in ("list", "array", "struct", "map"):
-        return None
-    children = kind.children if kind.id != "array" else kind.children[:1]  # an array also has its size
-    opens = {name: _open_type(child) for name, child in children}
-    inner = {name: of_type for name, of_type in opens.items() if of_type is not None}
-    if not inner:
-        return None
-
-    def open_inside(value: Any) -> Any:  # noqa: ANN401  # of any type
-        if isinstance(value, list | tuple):
-            return [inner["child"](item) for item in value]
-        if isinstance(value, dict):
-            by_name = inner if kind.id == "struct" else dict.fromkeys(value, inner.get("value", str))
-            return value | {name: of_type(value[name]) for name, of_type in by_name.items()}
-        return value
-
-    return open_inside
-
-
 def read_table(
-    path: Path, table: str, *, batch_size: int, patience_s: float = 5.0
+    path: Path,
+    table: str,
+    *,
+    batch_size: int,
+    open_type: Callable[[Any], Callable[[Any], Any] | None] = lambda _: None,
+    patience_s: float = 5.0,
 ) -> Iterator[list[dict[str, object]]]:
     """Yield the rows of `table` (`name` or `schema.name`, a view as well) of a DuckDB file as dictionaries.
 
-    JSON is read as the value that it spells, a UUID as text.
+    `open_type` returns for a type of DuckDB the function that reads its values where they are not as they should be.
 
     A file that another process writes is waited for `patience_s` seconds. The iterator holds a lock of the
     thread it is started in: start, drive and close it there. Raises TableSourceError.
@@ -567,7 +542,7 @@ def read_table(
                 raise TableSourceError("unreadable", f"{outreach}, and so may read or change other files")
             rows = connection.sql(f"select * from {quoted}")
             columns = rows.columns
-            kinds = zip(columns, map(_open_type, rows.types), strict=True)
+            kinds = zip(columns, map(open_type, rows.types), strict=True)
             opens = {name: of_type for name, of_type in kinds if of_type is not None}
             while batch := rows.fetchmany(batch_size):
                 records = [dict(zip(columns, row, strict=True)) for row in batch]
