@@ -167,6 +167,17 @@ def _open_arrow_type(kind: "pa.DataType") -> Opens | None:
     return _open_list(_open_arrow_type(kind.value_type)) if is_list else None
 
 
+def open_polars_type(kind: Any) -> Opens | None:  # noqa: ANN401  # Polars has instances and classes
+    """Return what reads the values of a column of a frame, None where they are as they should be."""
+    import polars as pl  # noqa: PLC0415  # as above
+
+    if isinstance(kind, pl.Struct):
+        return _open_struct({field.name: open_polars_type(field.dtype) for field in kind.fields})
+    if isinstance(kind, pl.List | pl.Array):
+        return _open_list(open_polars_type(kind.inner))
+    return _SHORT if kind == pl.Float32 else None
+
+
 def _open_duckdb_type(kind: Any) -> Opens | None:  # noqa: ANN401  # DuckDB moves the class of its types
     if single := {"JSON": _JSON, "UUID": _UUID, "FLOAT": _SHORT}.get(str(kind)):
         return single

@@ -65,7 +65,7 @@ def test_members_that_a_nested_column_fills_in_are_left_out(
     pl.DataFrame(rows).write_ipc("qa.arrow")
     with duckdb.connect("qa.duckdb") as connection:
         connection.execute("create table qa as select * from 'qa.parquet'")
-    assert read_all(source) == read_all(lines)
+    assert read_all(source) == read_all(pl.DataFrame(rows)) == read_all(lines)
 
 
 @pytest.mark.parametrize("source", ["qa.duckdb#qa", "qa.parquet"])
