@@ -102,7 +102,9 @@ def write_headline(against: Against) -> Headline:
     clear = {way: [compared for compared in alike if compared.paired.verdict == way] for way in WAYS}
     # Of a run that judged a part of its dataset the texts of the others are not known.
     is_same_bot = bool(comparison.changed) and not comparison.changed["answer"] and not comparison.changed["contexts"]
-    is_same_bot = is_same_bot and not is_estimate
+    # Other addresses of contexts move citations, though the texts are the same.
+    moved_inputs = set[str]().union(*(_name_moved(compared) for of_way in clear.values() for compared in of_way))
+    is_same_bot = is_same_bot and not is_estimate and moved_inputs.isdisjoint(("answer", "contexts"))
     edits = [name for name, n in comparison.edited.items() if n]
     clauses, explained = [], []
     if len(alike) * 2 < len(scored):

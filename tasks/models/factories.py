@@ -86,7 +86,8 @@ def find_model_name(made: object) -> str | None:
 
 def _open(made: object) -> Mapping[str, object]:
     """Return an object's fields; the name of its model may also be of its class, or a property."""
-    opened = dict(getattr(made, "__dict__", {})) | (getattr(made, "__pydantic_extra__", None) or {})
+    opened, extra = dict(getattr(made, "__dict__", {})), getattr(made, "__pydantic_extra__", None)
+    opened |= extra if isinstance(extra, dict) else {}
     if is_dataclass(made) and not opened:  # with slots
         opened = {field.name: getattr(made, field.name, None) for field in fields(made)}
     if not any(isinstance(opened.get(name), str) for name in _MODEL_FIELDS):

@@ -162,6 +162,8 @@ def test_other_addresses_beside_the_same_contexts_of_a_bot_are_a_change_of_conte
         "faithfulness": [("noise", 30)],
     }
     assert comparison.changed.get("contexts", 0) == 0, "the same texts are the same contexts"
+    sentence = write_headline(Against(called="the base", name="base", comparison=comparison)).sentence
+    assert "contexts are the same" not in sentence, "the scores moved by them"
 
 
 @pytest.mark.parametrize(("metrics", "n_other"), [(("factual_f1", "mrr"), 0), (("factual_f1", "sql_equivalence"), 30)])
