@@ -139,12 +139,15 @@ def _open_list(opens: Opens | None) -> Opens | None:
     return None if opens is None else _open_single(lambda items: [opens(item) for item in items])
 
 
-def _open_struct(members: Mapping[str, Opens | None]) -> Opens:
-    """A member that is null is left out: a nested column has the members of all its rows."""
+def _open_struct(members: Mapping[str, Opens | None], *, is_column: bool) -> Opens:
+    """A member that is null is left out: a nested column has the members of all its rows.
+
+    In a column that is an object itself it stays, as `outputs.answer` where the bot gave none.
+    """
 
     def read(value: Mapping[str, Any]) -> dict[str, Any]:
-        by_name = ((name, member, members.get(name)) for name, member in value.items() if member is not None)
-        return {name: member if opens is None else opens(member) for name, member, opens in by_name}
+        by_name = ((name, one, members.get(name)) for name, one in value.items() if is_column or one is not None)
+        return {name: one if opens is None else opens(one) for name, one, opens in by_name}
 
     return _open_single(read)
 
@@ -153,7 +156,7 @@ def _open_map(opens: Opens | None) -> Opens:
     return _open_single(lambda value: {str(key): opens(one) if opens else one for key, one in value.items()})
 
 
-def _open_arrow_type(kind: "pa.DataType") -> Opens | None:
+def _open_arrow_type(kind: "pa.DataType", *, is_column: bool = True) -> Opens | None:
     import pyarrow as pa  # noqa: PLC0415  # the child that reads a workbook needs none
 
     extension = getattr(kind, "extension_name", None)
@@ -162,30 +165,33 @@ def _open_arrow_type(kind: "pa.DataType") -> Opens | None:
     if pa.types.is_float32(kind):
         return _SHORT
     if pa.types.is_struct(kind):
-        return _open_struct({field.name: _open_arrow_type(field.type) for field in kind})
+        members = {field.name: _open_arrow_type(field.type, is_column=False) for field in kind}
+        return _open_struct(members, is_column=is_column)
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return _open_list(_open_arrow_type(kind.value_type)) if is_list else None
+    return _open_list(_open_arrow_type(kind.value_type, is_column=False)) if is_list else None
 
 
-def open_polars_type(kind: Any) -> Opens | None:  # noqa: ANN401  # Polars has instances and classes
+def open_polars_type(kind: Any, *, is_column: bool = True) -> Opens | None:  # noqa: ANN401  # Polars has instances and classes
     """Return what reads the values of a column of a frame, None where they are as they should be."""
     import polars as pl  # noqa: PLC0415  # as above
 
     if isinstance(kind, pl.Struct):
-        return _open_struct({field.name: open_polars_type(field.dtype) for field in kind.fields})
+        members = {field.name: open_polars_type(field.dtype, is_column=False) for field in kind.fields}
+        return _open_struct(members, is_column=is_column)
     if isinstance(kind, pl.List | pl.Array):
-        return _open_list(open_polars_type(kind.inner))
+        return _open_list(open_polars_type(kind.inner, is_column=False))
     return _SHORT if kind == pl.Float32 else None
 
 
-def _open_duckdb_type(kind: Any) -> Opens | None:  # noqa: ANN401  # DuckDB moves the class of its types
+def _open_duckdb_type(kind: Any, *, is_column: bool = True) -> Opens | None:  # noqa: ANN401  # DuckDB moves the class of its types
     if single := {"JSON": _JSON, "UUID": _UUID, "FLOAT": _SHORT}.get(str(kind)):
         return single
     if kind.id == "struct":
-        return _open_struct({name: _open_duckdb_type(child) for name, child in kind.children})
+        members = {name: _open_duckdb_type(child, is_column=False) for name, child in kind.children}
+        return _open_struct(members, is_column=is_column)
     if kind.id == "map":
-        return _open_map(_open_duckdb_type(dict(kind.children)["value"]))
-    return _open_list(_open_duckdb_type(kind.children[0][1])) if kind.id in ("list", "array") else None
+        return _open_map(_open_duckdb_type(dict(kind.children)["value"], is_column=False))
+    return _open_list(_open_duckdb_type(kind.children[0][1], is_column=False)) if kind.id in ("list", "array") else None
 
 
 def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:

@@ -373,6 +373,8 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None, datase
     if isinstance(tables, str):
         with suppress(ToolCallError):
             tables = _open_json(tables)
+    if isinstance(tables, dict):  # a nested column has the tables of all samples
+        tables = {name: source for name, source in tables.items() if source is not None}
     if sql is None or not (tables or setup):
         return None
     if not isinstance(tables, dict):

@@ -57,8 +57,8 @@ def test_members_that_a_nested_column_fills_in_are_left_out(
     """Right tool calls scored 0.6, as each call had the arguments of all."""
     monkeypatch.chdir(tmp_path)
     rows = [
-        {"question": "q1", "calls": [{"name": "get", "args": {"id": 1}}], "tables": {"ships": [{"n": 1}]}},
-        {"question": "q2", "calls": [{"name": "get", "args": {"id": 1, "page": 2}}], "tables": {}},
+        {"question": "q1", "calls": [{"name": "get", "args": {"id": 1}}], "outputs": {"answer": "a", "ms": 1}},
+        {"question": "q2", "calls": [{"name": "get", "args": {"id": 1, "p": 2}}], "outputs": {"answer": None, "ms": 2}},
     ]  # fmt: skip
     lines = write_json_lines(tmp_path / "qa.jsonl", rows)
     pl.DataFrame(rows).write_parquet("qa.parquet")

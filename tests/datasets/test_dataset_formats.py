@@ -221,7 +221,7 @@ def test_types_of_tables_become_json(tmp_path: Path) -> None:
         "score": None,
         "kind": "a",
         "counts": {"x": 1},
-        "inner": {"at": "2024-05-02"},
+        "inner": {"at": "2024-05-02", "none": None},
     }
     json.dumps(sample.metadata, allow_nan=False)
 

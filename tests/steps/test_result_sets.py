@@ -438,6 +438,8 @@ def test_a_query_in_a_code_block_is_the_query(made: str) -> None:
 def test_tables_and_rows_may_be_in_texts() -> None:
     """A cell of CSV holds one."""
     assert rate(make_pair(tables=json.dumps(SHIPS)))["in_order"] == 1
+    assert rate(make_pair(tables={**SHIPS, "port": None}))["in_order"] == 1
+    assert compare_results(make_pair(tables={"port": None}), DATASET) == "no_ground_truth"
     rows = [{"a": 1}, {"a": 2}]
     given = make_pair(None, None, tables=SHIPS, expected_rows=json.dumps(rows), rows=str(rows))
     assert rate(given)["in_order"] == 1
