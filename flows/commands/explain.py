@@ -34,6 +34,7 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.results.run_facts import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
 from evalhouse.flows.run.outcome import write_next
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
+from evalhouse.warehouse.rows.calls import fetch_rubric_templates
 from evalhouse.warehouse.rows.pages import explain_no_sample
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.samples import find_owners, load_turns
@@ -99,7 +100,7 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
             from evalhouse.tasks.comparing.changes import list_step_inputs  # noqa: PLC0415  # brings the prompts
 
             # The part of a sample's metadata that the steps read; rubrics read what their prompts name.
-            templates = _fetch_templates(warehouse, run_row.run_id)
+            templates = fetch_rubric_templates(warehouse, run_row.run_id)
             rubrics = {f"{GRADE_STEP}{rubric}": [template] for rubric, template in templates.items()}
             inputs = [name for step in steps for name in sorted(list_step_inputs(step, rubrics) or ())]
             read = {name: metadata[name] for name in dict.fromkeys(inputs) if name in metadata}
@@ -234,7 +235,7 @@ def _fetch_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: st
         from evalhouse.tasks.comparing.changes import find_graded  # noqa: PLC0415  # only where there are rubrics
 
         # The grading step of each score that a rubric gave whose prompt is stored.
-        templates = _fetch_templates(warehouse, run_id)
+        templates = fetch_rubric_templates(warehouse, run_id)
         own = find_graded({f"{GRADE_STEP}{name}": [template] for name, template in templates.items()})
     # The rows come in the order of their metrics. Each metric also rests on the splittings before its steps.
     scores = {name: list(of_metric) for name, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
@@ -256,12 +257,6 @@ def _fetch_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: st
         is_graded = any(step not in _SPLITTINGS for step in steps_of[name])
         all_rows += [*(() if is_graded and added else of_metric), *added]
     return all_rows
-
-
-def _fetch_templates(warehouse: Warehouse, run_id: str) -> dict[str, str]:
-    """Fetch the prompts of the rubrics that graded in the run, by rubric."""
-    rows = warehouse.fetch_rows("lineage/rubrics", run_id=run_id)
-    return {str(row["prompt"]): str(row["template"]) for row in rows}
 
 
 @click.command()

@@ -68,6 +68,7 @@ from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run, resolve_parameters
+from evalhouse.warehouse.rows.calls import fetch_rubric_templates
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_forgotten, find_run, list_runs, now_utc, update_run
 from evalhouse.warehouse.rows.samples import score_run
 from evalhouse.warehouse.store import Warehouse
@@ -550,9 +551,8 @@ def _plan_rescoring(
     folder = metric_files or settings.metric_files
     files = load_metrics(Path(folder) if folder else None)
     own = () if metrics or not metric_files else sorted(files.keys() - load_metrics(None).keys())
-    rows = warehouse.fetch_rows("lineage/rubrics", run_id=run.run_id)
-    rubrics = {rubric.name: rubric for row in rows if (rubric := read_stored_rubric(row["template"]))}
-    files = make_rubric_metrics(list(rubrics.values()), {}) | files
+    stored = map(read_stored_rubric, fetch_rubric_templates(warehouse, run.run_id).values())
+    files = make_rubric_metrics([rubric for rubric in stored if rubric is not None], {}) | files
     added = (*metrics, *own)
     plan_run([*added, *parameters], files)  # refuses an unknown name, with the list of known ones
     merged = dict(settings.metric_settings)

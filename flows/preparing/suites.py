@@ -640,9 +640,8 @@ class _Reading:
                     # The ids that the suite reads belong to its contexts.
                     flat["mapping"] = _lay_over(flat["mapping"], {"context_ids": of_map.get("context_ids", "")})
                 if isinstance(of_map, dict) and "answer" in of_map:
-                    flat["has_answers_apart"] = of_map["answer"] != (self.flat.get("mapping") or {}).get(
-                        "answer", "answer"
-                    )
+                    of_suite = self.flat.get("mapping") or {}
+                    flat["has_answers_apart"] = of_map["answer"] != of_suite.get("answer", "answer")
                 places = {_VARIED[key]: (*place, key) for key in given}
                 settings = self._validate(RunSettings, {"dataset": self.flat["dataset"], **flat}, places)
                 if settings is not None:

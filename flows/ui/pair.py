@@ -26,7 +26,7 @@ from evalhouse.flows.results.headline import describe_causes, lay_against
 from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
 from evalhouse.flows.results.run_facts import group_metrics, load_advice, sort_first
 from evalhouse.flows.ui.pages import PageNumber, check_choice, find_warehouse, link, render, use_cached
-from evalhouse.tasks.comparing.changes import WAYS, find_graded, list_verdict_flips, match_items
+from evalhouse.tasks.comparing.changes import WAYS, find_metric_steps, list_verdict_flips, match_items
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, rank_samples
 from evalhouse.tasks.reviews.export import CorrectedPair, explain_uncorrected, pair_corrected
 from evalhouse.warehouse.errors import WarehouseError
@@ -431,7 +431,7 @@ def show_flips(
     flips = _cache_of_pair(request, pair, "flips", partial(list_verdict_flips, pair))
     # By metric of either run the steps it rests on, where one of them has a verdict that flipped.
     there = frozenset(flips["step"].unique())
-    steps = find_graded(pair.fetch_rubrics()) | pair.fetch_metric_steps()
+    steps = find_metric_steps(pair)
     wanted = {*pair.base.metrics, *pair.candidate.metrics}
     metrics = {name: of_metric for name, of_metric in steps.items() if name in wanted and of_metric & there}
     check_choice("metric", metric, metrics)

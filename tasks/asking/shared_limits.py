@@ -122,12 +122,12 @@ async def _hold_slots(names: list[str], slots: int) -> AsyncIterator[None]:
     finally:
         lease.is_over.set()
         await asyncio.wait([keeping])
-        patient_until, is_over = time.monotonic() + _LEASE_S, False
-        while not is_over and time.monotonic() < patient_until:  # the server may just be started again
+        patient_until, is_given_back = time.monotonic() + _LEASE_S, False
+        while not is_given_back and time.monotonic() < patient_until:  # the server may just be started again
             with suppress(httpx.HTTPError, PrefectException):
                 await lease.give_back()
-                is_over = True
-            if not is_over:
+                is_given_back = True
+            if not is_given_back:
                 await asyncio.sleep(_ASK_AGAIN_S)
 
 

@@ -334,13 +334,17 @@ class PairedSamples:
         return placed
 
 
+def find_metric_steps(pair: RunPair) -> dict[str, frozenset[str]]:
+    """Return the steps that each known metric rests on, and each score of a rubric that graded in either run."""
+    return find_graded(pair.rubrics) | pair.metric_steps
+
+
 def find_changed_inputs(pair: RunPair, samples: PairedSamples) -> dict[str, Flags]:
     """Return by input the samples in which it changed; of the metadata, which may be anything, only what is scored."""
-    rubrics = pair.fetch_rubrics()
-    steps = find_graded(rubrics) | pair.fetch_metric_steps()
+    steps = find_metric_steps(pair)
     # Of metrics without steps the built-in ones rank ids alone, and what a user's one reads is not known.
     scored = [steps[metric] for metric in {*pair.base.metrics, *pair.candidate.metrics} if steps.get(metric)]
-    reads = {name for of_metric in scored for name in list_inputs(of_metric, rubrics)}
+    reads = {name for of_metric in scored for name in list_inputs(of_metric, pair.rubrics)}
     changed = pair.fetch_changed_inputs(METADATA_INPUTS)
     unread = {name for name in METADATA_INPUTS if name not in reads}
     return {
@@ -507,7 +511,7 @@ def list_verdict_flips(pair: RunPair) -> pl.DataFrame:
     places = pl.DataFrame({"sample_id": samples.ids}, schema={"sample_id": pl.String}).with_row_index("place")
     flips = flips.join(places, on="sample_id", how="left")
     steps = flips["step"].unique().to_list()
-    inputs, rubrics = find_changed_inputs(pair, samples), pair.fetch_rubrics()
+    inputs, rubrics = find_changed_inputs(pair, samples), pair.rubrics
     judges = find_changed_judges(pair, samples, pair.fetch("changed_judges"), steps)
     by_step = {
         step: name_changes(find_causes([step], inputs=inputs, judges=judges, rubrics=rubrics, is_formula_changed=False))

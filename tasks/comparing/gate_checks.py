@@ -34,7 +34,7 @@ from evalhouse.tasks.comparing.changes import (
     Part,
     find_changed_inputs,
     find_edited,
-    find_graded,
+    find_metric_steps,
     flag_edited,
     list_inputs,
     list_moving,
@@ -572,7 +572,7 @@ def lay_side_by_side(
     frame = warehouse.fetch("gate/values", {"run_id": run_ids}, metrics=list(metrics))
     by_metric = {str(key[0]): rows for key, rows in frame.partition_by("metric", as_dict=True).items()}
     asked = fetch_asked(warehouse, run_ids)
-    steps = pair.fetch_metric_steps()
+    steps = pair.metric_steps
     run_places = pl.DataFrame({"run_id": run_ids}).with_row_index("run")
     sample_places = pl.DataFrame({"sample_id": samples.ids}).with_row_index("sample")
     nights = {}
@@ -624,8 +624,7 @@ def mark_changes(warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], l
     of_pairs = [find_changed_inputs(RunPair(warehouse, night, run), samples) for night in earlier]
     inputs = {name: np.any([of_pair[name] for of_pair in of_pairs], axis=0) for name in INPUTS}
     edited = find_edited(inputs)
-    rubrics = pair.fetch_rubrics()
-    steps = find_graded(rubrics) | pair.fetch_metric_steps()
+    rubrics, steps = pair.rubrics, find_metric_steps(pair)
     right_refusals = find_right_refusals(pair, fetch_scores(pair))
     nights = {}
     for metric, of_metric in laid.nights.items():
@@ -734,7 +733,7 @@ def find_first_alike(
     of the samples; None without one."""
     run_ids = [run.run_id, *(night.run_id for night in earlier)]
     asked = fetch_asked(warehouse, run_ids)
-    steps = RunPair(warehouse, run, run).fetch_metric_steps()
+    steps = RunPair(warehouse, run, run).metric_steps
     scored = fetch_derived(warehouse, "scores", run_ids).drop_nulls("mean")
     versions = {(row["run_id"], row["metric"]): row["metric_version"] for row in scored.to_dicts()}
     are_near: dict[str, bool] = {}

@@ -34,7 +34,7 @@ from evalhouse.tasks.comparing.changes import (
     find_changed_inputs,
     find_changed_judges,
     find_edited,
-    find_graded,
+    find_metric_steps,
     flag_edited,
     join_inputs,
     judge_edits,
@@ -482,8 +482,7 @@ def build_columns(
     inputs: Mapping[str, Flags],
 ) -> Iterator[MetricColumn]:
     """Yield the columns of all metrics of either run, in their order."""
-    rubrics = pair.fetch_rubrics()
-    metric_steps = find_graded(rubrics) | pair.fetch_metric_steps()
+    rubrics, metric_steps = pair.rubrics, find_metric_steps(pair)
     by_metric = {str(key[0]): frame for key, frame in scores.partition_by("metric", as_dict=True).items()}
     order = dict.fromkeys((*pair.candidate.metrics, *pair.base.metrics, *sorted(by_metric)))
     reformulated = set(scores.filter(pl.col("base_version") != pl.col("candidate_version"))["metric"].to_list())

@@ -538,13 +538,10 @@ def open_source(source: str | Path | pl.DataFrame | DatasetSource, encoding: str
         frame = source
 
         def read_frame(_: Complain) -> Iterator[RawRow]:
-            from evalhouse.tasks.datasets.tables import open_polars_type  # noqa: PLC0415  # few datasets are a frame
+            from evalhouse.tasks.datasets import tables  # noqa: PLC0415  # few datasets are a frame
 
-            kinds = {name: open_polars_type(kind) for name, kind in frame.schema.items()}
-            opens = {name: of_type for name, of_type in kinds.items() if of_type is not None}
-            for number, values in enumerate(frame.iter_rows(named=True, buffer_size=_FRAME_BATCH), start=1):
-                opened_values = {name: of_type(values[name]) for name, of_type in opens.items()}
-                yield RawRow(row=number, values=values | opened_values)
+            for number, values in enumerate(tables.read_frame(frame, _FRAME_BATCH), start=1):
+                yield RawRow(row=number, values=values)
 
         opened = DatasetSource(name="the Polars frame", place="row", tabular=True, read=read_frame)
     elif not isinstance(source, str | Path):

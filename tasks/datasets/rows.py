@@ -657,7 +657,8 @@ def normalise_row(
         turns, n_system = read_conversation(given, row.say)
         columns.use.n_system += n_system
     path = row.located.get("contexts")
-    if path is not None and not path.root and "context_ids" not in columns.mapped and "contexts" in raw.values:
+    looks_everywhere = path is not None and not path.root and "context_ids" not in columns.mapped
+    if context_ids is not None and looks_everywhere and "contexts" in raw.values:
         # A path from anywhere may have found other contexts than the ones that a column of ids is of.
         of_ids = read_contexts(raw.values["contexts"], lambda *_: None).texts
         context_ids = context_ids if of_ids == contexts.texts else contexts.ids

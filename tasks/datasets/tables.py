@@ -12,6 +12,7 @@ value once, and measured before they are written out.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -22,6 +23,7 @@ from evalhouse.warehouse.errors import first_line
 from evalhouse.warehouse.messages import list_names
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
 _BUFFER: Final = 2**20  # bytes of a Parquet column read ahead; without it a whole row group is in memory
@@ -124,6 +126,7 @@ def _read_short(value: float) -> float:
 
 Opens = Callable[[Any], Any]
 """Reads a value of one type, or None, as the same value of JSON Lines is read."""
+OpenRow = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _open_single(read: Opens) -> Opens:
@@ -171,15 +174,14 @@ def _open_arrow_type(kind: "pa.DataType", *, is_column: bool = True) -> Opens | 
     return _open_list(_open_arrow_type(kind.value_type, is_column=False)) if is_list else None
 
 
-def open_polars_type(kind: Any, *, is_column: bool = True) -> Opens | None:  # noqa: ANN401  # Polars has instances and classes
-    """Return what reads the values of a column of a frame, None where they are as they should be."""
+def _open_polars_type(kind: Any, *, is_column: bool = True) -> Opens | None:  # noqa: ANN401  # Polars has instances and classes
     import polars as pl  # noqa: PLC0415  # as above
 
     if isinstance(kind, pl.Struct):
-        members = {field.name: open_polars_type(field.dtype, is_column=False) for field in kind.fields}
+        members = {field.name: _open_polars_type(field.dtype, is_column=False) for field in kind.fields}
         return _open_struct(members, is_column=is_column)
     if isinstance(kind, pl.List | pl.Array):
-        return _open_list(open_polars_type(kind.inner, is_column=False))
+        return _open_list(_open_polars_type(kind.inner, is_column=False))
     return _SHORT if kind == pl.Float32 else None
 
 
@@ -192,6 +194,13 @@ def _open_duckdb_type(kind: Any, *, is_column: bool = True) -> Opens | None:  # 
     if kind.id == "map":
         return _open_map(_open_duckdb_type(dict(kind.children)["value"], is_column=False))
     return _open_list(_open_duckdb_type(kind.children[0][1], is_column=False)) if kind.id in ("list", "array") else None
+
+
+def _open_columns(open_type: Callable[[Any], Opens | None], kinds: Mapping[str, Any]) -> OpenRow:
+    opens = {name: of_type for name, kind in kinds.items() if (of_type := open_type(kind)) is not None}
+    if not opens:
+        return lambda row: row
+    return lambda row: row | {name: of_type(row[name]) for name, of_type in opens.items()}
 
 
 def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
@@ -239,8 +248,7 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
             names = batch.schema.names
             if repeated := sorted({name for name in names if names.count(name) > 1}):
                 raise ReadingStopped(None, "broken_table", f"two columns have the same name: {list_names(repeated)}")
-            kinds = zip(names, map(_open_arrow_type, batch.schema.types), strict=True)
-            opens = {name: of_type for name, of_type in kinds if of_type is not None}
+            open_row = _open_columns(_open_arrow_type, dict(zip(names, batch.schema.types, strict=True)))
             parts = [batch]
             while parts:
                 part = parts.pop()
@@ -279,9 +287,7 @@ def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:
                     text = f"{rows_read} hold a value that cannot be read: {first_line(str(error))}"
                     raise ReadingStopped(None, "unreadable", text) from error
                 number += part.num_rows
-                for row in rows if opens else ():
-                    row |= {name: of_type(row[name]) for name, of_type in opens.items()}
-                yield from rows
+                yield from map(open_row, rows)
     except pa.ArrowException as error:
         text = first_line(str(error)) or type(error).__name__
         raise ReadingStopped(None, "unreadable", f"cannot be read as {ending}: {text}") from error
@@ -313,13 +319,23 @@ def _count_letters(leaf: "pa.DictionaryArray") -> "pa.Array":
     return pc.binary_length(texts)
 
 
+def read_frame(frame: "pl.DataFrame", batch_size: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Polars frame. Its own types are read, as Arrow has no numbers of 128 bits."""
+    open_row = _open_columns(_open_polars_type, frame.schema)
+    yield from map(open_row, frame.iter_rows(named=True, buffer_size=batch_size))
+
+
 def read_duckdb(path: Path, table: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table in a DuckDB file. Raises DatasetError when the file or the table cannot be read."""
     from evalhouse.warehouse.engine.connection import TableSourceError, read_table  # noqa: PLC0415  # loads DuckDB
 
     try:
         for batch in read_table(
-            path, table, batch_size=TABLE_BATCH, open_type=_open_duckdb_type, patience_s=DUCKDB_PATIENCE_S
+            path,
+            table,
+            batch_size=TABLE_BATCH,
+            open_columns=partial(_open_columns, _open_duckdb_type),
+            patience_s=DUCKDB_PATIENCE_S,
         ):
             yield from batch
     except TableSourceError as error:

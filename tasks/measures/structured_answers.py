@@ -82,9 +82,7 @@ def read_rows(source: Any, name: str) -> ResultSet:  # noqa: ANN401  # as a data
 
     Raises TableError.
     """
-    if isinstance(source, str):
-        with suppress(ToolCallError):
-            source = _open_json(source)
+    source = open_value(source)
     if isinstance(source, list) and all(isinstance(row, dict) for row in source):
         columns = tuple(dict.fromkeys(key for row in source for key in row))
         return ResultSet(columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in source))

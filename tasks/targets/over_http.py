@@ -355,8 +355,7 @@ async def read_stream(
     lists = _join_lists(found)
     joined, ids = lists.get("contexts"), lists.get("context_ids")
     # Of equal texts each has one of the addresses, in their order.
-    left = {text: list(known) for text, known in members_by_text.items()}
-    of_texts = [left.get(str(text)) or [None] for text in joined or ()]
+    of_texts = [members_by_text.get(str(text)) or [None] for text in joined or ()]
     return make_answer(
         _join_parts(texts),
         joined,

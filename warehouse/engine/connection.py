@@ -514,12 +514,12 @@ def read_table(
     table: str,
     *,
     batch_size: int,
-    open_type: Callable[[Any], Callable[[Any], Any] | None] = lambda _: None,
+    open_columns: Callable[[Mapping[str, Any]], Callable[[dict[str, Any]], dict[str, Any]]],
     patience_s: float = 5.0,
 ) -> Iterator[list[dict[str, object]]]:
     """Yield the rows of `table` (`name` or `schema.name`, a view as well) of a DuckDB file as dictionaries.
 
-    `open_type` returns for a type of DuckDB the function that reads its values where they are not as they should be.
+    `open_columns` returns, for the types of DuckDB by column, the function that each row is read by.
 
     A file that another process writes is waited for `patience_s` seconds. The iterator holds a lock of the
     thread it is started in: start, drive and close it there. Raises TableSourceError.
@@ -542,13 +542,9 @@ def read_table(
                 raise TableSourceError("unreadable", f"{outreach}, and so may read or change other files")
             rows = connection.sql(f"select * from {quoted}")
             columns = rows.columns
-            kinds = zip(columns, map(open_type, rows.types), strict=True)
-            opens = {name: of_type for name, of_type in kinds if of_type is not None}
+            open_row = open_columns(dict(zip(columns, rows.types, strict=True)))
             while batch := rows.fetchmany(batch_size):
-                records = [dict(zip(columns, row, strict=True)) for row in batch]
-                for record in records if opens else ():
-                    record |= {name: of_type(record[name]) for name, of_type in opens.items()}
-                yield records
+                yield [open_row(dict(zip(columns, row, strict=True))) for row in batch]
     except WarehouseBusy as error:
         raise TableSourceError("locked", str(error)) from error
     except WarehouseError as error:

@@ -5,6 +5,7 @@ does not depend on how long the history is.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 
 import polars as pl
@@ -58,13 +59,15 @@ class RunPair:
         sql = f"select step from ({read_query('run_pairs/changed_judges')}) where sample_id = $sample_id"
         return list(self.warehouse.read(sql, {**self._ids, "sample_id": sample_id})["step"])
 
-    def fetch_metric_steps(self) -> dict[str, frozenset[str]]:
-        """Return the steps that each known metric rests on."""
+    @cached_property
+    def metric_steps(self) -> dict[str, frozenset[str]]:
+        """The steps that each known metric rests on."""
         rows = self.warehouse.fetch_rows("run_pairs/metric_steps")
         return {row["metric"]: frozenset(row["steps"]) for row in rows}
 
-    def fetch_rubrics(self) -> dict[str, list[str]]:
-        """Return by step of a rubric the texts of the prompts with which it graded in either run."""
+    @cached_property
+    def rubrics(self) -> dict[str, list[str]]:
+        """The texts of the prompts with which rubrics graded in either run, by the step of the rubric."""
         return {row["step"]: row["templates"] for row in self.fetch("rubrics").to_dicts()}
 
     def fetch_statements(self, sample_ids: Sequence[str]) -> pl.DataFrame:
