@@ -9,6 +9,7 @@ text and know neither Google, Hugging Face nor Anthropic. Each shape is the one 
 
 import base64
 import hmac
+import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,8 +26,9 @@ from evalhouse.tasks.settings.suite import PatternName, Redaction, Sampling
 
 AnyItem = TypeVar("AnyItem", bound=Recorded | Logged)
 
-_NUMBER: Final = r"(?<![\w.])"
-_LOCAL, _DOMAIN = r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}", r"[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
+# Around a number. `\w`, `\d` and `\b` know ASCII only: Chinese and Japanese have no space between a word and a number.
+_NUMBER, _END = r"(?<!\w)(?<!\d\.)", r"(?!\w|\.\d)"
+_LOCAL, _DOMAIN = r"[\wÀ-ԯ.!#$%&'*+/=?^`{|}~-]{1,64}", r"[\wÀ-ԯ-]{1,63}(?:\.[\wÀ-ԯ-]{1,63}){1,8}"
 _HEX: Final = r"[0-9A-Fa-f]{1,4}"
 _IBAN_COUNTRIES: Final = (
     "A[DELTZ]|B[AEGHIRY]|C[HRYZ]|D[EKO]|E[EGS]|F[IKOR]|G[BEILRT]|H[NRU]|I[ELQST]|JO|K[WZ]|L[BCITUVY]|M[CDEKNRTU]"
@@ -35,24 +37,25 @@ _IBAN_COUNTRIES: Final = (
 # The names of fields, headers and variables whose value is a secret.
 _SECRET: Final = (
     r"(?i:(?:api|access|auth|account|client|private|secret|signing|subscription|encryption|session|refresh|id)[._ -]?"
-    r"(?:key|token|secret)(?:[._ -]?id)?|x-[\w-]{0,30}(?:key|token|secret)|client_?credentials?|secret|token)"
+    r"(?:key|token|secret)(?:[._ -]?id)?|x-[\w-]{0,30}(?:key|token|secret)|client_?credentials?|secret|token"
+    r"|密钥|密鑰|令牌)"
 )
-_PASSWORD: Final = r"(?i:pass(?:word|wd|phrase)|pwd)"
-_SEPARATOR: Final = r"""\\?["']?\s{0,3}(?::=|=>|[:=])\s{0,3}\\?["']?"""
-_VALUE: Final = r"""[^\s"'\\&,;<>(){}\[\]]"""
+_PASSWORD: Final = r"(?i:pass(?:word|wd|phrase)|pwd|密码|密碼|口令|パスワード|비밀번호)"
+_SEPARATOR: Final = r"""\\?["']?\s{0,3}(?::=|=>|[:=：是])\s{0,3}\\?["']?"""
+_VALUE: Final = r"""[^\s"'\\&,;<>(){}\[\]⺀-￯]"""  # none of Chinese, Japanese and Korean
 
 PATTERNS: Final[Mapping[PatternName, tuple[str, ...]]] = {
     "email": (
         rf"{_LOCAL}@{_DOMAIN}",
-        rf"{_LOCAL}＠{_DOMAIN}",
         rf"{_LOCAL}%40{_DOMAIN}",
-        rf"[\w.+-]{{1,64}} ?\[at\] ?{_DOMAIN}",
-        rf"[\w.+-]{{1,64}} ?\(at\) ?{_DOMAIN}",
+        rf"[\wÀ-ԯ.+-]{{1,64}} ?\[at\] ?{_DOMAIN}",
+        rf"[\wÀ-ԯ.+-]{{1,64}} ?\(at\) ?{_DOMAIN}",
     ),
     "phone": (
-        rf"{_NUMBER}(?:\+|00)\d{{1,3}}[ ./-]?(?:\(\d{{1,4}}\)[ ./-]?)?\d(?:[ ./-]?\d){{6,12}}(?!\w)"
-        rf"|{_NUMBER}\(?0?\d{{2,5}}\)?[ ./-]\d{{3,4}}[ ./-]?\d{{3,5}}(?![\w.])|{_NUMBER}1[3-9]\d{{9}}(?!\w)"
-        rf"|{_NUMBER}0\d(?:[ .-]\d\d){{4}}(?![\w.])",
+        rf"{_NUMBER}(?:\+|00)\d{{1,3}}[ ./-]?(?:\(\d{{1,4}}\)[ ./-]?)?\d(?:[ ./-]?\d){{6,12}}{_END}"
+        rf"|{_NUMBER}\(?0?\d{{2,5}}\)?[ ./-]\d{{3,4}}[ ./-]?\d{{3,5}}{_END}|{_NUMBER}1[3-9]\d{{9}}{_END}"
+        rf"|{_NUMBER}0\d{{1,4}}(?:[ .-]\d\d){{4}}{_END}"
+        rf"|{_NUMBER}[78][ -]?\(?\d{{3}}\)?[ -]?\d{{3}}[ -]\d\d[ -]\d\d{_END}",  # Russia
     ),
     "card": (
         rf"{_NUMBER}(?:\d{{4}}[ .-]?\d{{4}}[ .-]?\d{{4}}[ .-]?\d{{1,7}}|3[47]\d\d[ .-]?\d{{6}}[ .-]?\d{{5}})(?!\w)",
@@ -62,11 +65,11 @@ PATTERNS: Final[Mapping[PatternName, tuple[str, ...]]] = {
         r"(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,4})?\b)",
     ),
     "ip": (
-        rf"(?<![\w:.])(?:{_HEX}:){{7}}{_HEX}(?![\w:])",
+        rf"(?<![\w:])(?<!\d\.)(?:{_HEX}:){{7}}{_HEX}(?![\w:])",
         # Three hexadecimal digits in a row, or three colons: `1::2` is a slice in Python.
-        rf"(?<![\w:.])(?=[0-9A-Fa-f:]{{0,30}}[0-9A-Fa-f]{{3}}|(?:{_HEX}:+){{3}})(?:{_HEX}:){{0,6}}(?:{_HEX})?::"
+        rf"(?<![\w:])(?<!\d\.)(?=[0-9A-Fa-f:]{{0,30}}[0-9A-Fa-f]{{3}}|(?:{_HEX}:+){{3}})(?:{_HEX}:){{0,6}}(?:{_HEX})?::"
         rf"(?:{_HEX}:){{0,6}}(?:(?:\d{{1,3}}\.){{3}}\d{{1,3}}|{_HEX})?(?![\w:])",
-        rf"{_NUMBER}(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?![\w.])",
+        rf"{_NUMBER}(?:\d{{1,3}}\.){{3}}\d{{1,3}}{_END}",
     ),
     "key": (
         # OpenAI, Anthropic and providers with their form, Langfuse, Stripe
@@ -92,7 +95,7 @@ PATTERNS: Final[Mapping[PatternName, tuple[str, ...]]] = {
         rf"(?i:\bauthorization){_SEPARATOR}(?:[A-Za-z]{{1,20}}\s{{1,3}})?(?={_VALUE}{{0,60}}\d){_VALUE}{{8,}}",
         r"(?<=://)[^\s/?#@:]{0,100}:[^\s/?#]{1,200}(?=@)",  # the user and the password of an address
         rf"{_SECRET}{_SEPARATOR}(?={_VALUE}{{0,60}}\d){_VALUE}{{8,}}",
-        rf"{_PASSWORD}(?:{_SEPARATOR}(?={_VALUE}{{0,60}}[^\s\w.])|{_SEPARATOR}(?={_VALUE}{{0,60}}\d)|=){_VALUE}{{4,}}",
+        rf"{_PASSWORD}(?:{_SEPARATOR}(?={_VALUE}{{0,60}}[!-\-/:-@\[-^`{{-~])|{_SEPARATOR}(?={_VALUE}{{0,60}}\d)|=){_VALUE}{{4,}}",
     ),
 }
 """The built-in patterns by name; a match becomes `[name]`. Each searches any text in a time in proportion to its
@@ -106,6 +109,8 @@ _MAX_NESTING: Final = 50
 _TOO_DEEP: Final = "[nested too deep]"
 _SECRET_FIELD: Final = regex.compile(rf"(?:[\w.-]*[._-])?(?:{_SECRET}|(?P<password>{_PASSWORD})|(?i:authorization))")
 _SECRET_VALUE: Final = regex.compile(r"(?=\S*\d)\S{8,}")
+_DASH: Final = regex.compile(r"[‐-―−]")
+_DIGIT: Final = regex.compile(r"(?![0-9])\d")
 _BASE64: Final = regex.compile(r"(?<![\w+/-])[A-Za-z0-9_+/-]{16,}={0,2}(?![\w+/=-])")
 
 
@@ -114,8 +119,10 @@ class Redactor:
     """Takes what the patterns find out of spans.
 
     Text that is JSON is opened first, because in it a letter may be written as an escape, which no pattern would find.
-    Text in base64 is decoded for the same reason. A session whose name holds such text, as a phone number, gets a name
-    made of it and `secret`: as `[phone]` the sessions of all users would be one.
+    Text in base64 is decoded for the same reason. Where something is found only in the text with plain digits, spaces
+    and dashes, as in a number with spaces that do not break, the whole text becomes the plain one. A session whose name
+    holds such text, as a phone number, gets a name made of it and `secret`: as `[phone]` the sessions of all users
+    would be one.
     """
 
     redaction: Redaction
@@ -125,7 +132,8 @@ class Redactor:
     def _patterns(self) -> list[tuple[Any, str]]:
         own = [(regex.compile(item.pattern), item.replacement) for item in self.redaction.own]
         names = sorted(self.redaction.patterns, key=_ORDER.index)
-        return [*own, *((regex.compile(pattern), f"[{name}]") for name in names for pattern in PATTERNS[name])]
+        built_in = [(regex.compile(one, regex.ASCII), f"[{name}]") for name in names for one in PATTERNS[name]]
+        return own + built_in
 
     def redact(self, item: AnyItem) -> AnyItem:
         """Return the same span or event without it; ids, times and status stay."""
@@ -182,7 +190,11 @@ class Redactor:
         )
 
     def _redact_text(self, text: str) -> str:
-        redacted: str = _BASE64.sub(lambda match: self._redact_base64(match[0]), self._replace(text), concurrent=True)
+        text = self._replace(text)
+        plain = write_plainly(text)
+        if plain != text and (found := self._replace(plain)) != plain:
+            text = found
+        redacted: str = _BASE64.sub(lambda match: self._redact_base64(match[0]), text, concurrent=True)
         return redacted
 
     def _redact_base64(self, packed: str) -> str:
@@ -203,6 +215,15 @@ class Redactor:
             except TimeoutError:  # a pattern of the user's, such as (a+)+b: what it might find must not be stored
                 return _UNSEARCHED
         return text
+
+
+def write_plainly(text: str) -> str:
+    """Return a text whose digits, spaces, dashes and full-width letters are the ones of ASCII."""
+    if text.isascii():
+        return text
+    text = _DASH.sub("-", unicodedata.normalize("NFKC", text), concurrent=True)
+    plain: str = _DIGIT.sub(lambda match: str(unicodedata.decimal(match[0])), text, concurrent=True)
+    return plain
 
 
 def is_picked(name: str, share: float) -> bool:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from evalhouse.tasks.datasets.otel import Recorded
-from evalhouse.tasks.datasets.received import PATTERNS, Redactor, is_named, is_picked
+from evalhouse.tasks.datasets.received import PATTERNS, Redactor, is_named, is_picked, write_plainly
 from evalhouse.tasks.settings.suite import OwnPattern, Redaction, Sampling
 
 NAME = "李明华"
@@ -27,7 +27,7 @@ PRIVATE: dict[str, list[str]] = {
     ],
     "phone": [
         "+49 171 2345678", "0171 2345678", "(030) 1234-5678", "13812345678", "+86 138 1234 5678", "0170/1234567",
-        "(415) 555-2671",
+        "(415) 555-2671", "089 12 34 56 78", "8 (916) 123-45-67", "8-916-123-45-67",
     ],
     "card": [
         "4111 1111 1111 1111", "4111111111111111", "5500-0000-0000-0004", "4111.1111.1111.1111", "3782 822463 10005",
@@ -105,6 +105,36 @@ def test_built_in_patterns_find_what_they_are_named_for(name: str) -> None:
     assert {text: found for text, found in left.items() if found != f"It is [{name}], you see."} == {}
 
 
+@pytest.mark.parametrize("sentence", ["It is {}.", "Tel.{} (old)", "我的是{}，几点开？", "号码{}吗", "電話は{}です。"])
+@pytest.mark.parametrize("name", PRIVATE)
+def test_built_in_patterns_find_the_same_beside_any_letters(name: str, sentence: str) -> None:
+    """A phone number stayed before a full stop, and anything but a mail address between Chinese characters."""
+    redaction = Redaction(patterns=("email", "phone", "card", "iban", "ip", "key"))
+    left = {text: _redact(sentence.format(text), redaction) for text in PRIVATE[name]}
+    assert {text: found for text, found in left.items() if f"[{name}]" not in found or text[-4:] in found} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("+49\u00a0171\u00a01234567", "[phone]"),
+        ("DE89\u202f3704\u202f0044\u202f0532\u202f0130\u202f00", "[iban]"),
+        ("555\u2011123\u20134567", "[phone]"),
+        ("号码１３８１２３４５６７８，谢谢", "号码[phone],谢谢"),
+        ("٠٥٠ ١٢٣ ٤٥٦٧", "[phone]"),
+        ("密码是abc12345，谢谢", "[key]，谢谢"),
+        ("api_key：abcdef1234567890吗", "[key]吗"),
+        ("能不能把发票发到wang@qq.com吗？", "能不能把发票发到[email]吗？"),
+        ("An jörg.müller@grüße.example schreiben", "An [email] schreiben"),
+        ("忘记密码是怎么回事2024？", "忘记密码是怎么回事2024？"),
+        ("令牌是在2024年引入的 – “２０２４”", "令牌是在2024年引入的 – “２０２４”"),
+        ("password: обязательно", "password: обязательно"),
+    ],
+)
+def test_typographic_and_chinese_spellings_are_found(text: str, left: str) -> None:
+    assert _redact(text, Redaction(patterns=tuple(PATTERNS))) == left
+
+
 ADDRESSES = f"postgres://ada:pw@db https://x.io?sig=abcdefgh%2Bijklmnopqr discord.com/api/webhooks/1/{DIGITS}"
 
 
@@ -129,7 +159,7 @@ _GROUPED = {
 
 @pytest.mark.parametrize(("name", "pattern"), [(name, one) for name, listed in PATTERNS.items() for one in listed])
 def test_every_built_in_pattern_finds_something(name: str, pattern: str) -> None:
-    assert any(regex.search(pattern, text) for text in (*PRIVATE[name], ADDRESSES))
+    assert any(regex.search(pattern, write_plainly(text)) for text in (*PRIVATE[name], ADDRESSES))
 
 
 def test_built_in_patterns_leave_the_rest_alone() -> None:
