@@ -138,18 +138,30 @@ _UUID: Final = _open_single(lambda value: str(UUID(bytes=value) if isinstance(va
 _SHORT: Final = _open_single(_read_short)
 
 
+def _read_shorts(values: list[float | None]) -> list[float | None]:
+    """Return a list of them, as a vector has a thousand."""
+    import polars as pl  # noqa: PLC0415  # as above
+
+    return pl.Series(values, dtype=pl.Float32).cast(pl.String).cast(pl.Float64).to_list()
+
+
+_SHORTS: Final = _open_single(_read_shorts)
+
+
 def _open_list(opens: Opens | None) -> Opens | None:
-    return None if opens is None else _open_single(lambda items: [opens(item) for item in items])
+    if opens is None or opens is _SHORT:
+        return opens and _SHORTS
+    return _open_single(lambda items: [opens(item) for item in items])
 
 
-def _open_struct(members: Mapping[str, Opens | None], *, is_column: bool) -> Opens:
+def _open_struct(members: Mapping[str, Opens | None], n_kept: int) -> Opens:
     """A member that is null is left out: a nested column has the members of all its rows.
 
-    In a column that is an object itself it stays, as `outputs.answer` where the bot gave none.
+    It stays in the outermost `n_kept` levels of a column.
     """
 
     def read(value: Mapping[str, Any]) -> dict[str, Any]:
-        by_name = ((name, one, members.get(name)) for name, one in value.items() if is_column or one is not None)
+        by_name = ((name, one, members.get(name)) for name, one in value.items() if n_kept > 0 or one is not None)
         return {name: one if opens is None else opens(one) for name, one, opens in by_name}
 
     return _open_single(read)
@@ -159,7 +171,7 @@ def _open_map(opens: Opens | None) -> Opens:
     return _open_single(lambda value: {str(key): opens(one) if opens else one for key, one in value.items()})
 
 
-def _open_arrow_type(kind: "pa.DataType", *, is_column: bool = True) -> Opens | None:
+def _open_arrow_type(kind: "pa.DataType", n_kept: int) -> Opens | None:
     import pyarrow as pa  # noqa: PLC0415  # the child that reads a workbook needs none
 
     extension = getattr(kind, "extension_name", None)
@@ -168,36 +180,39 @@ def _open_arrow_type(kind: "pa.DataType", *, is_column: bool = True) -> Opens | 
     if pa.types.is_float32(kind):
         return _SHORT
     if pa.types.is_struct(kind):
-        members = {field.name: _open_arrow_type(field.type, is_column=False) for field in kind}
-        return _open_struct(members, is_column=is_column)
+        members = {field.name: _open_arrow_type(field.type, n_kept - 1) for field in kind}
+        return _open_struct(members, n_kept)
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return _open_list(_open_arrow_type(kind.value_type, is_column=False)) if is_list else None
+    return _open_list(_open_arrow_type(kind.value_type, n_kept - 1)) if is_list else None
 
 
-def _open_polars_type(kind: Any, *, is_column: bool = True) -> Opens | None:  # noqa: ANN401  # Polars has instances and classes
+def _open_polars_type(kind: Any, n_kept: int) -> Opens | None:  # noqa: ANN401  # Polars has instances and classes
     import polars as pl  # noqa: PLC0415  # as above
 
     if isinstance(kind, pl.Struct):
-        members = {field.name: _open_polars_type(field.dtype, is_column=False) for field in kind.fields}
-        return _open_struct(members, is_column=is_column)
+        members = {field.name: _open_polars_type(field.dtype, n_kept - 1) for field in kind.fields}
+        return _open_struct(members, n_kept)
     if isinstance(kind, pl.List | pl.Array):
-        return _open_list(_open_polars_type(kind.inner, is_column=False))
+        return _open_list(_open_polars_type(kind.inner, n_kept - 1))
     return _SHORT if kind == pl.Float32 else None
 
 
-def _open_duckdb_type(kind: Any, *, is_column: bool = True) -> Opens | None:  # noqa: ANN401  # DuckDB moves the class of its types
+def _open_duckdb_type(kind: Any, n_kept: int) -> Opens | None:  # noqa: ANN401  # DuckDB moves the class of its types
     if single := {"JSON": _JSON, "UUID": _UUID, "FLOAT": _SHORT}.get(str(kind)):
         return single
     if kind.id == "struct":
-        members = {name: _open_duckdb_type(child, is_column=False) for name, child in kind.children}
-        return _open_struct(members, is_column=is_column)
+        members = {name: _open_duckdb_type(child, n_kept - 1) for name, child in kind.children}
+        return _open_struct(members, n_kept)
     if kind.id == "map":
-        return _open_map(_open_duckdb_type(dict(kind.children)["value"], is_column=False))
-    return _open_list(_open_duckdb_type(kind.children[0][1], is_column=False)) if kind.id in ("list", "array") else None
+        return _open_map(_open_duckdb_type(dict(kind.children)["value"], n_kept - 1))
+    return _open_list(_open_duckdb_type(kind.children[0][1], n_kept - 1)) if kind.id in ("list", "array") else None
 
 
-def _open_columns(open_type: Callable[[Any], Opens | None], kinds: Mapping[str, Any]) -> OpenRow:
-    opens = {name: of_type for name, kind in kinds.items() if (of_type := open_type(kind)) is not None}
+def _open_columns(open_type: Callable[[Any, int], Opens | None], kinds: Mapping[str, Any]) -> OpenRow:
+    """Nulls stay in a column that is an object, as in `outputs.answer` where the bot gave none, and in `tables`, where
+    a query may name a column of nulls."""
+    by_name = {name: open_type(kind, 3 if name == "tables" else 1) for name, kind in kinds.items()}
+    opens = {name: of_type for name, of_type in by_name.items() if of_type is not None}
     if not opens:
         return lambda row: row
     return lambda row: row | {name: of_type(row[name]) for name, of_type in opens.items()}

@@ -54,11 +54,14 @@ def test_values_of_several_types_are_read_as_from_json_lines(
 def test_members_that_a_nested_column_fills_in_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    """Right tool calls scored 0.6, as each call had the arguments of all."""
+    """Right tool calls scored 0.6, as each call had the arguments of all; later a query that named a column of nulls
+    of its tables failed."""
     monkeypatch.chdir(tmp_path)
     rows = [
-        {"question": "q1", "calls": [{"name": "get", "args": {"id": 1}}], "outputs": {"answer": "a", "ms": 1}},
-        {"question": "q2", "calls": [{"name": "get", "args": {"id": 1, "p": 2}}], "outputs": {"answer": None, "ms": 2}},
+        {"question": "q1", "calls": [{"name": "get", "args": {"id": 1}}], "outputs": {"answer": "a", "ms": 1},
+         "tables": {"t": [{"id": 1, "gone": None}, {"id": 2, "gone": None}]}},
+        {"question": "q2", "calls": [{"name": "get", "args": {"id": 1, "p": 2}}], "outputs": {"answer": None, "ms": 2},
+         "tables": {"t": [{"id": 1, "gone": "2026-01-02"}]}},
     ]  # fmt: skip
     lines = write_json_lines(tmp_path / "qa.jsonl", rows)
     pl.DataFrame(rows).write_parquet("qa.parquet")
@@ -93,11 +96,13 @@ def test_a_number_of_32_bits_is_read_as_it_is_printed(
     monkeypatch.chdir(tmp_path)
     with duckdb.connect("qa.duckdb") as connection:
         connection.execute(
-            "create table qa as select 'q' || row_number() over () as question, n::float as answer "
-            "from (values (0.1), (1e9), ('nan'::float), (null)) numbers(n)"
+            "create table qa as select 'q' || row_number() over () as question, n::float as answer, "
+            "[0.1::float, null, 1e-8::float] as vector from (values (0.1), (1e9), ('nan'::float), (null)) numbers(n)"
         )
         connection.execute("copy qa to 'qa.parquet'")
-    assert [sample.answer for sample in read_all(source)] == ["0.1", "1000000000", None, None]
+    samples = read_all(source)
+    assert [sample.answer for sample in samples] == ["0.1", "1000000000", None, None]
+    assert samples[0].metadata == {"vector": [0.1, None, 1e-8]}
 
 
 def test_duckdb_json_columns_are_opened(tmp_path: Path) -> None:

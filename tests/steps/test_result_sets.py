@@ -122,6 +122,8 @@ SETS: dict[str, tuple[ResultSet, ResultSet, dict[str, float], str]] = {
     "a list of no rows names no columns": (table(""), table("x y"), {"f1": 1.0}, ""),
     "no rows, and one": (table("x"), table("x", (1,)), {"f1": 0.0}, ""),
     "an empty list, and one row": (table(""), table("x", (1,)), {"f1": 0.0}, ""),
+    "rows whose nulls were left out": (table("", ()), table("", ()), RIGHT, ""),
+    "one of them, and a value": (table("", ()), table("n", (5,)), {"f1": 0.0}, ""),
     "no rows of a column less": (table("x y"), table("x"), {"f1": 2 / 3}, ""),
     "another order of columns": (NAMED, table("NAME Id", ("Tern", 1), ("Gull", 2)), RIGHT, ""),
     "other names of columns": (NAMED, table("a b", ("Tern", 1), ("Gull", 2)), RIGHT, ""),
