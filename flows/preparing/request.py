@@ -309,7 +309,8 @@ def resolve_suite(
     if options := flags.get("mapping"):
         # An option is for all: a variant keeps its own columns alone, and gives them up too if it is asked alone.
         of_file, changed = suite.values.get("mapping") or {}, {}
-        usual = of_file.get("answer", "answer")
+        # A suite that names no column of answers reads these alone: its tool calls and thoughts are theirs.
+        usual = of_file.get("answer", "answer" if settings.variants else options.get("answer"))
         for name, changes in settings.variants.items():
             of_variant = changes.get("mapping", {})
             own = {field: column for field, column in of_variant.items() if column != of_file.get(field)}

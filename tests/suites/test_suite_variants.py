@@ -161,6 +161,17 @@ def test_a_column_named_by_option_is_for_all_variants(tmp_path: Path) -> None:
     assert not usual.has_other_answers
 
 
+def test_the_only_answers_of_a_suite_have_its_tool_calls(tmp_path: Path) -> None:
+    """`--map`, as the message that proposes it says, left the tool calls of the suite unscored."""
+    path = tmp_path / "nightly.toml"
+    path.write_text('dataset = "a.jsonl"\n')
+    settings = resolve_suite(load_suite(path), flags={"mapping": {"answer": "final"}}).settings
+    assert not settings.has_other_answers
+    path.write_text('dataset = "a.jsonl"\n[variants.b.map]\nanswer = "b"\n')
+    suite = load_suite(path)
+    assert resolve_suite(suite, flags={"mapping": {"answer": "b"}}).settings.has_other_answers
+
+
 @pytest.mark.parametrize(("tables", "target"), GIVEN.values(), ids=GIVEN.keys())
 def test_a_variant_is_the_suite_with_what_it_gives_in_it(
     tmp_path: Path, tables: str, target: dict[str, object]
