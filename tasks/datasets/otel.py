@@ -339,7 +339,8 @@ def _count(attributes: Tree, names: Iterable[str], side: Literal["input", "outpu
 
 def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...] | None:
     """Return the documents of a retriever or reranker. Ids that OpenInference leaves out are in its output."""
-    found = next((listed for name in _DOCUMENTS if (listed := read_documents(_look_up(tree, name)))), None)
+    listed = [of_one for name in _DOCUMENTS if (of_one := read_documents(_look_up(tree, name))) is not None]
+    found = next(filter(None, listed), None)
     if kind not in ("retriever", "reranker"):
         return found
     in_output = read_retrieved(made)
@@ -347,7 +348,7 @@ def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...
         # Another object may be documents in a form that is not known, and not an empty result.
         members = open_value(made)
         is_empty = not members or (isinstance(members, Mapping) and not any(members.values()))
-        return () if in_output is None and made is not None and is_empty else in_output
+        return () if in_output is None and (listed or (made is not None and is_empty)) else in_output
     if in_output is None or len(in_output) != len(found):
         return found
     return tuple(

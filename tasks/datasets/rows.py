@@ -630,9 +630,11 @@ def normalise_row(
         row.say("no_question", "the question is empty")
     answer, spoken = row.take_text("answer"), None
     if answer is not None and thoughts == "beside":
-        # Where answers are mapped, a column of thoughts belongs to the ones of the usual name, if there are some.
-        texts_of_others = [row.rest.get(name) for name in ALIASES["answer"] if "answer" in columns.mapped]
-        if not any(isinstance(text, str) and text.strip() for text in texts_of_others):
+        # A column of thoughts belongs to the answers that would be read without a mapping, if there are some.
+        read = row.located["answer"].name
+        written = ((name, raw.values.get(name)) for name in ALIASES["answer"] if "answer" in columns.mapped)
+        usual = next((name for name, text in written if isinstance(text, str) and text.strip()), read)
+        if usual == read:
             from evalhouse.tasks.datasets.thoughts import find_thoughts, join_thoughts  # noqa: PLC0415  # few runs do
 
             answer = join_thoughts(find_thoughts({name: row.rest.get(name) for name in THOUGHT_COLUMNS}), answer)

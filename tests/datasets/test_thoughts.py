@@ -81,6 +81,8 @@ THOUGHT_BASE = "<think>\nWhales.\n</think>\n\nbase"
     ({"answer": "base"}, {}, "beside", THOUGHT_BASE),
     ({"outputs": {"text": "base", "id": 1}}, {"answer": "outputs.text"}, "beside", THOUGHT_BASE),
     ({"answer": "base", "b": "other"}, {"answer": "b"}, "beside", "other"),
+    ({"answer": "base", "response": "other"}, {"answer": "answer"}, "beside", THOUGHT_BASE),
+    ({"answer": "other", "response": "base"}, {"answer": "response"}, "beside", "base"),
     ({"answer": None, "output": {"raw": 1}, "b": "base"}, {"answer": "b"}, "beside", THOUGHT_BASE),
     ({"a": "base", "b": "<think>Fish.</think>other"}, {"answer": "b"}, "within", "<think>Fish.</think>other"),
 ])  # fmt: skip

@@ -245,6 +245,9 @@ def test_observations_of_langfuses_sdks_are_read() -> None:
 def test_a_retriever_that_found_nothing_is_not_one_of_which_nothing_is_known() -> None:
     kind = {"openinference.span.kind": "RETRIEVER"}
     assert _read({**kind, "output.value": '{"documents": []}'}).documents == ()
+    assert _read({**kind, "retrieval.documents": "[]"}).documents == ()
+    assert _read({"gen_ai.operation.name": "retrieval", "gen_ai.retrieval.documents": "[]"}).documents == ()
+    assert _read({"openinference.span.kind": "CHAIN", "retrieval.documents": "[]"}).documents is None
     assert _read(kind).documents is None
 
 
