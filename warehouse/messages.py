@@ -100,7 +100,7 @@ def spell_secret(value: str) -> set[str]:
     return {value, plain, escaped, *packed, *slashed, *coded}
 
 
-_KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+|(?<=://)[^\s/@]+@")
+_KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+|(?<=://)[^\s/@]+@", re.ASCII)
 
 
 def redact(text: str) -> str:
