@@ -16,6 +16,7 @@ from typing import Final
 import orjson
 from prefect import task
 
+from evalhouse.tasks.datasets.values import NULLS_FILLED_IN
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.pipeline.live_run import CALL_COLUMNS, STEP_OPTIONS, LiveRun, SampleWork, take_shard
 from evalhouse.warehouse.errors import QueryStopped
@@ -70,7 +71,8 @@ async def compare_tool_calls(live_run: LiveRun, work: SampleWork) -> str | None:
     # Our name, ragas' and deepeval's.
     columns = ("expected_tool_calls", "reference_tool_calls", "expected_tools")
     column = next((name for name in columns if metadata.get(name) is not None), None)
-    made = next((metadata[name] for name in CALL_COLUMNS if metadata.get(name) is not None), None)
+    column_made = next((name for name in CALL_COLUMNS if metadata.get(name) is not None), None)
+    made = metadata[column_made] if column_made else None
     expected = metadata[column] if column else None
     are_names = (
         isinstance(expected, list) and column == "expected_tools" and any(isinstance(one, str) for one in expected)
@@ -83,10 +85,13 @@ async def compare_tool_calls(live_run: LiveRun, work: SampleWork) -> str | None:
     if made is None and metadata.keys().isdisjoint({*CALL_COLUMNS, "turn"}) and not live_run.records_tool_calls:
         return "no_answer"
     try:
-        wanted = read_tool_calls(expected, strict=True)
+        # Of both: a call whose arguments are JSON may have the nulls that the nested column of the other adds.
+        without_nulls = not {column, column_made}.isdisjoint(metadata.get(NULLS_FILLED_IN, ()))
+        wanted = read_tool_calls(expected, strict=True, without_nulls=without_nulls)
     except ToolCallError as error:
         raise FatalJudgeError(f"sample {work.sample.sample_id}, column {column}: {error}") from None
-    for match in grade_tool_calls(wanted, read_tool_calls([] if made is None else made, strict=False)):
+    given = read_tool_calls([] if made is None else made, strict=False, without_nulls=without_nulls)
+    for match in grade_tool_calls(wanted, given):
         work.add_grade(TOOL_CALLS, match)
     return None
 

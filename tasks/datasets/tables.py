@@ -10,6 +10,7 @@ A Parquet file of 5 MB may repeat one value of 100 MB in every row. So its texts
 value once, and measured before they are written out.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from evalhouse.tasks.datasets.limited import FileTooLarge, LimitedReader
-from evalhouse.tasks.datasets.values import MAX_ROW, ReadingStopped, parse_json, refuse_dataset
+from evalhouse.tasks.datasets.values import MAX_ROW, NULLS_FILLED_IN, ReadingStopped, parse_json, refuse_dataset
 from evalhouse.warehouse.errors import first_line
 from evalhouse.warehouse.messages import list_names
 
@@ -31,6 +32,11 @@ _FIRST_S: Final = -62_135_596_800  # of the year 1 in seconds of the epoch
 _LAST_S: Final = 253_402_300_799  # of the year 9999
 TABLE_BATCH = 1000  # rows of a table that are in memory at once
 _MAX_UNPACKED: Final = 2**28  # bytes that a column of a row group may unpack to from less than a hundredth of that
+_COMPARED: Final = (
+    "rows", "expected_rows", "tool_calls", "tools_called", "expected_tool_calls", "reference_tool_calls",
+    "expected_tools",
+)  # fmt: skip
+"""The columns that hold values of a bot and the expected ones, which are compared."""
 DUCKDB_PATIENCE_S = 5.0  # seconds to wait for a file that another program writes to
 
 
@@ -209,13 +215,29 @@ def _open_duckdb_type(kind: Any, n_kept: int) -> Opens | None:  # noqa: ANN401  
 
 
 def _open_columns(open_type: Callable[[Any, int], Opens | None], kinds: Mapping[str, Any]) -> OpenRow:
-    """Nulls stay in a column that is an object, as in `outputs.answer` where the bot gave none, and in `tables`, where
-    a query may name a column of nulls."""
-    by_name = {name: open_type(kind, 3 if name == "tables" else 1) for name, kind in kinds.items()}
+    """Nulls stay in a column that is an object, as in `outputs.answer` where the bot gave none, in `tables`, where a
+    query may name a column of nulls, and in rows and calls, where the other side may have the same null: there the
+    metadata names the columns."""
+    kept = dict.fromkeys((*_COMPARED, "tables"), sys.maxsize)
+    by_name = {name: open_type(kind, kept.get(name, 1)) for name, kind in kinds.items()}
     opens = {name: of_type for name, of_type in by_name.items() if of_type is not None}
     if not opens:
         return lambda row: row
-    return lambda row: row | {name: of_type(row[name]) for name, of_type in opens.items()}
+    compared = [name for name in _COMPARED if name in opens and opens[name] is not _JSON]
+
+    def open_row(row: dict[str, Any]) -> dict[str, Any]:
+        row = row | {name: of_type(row[name]) for name, of_type in opens.items()}
+        filled = [name for name in compared if row[name] is not None and _has_null(row[name])]
+        return row | {NULLS_FILLED_IN: filled} if filled else row
+
+    return open_row
+
+
+def _has_null(value: object) -> bool:
+    """Return True if a member of an object in it is null."""
+    if isinstance(value, Mapping):
+        return any(member is None or _has_null(member) for member in value.values())
+    return isinstance(value, list) and any(map(_has_null, value))
 
 
 def read_arrow(path: Path, ending: str) -> Iterator[dict[str, Any]]:

@@ -167,6 +167,9 @@ class Problems:
 
 MISSING: Final = object()  # no such column, which is not the same as a column that is empty here
 EACH: Final = "[*]"
+NULLS_FILLED_IN: Final = "nulls_filled_in"
+"""The metadata that names the columns of rows and calls in which a null may be none: nested columns of Parquet, frames
+and the like have the members of all rows."""
 """The step of a path that is every item of a list."""
 Steps = tuple[str | int, ...]
 

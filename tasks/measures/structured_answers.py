@@ -28,7 +28,7 @@ import numpy as np
 from rapidfuzz.distance import LCSseq
 
 from evalhouse.prompts import Grade
-from evalhouse.tasks.datasets.values import open_value
+from evalhouse.tasks.datasets.values import NULLS_FILLED_IN, open_value
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError
 from evalhouse.warehouse.rows.samples import StoredSample
@@ -49,10 +49,15 @@ Cell = Any
 
 @dataclass(frozen=True, kw_only=True)
 class ResultSet:
-    """Columns and rows in order."""
+    """Columns and rows in order.
+
+    `fillers` are the places of columns that may be none of this result: a nested column of a table has the members of
+    all its rows, so that members of other samples are null in the rows of this one.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    fillers: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,15 +82,17 @@ class Agreement:
         return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def read_rows(source: Any, name: str) -> ResultSet:  # noqa: ANN401  # as a dataset has it
+def read_rows(source: Any, name: str, *, is_filled_in: bool = False) -> ResultSet:  # noqa: ANN401  # as a dataset has it
     """Return rows given as a list of objects or of lists, or as {"columns": [...], "rows": [[...], ...]}, or as JSON.
 
-    Raises TableError.
+    `is_filled_in`: a nested column may have added members that are null. Raises TableError.
     """
     source = open_value(source)
     if isinstance(source, list) and all(isinstance(row, dict) for row in source):
         columns = tuple(dict.fromkeys(key for row in source for key in row))
-        return ResultSet(columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in source))
+        rows = tuple(tuple(row.get(key) for key in columns) for row in source)
+        of_nulls = [place for place in range(len(columns)) if all(row[place] is None for row in rows)]
+        return ResultSet(columns=columns, rows=rows, fillers=frozenset(of_nulls if is_filled_in else ()))
     are_lists = isinstance(source, list) and all(isinstance(row, list | tuple) for row in source)
     if are_lists and len(set(map(len, source))) == 1:
         n_columns = len(source[0])
@@ -137,6 +144,7 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
       columns does not matter.
     - A row counts as often as it comes. Rows are compared by the paired columns alone.
     - Two sets without rows agree; a list of no rows has no columns that could differ.
+    - A column of `fillers` counts where it is paired, and is left out otherwise.
 
     >>> ab = ResultSet(columns=("a", "b"), rows=((1, "x"), (2, "y")))
     >>> ba = ResultSet(columns=("n", "a"), rows=(("y", 2.0), ("x", 1.0)))
@@ -148,10 +156,14 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
     if not wanted and not given and not (expected.columns and made.columns):
         return Agreement(row_precision=1, row_recall=1, column_precision=1, column_recall=1, in_order=1, note="no rows")
     pairs = _pair_columns(expected, made, wanted, given)
-    wanted, given = _pick(wanted, [place for place, _ in pairs]), _pick(given, [other for _, other in pairs])
-    # Without one common column no row agrees, but with none at all: nested columns of Parquet leave nulls out.
-    have_columns = bool(expected.columns or made.columns)
-    common = (Counter(wanted) & Counter(given)).total() if pairs or not have_columns else 0
+    places = ([place for place, _ in pairs], [other for _, other in pairs])
+    missing, extra = (
+        [name for place, name in enumerate(side.columns) if place not in side.fillers.union(paired)]
+        for side, paired in zip((expected, made), places, strict=True)
+    )
+    wanted, given = _pick(wanted, places[0]), _pick(given, places[1])
+    # Without one common column no row agrees, unless both have nothing but fillers.
+    common = (Counter(wanted) & Counter(given)).total() if pairs or not (missing or extra) else 0
     in_order = 0
     if common:
         # Equal rows get one number, and a common subsequence of numbers is found.
@@ -159,15 +171,13 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
         numbered = [[numbers.setdefault(row, len(numbers)) for row in rows] for rows in (wanted, given)]
         in_order = LCSseq.similarity(*numbered)
     notes = [f"{common} of {len(expected.rows)} expected and {len(made.rows)} returned rows agree"]
-    missing = [name for place, name in enumerate(expected.columns) if place not in {paired for paired, _ in pairs}]
-    extra = [name for place, name in enumerate(made.columns) if place not in {other for _, other in pairs}]
     notes += [f"missing columns: {', '.join(missing)}"] if missing else []
     notes += [f"extra columns: {', '.join(extra)}"] if extra else []
     return Agreement(
         row_precision=_share(common, len(given)) if given or not wanted else 0.0,
         row_recall=_share(common, len(wanted)) if wanted or not given else 0.0,
-        column_precision=_share(len(pairs), len(made.columns)),
-        column_recall=_share(len(pairs), len(expected.columns)),
+        column_precision=_share(len(pairs), len(pairs) + len(extra)),
+        column_recall=_share(len(pairs), len(pairs) + len(missing)),
         in_order=_share(in_order, max(len(wanted), len(given))),
         note="; ".join(notes),
     )
@@ -189,6 +199,13 @@ def _pair_columns(
         [[_share((own & other).total(), max(own.total(), other.total())) for other in given] for own in wanted]
     )
     named = np.array([[own.casefold() == other.casefold() for other in made.columns] for own in expected.columns])
+    nulls = {_settle(None)}
+    for own, other in np.ndindex(alike.shape):
+        if own in expected.fillers or other in made.fillers:
+            # A name says more than that both are null, and of two fillers it says all.
+            are_null = wanted[own].keys() <= nulls and given[other].keys() <= nulls
+            by_nulls = 0.0 if own in expected.fillers and other in made.fillers else 5e-4
+            alike[own, other] = (1.0 if named[own, other] else by_nulls) if are_null else 0.0
     placed = np.eye(*alike.shape)
     worth = alike + named * 1e-3 + placed * 1e-6
     # Of pairings of equal worth the same one is taken if expected and made change places.
@@ -367,7 +384,7 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None, datase
     """
     given = sample.metadata.get(column) if column else None
     if given is not None:
-        return read_rows(given, f"column {column}")
+        return read_rows(given, f"column {column}", is_filled_in=column in sample.metadata.get(NULLS_FILLED_IN, ()))
     tables, setup = sample.metadata.get("tables") or {}, str(sample.metadata.get("setup") or "")
     if isinstance(tables, str):
         with suppress(ToolCallError):
@@ -442,11 +459,11 @@ class ToolCall:
     accepted: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
-def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
+def read_tool_calls(value: object, *, strict: bool, without_nulls: bool = False) -> list[ToolCall]:
     """Return calls from a list of objects as OpenAI, Anthropic, LangChain and others have them, or one; also as JSON.
 
     If `strict`, anything that cannot be read raises ToolCallError. Otherwise it is a call that agrees with none, for
-    the bot made it; `runs/unreadable_calls` counts these.
+    the bot made it; `runs/unreadable_calls` counts these. `without_nulls` leaves out arguments that are null.
     """
     try:
         entries = _open_json(value)
@@ -467,9 +484,13 @@ def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
         if isinstance(call, dict) and name is not None:
             given: object = next((call[key] for key in _ARGUMENTS if call.get(key) is not None), {})
             accepted = call.get("accepted") or {}
+            if without_nulls:
+                accepted = _leave_nulls_out(accepted)
             are_lists = isinstance(accepted, dict) and all(isinstance(values, list) for values in accepted.values())
             with suppress(ToolCallError):
                 arguments = _open_json(given)
+                if without_nulls:
+                    arguments = _leave_nulls_out(arguments)
                 if isinstance(arguments, dict) and are_lists:
                     read = ToolCall(name=name, arguments=arguments, accepted=accepted)
         if read is None and strict:
@@ -477,6 +498,13 @@ def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
         unreadable = f"{name} {_UNREADABLE}" if name is not None else _UNREADABLE
         calls.append(read or ToolCall(name=unreadable))
     return calls
+
+
+def _leave_nulls_out(value: object) -> object:
+    """Return a JSON value without the members of its objects that are null."""
+    if isinstance(value, dict):
+        return {name: _leave_nulls_out(member) for name, member in value.items() if member is not None}
+    return [_leave_nulls_out(item) for item in value] if isinstance(value, list) else value
 
 
 def grade_tool_calls(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[Grade]:

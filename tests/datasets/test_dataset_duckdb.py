@@ -71,6 +71,26 @@ def test_members_that_a_nested_column_fills_in_are_left_out(
     assert read_all(source) == read_all(pl.DataFrame(rows)) == read_all(lines)
 
 
+@pytest.mark.parametrize("source", ["qa.duckdb#qa", "qa.parquet", "qa.arrow"])
+def test_calls_and_rows_keep_the_nulls_of_a_nested_column_and_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    calls = [[{"name": "get", "args": {"id": 1, "p": p}}] for p in (None, 2)]
+    rows = [
+        {"question": f"q{place}", "tool_calls": made, "expected_rows": [{"n": 1}], "notes": [{"a": 1, "b": None}]}
+        for place, made in enumerate(calls)
+    ]
+    pl.DataFrame(rows).write_parquet("qa.parquet")
+    pl.DataFrame(rows).write_ipc("qa.arrow")
+    with duckdb.connect("qa.duckdb") as connection:
+        connection.execute("create table qa as select * from 'qa.parquet'")
+    first, second = read_all(source)
+    assert (first.metadata["tool_calls"], first.metadata["nulls_filled_in"]) == (calls[0], ["tool_calls"])
+    assert first.metadata["notes"] == [{"a": 1}]
+    assert (second.metadata["tool_calls"], "nulls_filled_in" in second.metadata) == (calls[1], False)
+
+
 @pytest.mark.parametrize("source", ["qa.duckdb#qa", "qa.parquet"])
 def test_an_id_may_be_a_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.chdir(tmp_path)

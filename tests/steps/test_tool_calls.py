@@ -235,6 +235,18 @@ async def test_no_call_differs_from_no_record(tmp_path: Path, metadata: dict[str
     )
 
 
+@pytest.mark.parametrize(("filled", "score"), [(["expected_tool_calls"], 1.0), (["tool_calls"], 1.0), ([], 0.667)])
+async def test_a_null_that_a_table_may_have_filled_in_is_an_argument_that_was_not_given(
+    tmp_path: Path, filled: list[str], score: float
+) -> None:
+    """OpenAI's strict mode sends all arguments as JSON, null for the optional ones."""
+    calls = [{"function": {"name": "ask_tide", "arguments": '{"harbour": "Quillon", "day": null}'}}]
+    expected = [{"name": "ask_tide", "args": {"harbour": "Quillon"}, "accepted": None}]
+    metadata = {"expected_tool_calls": expected, "tool_calls": calls, "nulls_filled_in": filled}
+    value, _ = score_work(await measure_calls(tmp_path, **metadata), "tool_call_accuracy")
+    assert value == pytest.approx(score, abs=1e-3)
+
+
 def test_a_dataset_has_a_column_that_any_row_has() -> None:
     with open_rows() as con:
         for run_id, metadata in (("with", '{"tool_calls": null}'), ("without", "{}"), ("with", None)):
