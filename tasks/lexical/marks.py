@@ -14,7 +14,9 @@ from typing import Final
 
 _AND: Final = r"(?:[,，、;；&|–—-]|(?i:and|und|et|y)\b|和|与|及)"
 _NUMBERS: Final = rf"\d{{1,3}}(?:\s*+{_AND}\s*+\^?\d{{1,3}})*"
-URL: Final = r"https?://[^\s<>\[\]{}\"'“”‘’。，；：、（）【】「」《》|\\^`]*[\w/#=&%~+-]"
+_IN_URL: Final = r"[^\s<>\[\]{}()\"'“”‘’。，；：、（）【】「」《》|\\^`]"
+# With the brackets of a title, as in `…/Rock_(music)`, and without the one that closes the sentence's.
+URL: Final = rf"https?://(?:{_IN_URL}|\({_IN_URL}*\))*(?:[\w/#=&%~+-]|\({_IN_URL}*\))"
 _WORD: Final = (
     r"(?i:docs?|documents?|(?:search\s)?results?|sources?|passages?|contexts?|ctx|chunks?|excerpts?|snippets?|refs?|"
     r"references?|cit(?:e|ation)s?|dokumente?|quellen?|documentos?|fuentes?|fontes?)|"

@@ -7,12 +7,14 @@ skipped. A mark that names several passages of one document names them all.
 """
 
 import re
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, islice
 from typing import Final
+from urllib.parse import quote, unquote
 
 import numpy as np
 import orjson
@@ -34,7 +36,9 @@ _LETTERS: Final = re.compile(r"[^\W\d]+")
 _NO_SOURCE: Final = ("#", "mailto:", "tel:")  # what a link may lead to besides a source
 _PASSAGE: Final = re.compile(r"([^#]*[^#/])#.|(.*\.[A-Za-z][A-Za-z0-9]{0,4})[:/|@].")
 _ADDRESS: Final = re.compile(r"https?://\S+")
+_PATH: Final = re.compile(r"/|\.[A-Za-z][A-Za-z0-9]{0,4}(?:$|[#:|@])")  # as in ids/owners.sql
 _LONGER: Final = re.compile(r"[\w/?=&%#-]|\.\w")  # what follows the beginning of a longer address
+_SAFE: Final = "%/:?#[]@!$&'()*+,;=~"  # what an address keeps when it is encoded
 _IN_TEXT: Final = re.compile(URL)  # without the brackets or the full stop behind it
 _MAX_RANGE: Final = 50
 _MAX_ID: Final = 300
@@ -81,12 +85,14 @@ class _Mark:
 class Sources:
     """The sources that a sample's marks can name.
 
-    `names` has the ranks of each id and address, `texts` are the contexts' own, `definitions` has the text of each
-    footnote by its label, and `cited` are the numbers in the answer's marks.
+    `names` has the ranks of each id and address in one spelling (see `_fold`), `written` are the ids as they come,
+    `texts` are the contexts' own, `definitions` has the text of each footnote by its label, and `cited` are the numbers
+    in the answer's marks.
     """
 
     n_contexts: int
     names: Mapping[str, tuple[int, ...]]
+    written: Collection[str] = ()
     texts: Sequence[str] = ()
     first: int = 1
     definitions: Mapping[str, str] = field(default_factory=dict)
@@ -129,8 +135,12 @@ class Sources:
         The ids come from users, and one may be a list of others. So the longest that a separator or a bracket follows
         is taken for good: trying all ways in which an answer can be read would take for ever.
         """
-        names = (name for name in self.names if len(name) <= _MAX_ID and not _ADDRESS.match(name))
-        ids = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        spellings = {*self.names, *self.written, *(unicodedata.normalize("NFD", name) for name in self.names)}
+        names = (name for name in spellings if len(name) <= _MAX_ID and not _ADDRESS.match(name))
+        ids = "|".join(
+            f"(?i:{re.escape(name)})" if _PATH.search(name) else re.escape(name)
+            for name in sorted(names, key=lambda name: (-len(name), name))
+        )
         one = rf"(?>(?:{ids})(?=\s*+[,;，；、]|[\]】]))"
         return re.compile(rf"[\[【](?P<id>{one}(?:\s*+[,;，；、]\s*+{one})*)[\]】](?!\()") if ids else None
 
@@ -155,27 +165,42 @@ def list_sources(sample: StoredSample, settings: RunSettings) -> Sources:
         beside = [[] for _ in range(n_contexts)]
     ids = sample.context_ids or []
     names: dict[str, tuple[int, ...]] = {}
+    written: set[str] = set()
     for rank, given in enumerate(beside, start=1):
-        texts = [name for name in (*ids[rank - 1 : rank], *given) if name and name.strip()]
-        for name in map(_fold, [*texts, *filter(None, map(_find_document, texts))]):
+        texts = [name.strip() for name in (*ids[rank - 1 : rank], *given) if name and name.strip()]
+        texts += filter(None, map(_find_document, texts))
+        written.update(texts)
+        for name in map(_fold, texts):
             if rank not in names.get(name, ()):
                 names[name] = (*names.get(name, ()), rank)
-    return Sources(n_contexts=n_contexts, names=names, texts=sample.contexts or (), first=settings.citations_from)
+    return Sources(
+        n_contexts=n_contexts,
+        names=names,
+        written=written,
+        texts=sample.contexts or (),
+        first=settings.citations_from,
+    )
 
 
 def _find_document(name: str) -> str | None:
     """Return the document of a passage, as `kb/faq.md` of `kb/faq.md#3`; None for an id of another form."""
-    passage = None if _ADDRESS.match(name) else _PASSAGE.match(name.strip())
+    passage = None if _ADDRESS.match(name) else _PASSAGE.match(name)
     return None if passage is None else passage[1] or passage[2]
 
 
 def _fold(name: str) -> str:
-    """Return an id unchanged, of an address the part that distinguishes documents."""
-    name = name.strip()
+    """Return an id in one spelling, of an address the part that distinguishes documents.
+
+    Links and browsers write `%C3%B6` or `&amp;` where a crawler stores `ö` and `&`. Capital letters count, but not in
+    paths of files and hosts.
+    """
+    name = unicodedata.normalize("NFC", name.strip()).replace("&amp;", "&")
     if not _ADDRESS.match(name):
-        return name
+        name = unquote(name, errors="surrogateescape")
+        return name.replace("\\", "/").removeprefix("./").lower() if _PATH.search(name) else name
     host, slash, path = name.partition("://")[2].partition("#")[0].partition("/")
     path = re.sub(r"(?<=[?&])utm_[^&]*&?", "", path)
+    path = unicodedata.normalize("NFC", unquote(path, errors="surrogateescape"))
     return f"https://{host.lower().removeprefix('www.')}{slash}{path}".rstrip("/?&.")
 
 
@@ -275,7 +300,12 @@ def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
         else:
             cited = [_resolve_name(part, sources) for part in _BETWEEN_IDS.split(name) if part.strip()]
         if not mark.numbers and _ADDRESS.match(name):
-            holding = tuple(rank for rank, text in enumerate(sources.texts, start=1) if _has_address(text, name))
+            spellings = {name, unquote(name), quote(name, safe=_SAFE)}
+            holding = tuple(
+                rank
+                for rank, text in enumerate(sources.texts, start=1)
+                if any(_has_address(text, spelling) for spelling in spellings)
+            )
             if holding or not sources.has_names_like(name):
                 return [holding] if holding else []
     if not mark.numbers or any(cited) or (name is not None and not mark.from_zero and sources.has_names_like(name)):

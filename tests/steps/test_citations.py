@@ -241,6 +241,35 @@ def test_ids_and_addresses_come_from_the_sample() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("source", "answer"), [
+    ("https://de.wikipedia.org/wiki/Köln", "Built [early](https://de.wikipedia.org/wiki/K%C3%B6ln)."),
+    ("https://de.wikipedia.org/wiki/K%C3%B6ln", "Built early (https://de.wikipedia.org/wiki/Köln)."),
+    ("https://zh.wikipedia.org/wiki/北京", "建于早期（https://zh.wikipedia.org/wiki/%E5%8C%97%E4%BA%AC）。"),
+    ("https://x.org/u\u0308", "See https://x.org/ü."),
+    ("https://x.org/a?x=1&y=2", "See https://x.org/a?x=1&amp;y=2."),
+    ("https://en.wikipedia.org/wiki/Rock_(music)", "See https://en.wikipedia.org/wiki/Rock_(music)."),
+    ("https://en.wikipedia.org/wiki/Rock", "It is so (https://en.wikipedia.org/wiki/Rock)."),
+    ("docs/My Guide.pdf", "See [the guide](docs/My%20Guide.pdf)."),
+    ("docs/My%20Guide.pdf", "See it [docs/My%20Guide.pdf]."),
+    ("Handbuch Gro\u0308ße.pdf", "So [Handbuch Größe.pdf]."),
+    ("Handbuch Größe.pdf", "So [handbuch Gro\u0308ße.pdf]."),
+    ("kb\\fees.md", "So [kb/fees.md]."),
+])  # fmt: skip
+def test_an_address_may_be_spelled_in_another_way(source: str, answer: str) -> None:
+    """Right citations scored 0: a link has `%20` for a space, and a browser copies `ö` where a crawler stored bytes."""
+    other = "https://x.org/other" if "://" in source else "docs/other.pdf"
+    sample = make_sample(context_ids=[other, source], contexts=["a", "b"], answer=answer)
+    cited = find_citations(answer, list_sources(sample, make_settings()), PATTERNS)
+    assert [one.ranks for one in cited.citations] == [(2,)]
+
+
+def test_capital_letters_count_where_they_distinguish_sources() -> None:
+    sample = make_sample(context_ids=["doc-A1", "doc-a1", "https://x.org/a", "https://x.org/A"], contexts=["a"] * 4)
+    answer = "So [doc-a1], https://X.org/a and https://x.org/A, but not https://x.org/%E4 or 50%."
+    cited = find_citations(answer, list_sources(sample, make_settings()), PATTERNS)
+    assert [one.ranks for one in cited.citations] == [(2,), (3,), (4,), ()]
+
+
 def test_a_users_pattern_replaces_the_built_in_ones() -> None:
     settings = make_settings(citations=(r"\(source (?P<rank>\d+)\)", r"<ref:(?P<id>[^>]+)>"))
     sample = make_sample(context_ids=["a", "b", "c"])

@@ -1,5 +1,5 @@
 -- metric: citation_precision
--- version: 3
+-- version: 4
 -- needs: attribute_answer, citations
 -- correctable: no, joined
 -- meaning: How many of the answer's citations support what they are given for

@@ -1,5 +1,5 @@
 -- metric: citation_recall
--- version: 3
+-- version: 4
 -- needs: attribute_answer, citations
 -- correctable: no, joined
 -- meaning: How much of what the answer states is supported by what it cites for it

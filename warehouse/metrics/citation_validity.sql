@@ -1,5 +1,5 @@
 -- metric: citation_validity
--- version: 3
+-- version: 4
 -- needs: citations
 -- correctable: no, joined
 -- meaning: How many of the answer's citations name something that was retrieved
