@@ -27,7 +27,8 @@ from evalhouse.tasks.settings.suite import PatternName, Redaction, Sampling
 AnyItem = TypeVar("AnyItem", bound=Recorded | Logged)
 
 # Around a number. `\w`, `\d` and `\b` know ASCII only: Chinese and Japanese have no space between a word and a number.
-_NUMBER, _END = r"(?<!\w)(?<!\d\.)", r"(?!\w|\.\d)"
+_START: Final = r"(?<!\w)"
+_NUMBER, _END = rf"{_START}(?<!\d\.)", r"(?!\w|\.\d)"
 _LOCAL, _DOMAIN = r"[\wÀ-ԯ.!#$%&'*+/=?^`{|}~-]{1,64}", r"[\wÀ-ԯ-]{1,63}(?:\.[\wÀ-ԯ-]{1,63}){1,8}"
 _HEX: Final = r"[0-9A-Fa-f]{1,4}"
 _IBAN_COUNTRIES: Final = (
@@ -43,6 +44,33 @@ _SECRET: Final = (
 _PASSWORD: Final = r"(?i:pass(?:word|wd|phrase)|pwd|密码|密碼|口令|パスワード|비밀번호)"
 _SEPARATOR: Final = r"""\\?["']?\s{0,3}(?::=|=>|[:=：是])\s{0,3}\\?["']?"""
 _VALUE: Final = r"""[^\s"'\\&,;<>(){}\[\]⺀-￯]"""  # none of Chinese, Japanese and Korean
+
+_KEYS: Final = (
+    # OpenAI, Anthropic and providers with their form, Langfuse, Stripe
+    r"\b[spr]k[-_](?=[\w-]{0,80}\d)[\w-]{16,}",
+    # GitHub, GitLab, Hugging Face, Groq, Pinecone, Replicate, Fireworks, LangSmith, npm, Linear, Notion, Grafana,
+    # Sentry, Supabase, Shopify, DigitalOcean, Stripe's webhooks
+    r"\b(?:gh[pousr]|github_pat|hf|gsk|pcsk|r8|fw|lsv2_(?:pt|sk)|npm|lin_api|ntn|glc|glsa|sntr[yu]s|sbp|sb_secret"
+    r"|shp(?:at|ca|pa|ss)|do[opr]_v1|whsec)_(?=\w{0,60}\d)[\w+/=]{16,}",
+    r"\b(?:gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|soat|ffct)|gloas|xox[a-z](?:\.xox[a-z])?|xapp|xai|pplx|nvapi|tvly|pypi"
+    r"|NRAK|GOCSPX)-(?=[\w-]{0,60}\d)[\w-]{16,}",
+    r"\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}",  # Google
+    r"\b(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[A-Z0-9]{16}(?!\w)|\bABSK[\w+/=]{40,}",  # AWS
+    r"\b(?:LTAI|AKID)(?=\w{0,30}\d)\w{12,}",  # Alibaba Cloud, Tencent Cloud
+    r"\bSG\.[\w-]{16,}\.[\w-]{16,}|\bhv[sbr]\.[\w-]{20,}|\bdp\.\w{2,5}\.\w{20,}",  # SendGrid, Vault, Doppler
+    r"\b(?:SK|AC|dapi|key-)[0-9a-f]{32}(?!\w)",  # Twilio, Databricks, Mailgun
+    r"\bATATT3[\w=-]{20,}|\b\d{8,10}:AA[\w-]{30,}",  # Atlassian, Telegram
+    r"\bhooks\.slack\.com/\w{1,20}/[\w/+]{20,}|\bdiscord(?:app)?\.com/api/webhooks/\d{1,20}/[\w-]{20,}",
+    r"[?&]sig=[\w%+/=-]{20,}",  # addresses that Azure has signed
+    r"\beyJ[\w-]{8,300}\.[\w-]{8,}(?:\.[\w-]*){0,3}",  # JWT
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----))*+(?:-----END [A-Z0-9 ]{1,40}-----)?",
+    r"(?i:\bbearer)\s{1,9}[\w.~+/=-]{16,}",
+    r"(?i:\bbasic)\s{1,9}(?=[\w+/]{0,60}[\d=])[\w+/]{12,}={0,2}",
+    rf"(?i:\bauthorization){_SEPARATOR}(?:[A-Za-z]{{1,20}}\s{{1,3}})?(?={_VALUE}{{0,60}}\d){_VALUE}{{8,}}",
+    r"(?<=://)[^\s/?#@:]{0,100}:[^\s/?#]{1,200}(?=@)",  # the user and the password of an address
+    rf"{_SECRET}{_SEPARATOR}(?={_VALUE}{{0,60}}\d){_VALUE}{{8,}}",
+    rf"{_PASSWORD}(?:{_SEPARATOR}(?={_VALUE}{{0,60}}[!-\-/:-@\[-^`{{-~])|{_SEPARATOR}(?={_VALUE}{{0,60}}\d)|=){_VALUE}{{4,}}",
+)
 
 PATTERNS: Final[Mapping[PatternName, tuple[str, ...]]] = {
     "email": (
@@ -61,42 +89,17 @@ PATTERNS: Final[Mapping[PatternName, tuple[str, ...]]] = {
         rf"{_NUMBER}(?:\d{{4}}[ .-]?\d{{4}}[ .-]?\d{{4}}[ .-]?\d{{1,7}}|3[47]\d\d[ .-]?\d{{6}}[ .-]?\d{{5}})(?!\w)",
     ),
     "iban": (
-        rf"(?i:\b(?:{_IBAN_COUNTRIES})\d{{2}}(?=(?:[ -]?[A-Z]{{0,6}}[ -]?\d){{8}})"
-        r"(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,4})?\b)",
+        rf"(?i:{_START}(?:{_IBAN_COUNTRIES})\d{{2}}(?=(?:[ -]?[A-Z]{{0,6}}[ -]?\d){{8}})"
+        r"(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,4})?(?!\w))",
     ),
     "ip": (
-        rf"(?<![\w:])(?<!\d\.)(?:{_HEX}:){{7}}{_HEX}(?![\w:])",
+        rf"{_NUMBER}(?<!:)(?:{_HEX}:){{7}}{_HEX}(?![\w:])",
         # Three hexadecimal digits in a row, or three colons: `1::2` is a slice in Python.
-        rf"(?<![\w:])(?<!\d\.)(?=[0-9A-Fa-f:]{{0,30}}[0-9A-Fa-f]{{3}}|(?:{_HEX}:+){{3}})(?:{_HEX}:){{0,6}}(?:{_HEX})?::"
+        rf"{_NUMBER}(?<!:)(?=[0-9A-Fa-f:]{{0,30}}[0-9A-Fa-f]{{3}}|(?:{_HEX}:+){{3}})(?:{_HEX}:){{0,6}}(?:{_HEX})?::"
         rf"(?:{_HEX}:){{0,6}}(?:(?:\d{{1,3}}\.){{3}}\d{{1,3}}|{_HEX})?(?![\w:])",
         rf"{_NUMBER}(?:\d{{1,3}}\.){{3}}\d{{1,3}}{_END}",
     ),
-    "key": (
-        # OpenAI, Anthropic and providers with their form, Langfuse, Stripe
-        r"\b[spr]k[-_](?=[\w-]{0,80}\d)[\w-]{16,}",
-        # GitHub, GitLab, Hugging Face, Groq, Pinecone, Replicate, Fireworks, LangSmith, npm, Linear, Notion, Grafana,
-        # Sentry, Supabase, Shopify, DigitalOcean, Stripe's webhooks
-        r"\b(?:gh[pousr]|github_pat|hf|gsk|pcsk|r8|fw|lsv2_(?:pt|sk)|npm|lin_api|ntn|glc|glsa|sntr[yu]s|sbp|sb_secret"
-        r"|shp(?:at|ca|pa|ss)|do[opr]_v1|whsec)_(?=\w{0,60}\d)[\w+/=]{16,}",
-        r"\b(?:gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|soat|ffct)|gloas|xox[a-z](?:\.xox[a-z])?|xapp|xai|pplx|nvapi|tvly|pypi"
-        r"|NRAK|GOCSPX)-(?=[\w-]{0,60}\d)[\w-]{16,}",
-        r"\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}",  # Google
-        r"\b(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[A-Z0-9]{16}\b|\bABSK[\w+/=]{40,}",  # AWS
-        r"\b(?:LTAI|AKID)(?=\w{0,30}\d)\w{12,}",  # Alibaba Cloud, Tencent Cloud
-        r"\bSG\.[\w-]{16,}\.[\w-]{16,}|\bhv[sbr]\.[\w-]{20,}|\bdp\.\w{2,5}\.\w{20,}",  # SendGrid, Vault, Doppler
-        r"\b(?:SK|AC|dapi|key-)[0-9a-f]{32}\b",  # Twilio, Databricks, Mailgun
-        r"\bATATT3[\w=-]{20,}|\b\d{8,10}:AA[\w-]{30,}",  # Atlassian, Telegram
-        r"\bhooks\.slack\.com/\w{1,20}/[\w/+]{20,}|\bdiscord(?:app)?\.com/api/webhooks/\d{1,20}/[\w-]{20,}",
-        r"[?&]sig=[\w%+/=-]{20,}",  # addresses that Azure has signed
-        r"\beyJ[\w-]{8,300}\.[\w-]{8,}(?:\.[\w-]*){0,3}",  # JWT
-        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----))*+(?:-----END [A-Z0-9 ]{1,40}-----)?",
-        r"(?i:\bbearer)\s{1,9}[\w.~+/=-]{16,}",
-        r"(?i:\bbasic)\s{1,9}(?=[\w+/]{0,60}[\d=])[\w+/]{12,}={0,2}",
-        rf"(?i:\bauthorization){_SEPARATOR}(?:[A-Za-z]{{1,20}}\s{{1,3}})?(?={_VALUE}{{0,60}}\d){_VALUE}{{8,}}",
-        r"(?<=://)[^\s/?#@:]{0,100}:[^\s/?#]{1,200}(?=@)",  # the user and the password of an address
-        rf"{_SECRET}{_SEPARATOR}(?={_VALUE}{{0,60}}\d){_VALUE}{{8,}}",
-        rf"{_PASSWORD}(?:{_SEPARATOR}(?={_VALUE}{{0,60}}[!-\-/:-@\[-^`{{-~])|{_SEPARATOR}(?={_VALUE}{{0,60}}\d)|=){_VALUE}{{4,}}",
-    ),
+    "key": tuple(pattern.replace(r"\b", _START) for pattern in _KEYS),
 }
 """The built-in patterns by name; a match becomes `[name]`. Each searches any text in a time in proportion to its
 length: what can fail has an end, and what has none is part of a match."""
@@ -132,8 +135,13 @@ class Redactor:
     def _patterns(self) -> list[tuple[Any, str]]:
         own = [(regex.compile(item.pattern), item.replacement) for item in self.redaction.own]
         names = sorted(self.redaction.patterns, key=_ORDER.index)
-        built_in = [(regex.compile(one, regex.ASCII), f"[{name}]") for name in names for one in PATTERNS[name]]
-        return own + built_in
+        return own + [(regex.compile(one, regex.ASCII), f"[{name}]") for name in names for one in PATTERNS[name]]
+
+    @cached_property
+    def _patterns_in_escapes(self) -> list[tuple[Any, str]]:
+        return [
+            (regex.compile(allow_escapes(one.pattern), one.flags), replacement) for one, replacement in self._patterns
+        ]
 
     def redact(self, item: AnyItem) -> AnyItem:
         """Return the same span or event without it; ids, times and status stay."""
@@ -209,12 +217,20 @@ class Redactor:
         return packed if redacted == text else base64.b64encode(redacted.encode(), altchars).decode()
 
     def _replace(self, text: str) -> str:
-        for pattern, replacement in self._patterns:
+        for pattern, replacement in self._patterns_in_escapes if "\\" in text else self._patterns:
             try:
                 text = pattern.sub(replacement, text, concurrent=True, timeout=_TIMEOUT_S)
             except TimeoutError:  # a pattern of the user's, such as (a+)+b: what it might find must not be stored
                 return _UNSEARCHED
         return text
+
+
+def allow_escapes(pattern: str) -> str:
+    """Return a pattern that also finds what follows the escape of a line break or of a letter.
+
+    Text that Python has printed, or JSON that a limit has cut, cannot be opened as JSON.
+    """
+    return pattern.replace(_START, r"(?:(?<!\w)|(?<=\\[nrt])|(?<=\\u[0-9A-Fa-f]{4}))")
 
 
 def write_plainly(text: str) -> str:

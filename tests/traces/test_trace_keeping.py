@@ -105,10 +105,22 @@ def test_built_in_patterns_find_what_they_are_named_for(name: str) -> None:
     assert {text: found for text, found in left.items() if found != f"It is [{name}], you see."} == {}
 
 
-@pytest.mark.parametrize("sentence", ["It is {}.", "Tel.{} (old)", "我的是{}，几点开？", "号码{}吗", "電話は{}です。"])
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "It is {}.",
+        "Tel.{} (old)",
+        "我的是{}，几点开？",
+        "号码{}吗",
+        "電話は{}です。",
+        "text='It:\\n{}\\nOld.'",
+        '{{"a": "\\u4e2d{}\\u4e2d',
+    ],
+)
 @pytest.mark.parametrize("name", PRIVATE)
 def test_built_in_patterns_find_the_same_beside_any_letters(name: str, sentence: str) -> None:
-    """A phone number stayed before a full stop, and anything but a mail address between Chinese characters."""
+    """A phone number stayed before a full stop, and anything but a mail address between Chinese characters, and behind
+    the escapes of text that Python printed or a limit cut."""
     redaction = Redaction(patterns=("email", "phone", "card", "iban", "ip", "key"))
     left = {text: _redact(sentence.format(text), redaction) for text in PRIVATE[name]}
     assert {text: found for text, found in left.items() if f"[{name}]" not in found or text[-4:] in found} == {}
