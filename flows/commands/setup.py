@@ -392,7 +392,7 @@ def _ask(what: str, default: str) -> str:
 def write_suite(path: Path, values: dict[str, str]) -> None:
     """Write the commented file, with the dataset as seen from its folder."""
     dataset = values["dataset"]
-    if dataset != SAMPLE and Path(dataset.partition("#")[0]).exists():
+    if dataset != SAMPLE and any(Path(one).exists() for one in (dataset, dataset.rpartition("#")[0] or dataset)):
         values["dataset"] = os.path.relpath(dataset, path.parent)
     path.write_text(_fill_in(path, values), encoding="utf-8")
 

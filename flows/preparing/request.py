@@ -314,6 +314,8 @@ def resolve_suite(
         for name, changes in settings.variants.items():
             of_variant = changes.get("mapping", {})
             own = {field: column for field, column in of_variant.items() if column != of_file.get(field)}
+            if "has_answers_apart" in changes:  # it names its answers, maybe by the suite's column
+                own["answer"] = of_variant["answer"]
             mapping = {**settings.mapping, **own, **(options if name == variant else {})}
             is_apart = mapping.get("answer", usual) != usual
             changed[name] = {**changes, "mapping": mapping, "has_answers_apart": is_apart} if of_variant else changes

@@ -160,14 +160,18 @@ def _open_list(opens: Opens | None) -> Opens | None:
     return _open_single(lambda items: [opens(item) for item in items])
 
 
-def _open_struct(members: Mapping[str, Opens | None], n_kept: int) -> Opens:
+def _open_struct(members: Sequence[tuple[str, Opens | None]], n_kept: int) -> Opens:
     """A member that is null is left out: a nested column has the members of all its rows.
 
     It stays in the outermost `n_kept` levels of a column.
     """
 
-    def read(value: Mapping[str, Any]) -> dict[str, Any]:
-        by_name = ((name, one, members.get(name)) for name, one in value.items() if n_kept > 0 or one is not None)
+    by_member = dict(members)
+
+    def read(value: Mapping[str, Any] | tuple[Any, ...]) -> object:
+        if isinstance(value, tuple):  # DuckDB's members without names, as of row(1, 'x')
+            return [one if opens is None else opens(one) for one, (_, opens) in zip(value, members, strict=True)]
+        by_name = ((name, one, by_member.get(name)) for name, one in value.items() if n_kept > 0 or one is not None)
         return {name: one if opens is None else opens(one) for name, one, opens in by_name}
 
     return _open_single(read)
@@ -186,7 +190,7 @@ def _open_arrow_type(kind: "pa.DataType", n_kept: int) -> Opens | None:
     if pa.types.is_float32(kind):
         return _SHORT
     if pa.types.is_struct(kind):
-        members = {field.name: _open_arrow_type(field.type, n_kept - 1) for field in kind}
+        members = [(field.name, _open_arrow_type(field.type, n_kept - 1)) for field in kind]
         return _open_struct(members, n_kept)
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     return _open_list(_open_arrow_type(kind.value_type, n_kept - 1)) if is_list else None
@@ -196,7 +200,7 @@ def _open_polars_type(kind: Any, n_kept: int) -> Opens | None:  # noqa: ANN401  
     import polars as pl  # noqa: PLC0415  # as above
 
     if isinstance(kind, pl.Struct):
-        members = {field.name: _open_polars_type(field.dtype, n_kept - 1) for field in kind.fields}
+        members = [(field.name, _open_polars_type(field.dtype, n_kept - 1)) for field in kind.fields]
         return _open_struct(members, n_kept)
     if isinstance(kind, pl.List | pl.Array):
         return _open_list(_open_polars_type(kind.inner, n_kept - 1))
@@ -207,7 +211,7 @@ def _open_duckdb_type(kind: Any, n_kept: int) -> Opens | None:  # noqa: ANN401  
     if single := {"JSON": _JSON, "UUID": _UUID, "FLOAT": _SHORT}.get(str(kind)):
         return single
     if kind.id == "struct":
-        members = {name: _open_duckdb_type(child, n_kept - 1) for name, child in kind.children}
+        members = [(name, _open_duckdb_type(child, n_kept - 1)) for name, child in kind.children]
         return _open_struct(members, n_kept)
     if kind.id == "map":
         return _open_map(_open_duckdb_type(dict(kind.children)["value"], n_kept - 1))

@@ -396,7 +396,8 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None, datase
     if not isinstance(tables, dict):
         raise TableError(f"column tables is {str(tables)[:80]!r}; it must be an object: table name to rows or a path")
     # The dataset of anyone may name any file.
-    folder = Path(dataset.partition("#")[0]).absolute().parent
+    path = Path(dataset) if Path(dataset).exists() else Path(dataset.rpartition("#")[0] or dataset)  # FILE#TABLE
+    folder = path.absolute().parent
     placed = {}
     for name, source in tables.items():
         placed[name] = source

@@ -134,7 +134,8 @@ def test_duckdb_json_columns_are_opened(tmp_path: Path) -> None:
             170141183460469231731687303715884105727::hugeint as big, map {'k': 1} as counts,
             uuid '12345678-1234-5678-1234-567812345678' as trace, timestamp '2024-05-01 12:00:00' as asked"""
         )
-    [sample] = read_all(f"{path}#qa")
+        connection.execute("create view seen as select *, row(1, '{\"a\": null}'::json) as pair from qa")
+    [sample] = read_all(f"{path}#seen")
     assert (sample.contexts, sample.answer) == (["a", "b"], "x")
     assert sample.metadata == {
         "topic": "t",
@@ -143,6 +144,7 @@ def test_duckdb_json_columns_are_opened(tmp_path: Path) -> None:
         "counts": {"k": 1},
         "trace": "12345678-1234-5678-1234-567812345678",
         "asked": "2024-05-01T12:00:00",
+        "pair": [1, {"a": None}],
     }
 
 
