@@ -454,8 +454,12 @@ class Columns:
             of_contexts, of_ids = _spell(contexts.root), _BESIDE.get(_spell(ids.name))
             other = next((name for name in shape if _spell(name) == of_ids), None)
             if of_ids != of_contexts and other is not None:
+                opens = True  # the values of this row decide: the contexts may be the same, or none
+                given = row.get(contexts.root)
                 own = next((name for name in shape if _BESIDE.get(_spell(name)) == of_contexts), None)
-                if own is None:
+                if is_empty(given) or given == row[other]:
+                    pass
+                elif own is None:
                     del located["context_ids"]
                     self.use.left_ids = (ids.name, other)
                 else:

@@ -209,6 +209,14 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
         {**Q, "contexts": ["one"], "retrieved_contexts": ["two"], "retrieved_context_ids": ["d2"]}, {},
         {"contexts": ["one"], "context_ids": None},
     ),
+    "ids of the same contexts by another name": (
+        {**Q, "contexts": ["one"], "retrieved_contexts": ["one"], "retrieved_context_ids": ["d1"]}, {},
+        {"contexts": ["one"], "context_ids": ["d1"]},
+    ),
+    "ids of other contexts where none are read": (
+        {**Q, "contexts": None, "retrieved_contexts": ["two"], "retrieved_context_ids": ["d2"]}, {},
+        {"contexts": None, "context_ids": ["d2"]},
+    ),
     "ids beside texts from anywhere": (
         {**Q, "contexts": ["one"], "context_ids": ["d1"], "trace": {"docs": [{"text": "two"}]}},
         {"contexts": "$..docs[*].text"}, {"contexts": ["two"], "context_ids": None},
