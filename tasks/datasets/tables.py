@@ -163,7 +163,7 @@ def _open_list(opens: Opens | None) -> Opens | None:
 def _open_struct(members: Sequence[tuple[str, Opens | None]], n_kept: int) -> Opens:
     """A member that is null is left out: a nested column has the members of all its rows.
 
-    It stays in the outermost `n_kept` levels of a column.
+    It stays in `n_kept` levels of lists from the outermost: an object by itself may be where a bot gave no answer.
     """
 
     by_member = dict(members)
@@ -190,7 +190,7 @@ def _open_arrow_type(kind: "pa.DataType", n_kept: int) -> Opens | None:
     if pa.types.is_float32(kind):
         return _SHORT
     if pa.types.is_struct(kind):
-        members = [(field.name, _open_arrow_type(field.type, n_kept - 1)) for field in kind]
+        members = [(field.name, _open_arrow_type(field.type, n_kept)) for field in kind]
         return _open_struct(members, n_kept)
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     return _open_list(_open_arrow_type(kind.value_type, n_kept - 1)) if is_list else None
@@ -200,7 +200,7 @@ def _open_polars_type(kind: Any, n_kept: int) -> Opens | None:  # noqa: ANN401  
     import polars as pl  # noqa: PLC0415  # as above
 
     if isinstance(kind, pl.Struct):
-        members = [(field.name, _open_polars_type(field.dtype, n_kept - 1)) for field in kind.fields]
+        members = [(field.name, _open_polars_type(field.dtype, n_kept)) for field in kind.fields]
         return _open_struct(members, n_kept)
     if isinstance(kind, pl.List | pl.Array):
         return _open_list(_open_polars_type(kind.inner, n_kept - 1))
@@ -211,7 +211,7 @@ def _open_duckdb_type(kind: Any, n_kept: int) -> Opens | None:  # noqa: ANN401  
     if single := {"JSON": _JSON, "UUID": _UUID, "FLOAT": _SHORT}.get(str(kind)):
         return single
     if kind.id == "struct":
-        members = [(name, _open_duckdb_type(child, n_kept - 1)) for name, child in kind.children]
+        members = [(name, _open_duckdb_type(child, n_kept)) for name, child in kind.children]
         return _open_struct(members, n_kept)
     if kind.id == "map":
         return _open_map(_open_duckdb_type(dict(kind.children)["value"], n_kept - 1))
@@ -219,7 +219,7 @@ def _open_duckdb_type(kind: Any, n_kept: int) -> Opens | None:  # noqa: ANN401  
 
 
 def _open_columns(open_type: Callable[[Any, int], Opens | None], kinds: Mapping[str, Any]) -> OpenRow:
-    """Nulls stay in a column that is an object, as in `outputs.answer` where the bot gave none, in `tables`, where a
+    """Nulls stay in objects that are in no list, as in `outputs.answer` where the bot gave none, in `tables`, where a
     query may name a column of nulls, and in rows and calls, where the other side may have the same null: there the
     metadata names the columns."""
     kept = dict.fromkeys((*_COMPARED, "tables"), sys.maxsize)

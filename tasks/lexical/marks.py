@@ -19,8 +19,9 @@ _IN_URL: Final = r"[^\s<>\[\]{}()\"'“”‘’。，；：、（）【】「�
 URL: Final = rf"https?://(?:{_IN_URL}|\({_IN_URL}*\))*(?:[\w/#=&%~+-]|\({_IN_URL}*\))"
 _WORD: Final = (
     r"(?i:docs?|documents?|(?:search\s)?results?|sources?|passages?|contexts?|ctx|chunks?|excerpts?|snippets?|refs?|"
-    r"references?|cit(?:e|ation)s?|dokumente?|quellen?|documentos?|fuentes?|fontes?)|"
-    r"文档|文献|(?:参考)?资料|来源|出处|段落|片段|引用|上下文|检索结果|[SDCP](?=\d)|#(?=\d)"
+    r"references?|cit(?:e|ation)s?|dokumente?|quellen?|documentos?|fuentes?|fontes?|fonti|bronn?en|bron)|"
+    r"文档|文献|(?:参考)?资料|来源|出处|段落|片段|引用|上下文|检索结果|"
+    r"文檔|文獻|文件|(?:參考)?資料|來源|出處|檢索結果|出典|출처|[SDCP](?=\d)|#(?=\d)"
 )
 _SIGNS: Final = r"[\s:：._#=-]*+"
 _LEAD: Final = rf"{_SIGNS}(?:(?i:no|nr|number|id)(?![A-Za-z]){_SIGNS})?"
@@ -61,7 +62,11 @@ IN_BRACKETS: Final = rf"[\[【［](?:{_WORDED}{_NUMBERS}{_FURTHER}|{_NUMBERS}|ID
 
 _TITLE: Final = (
     r"^[ \t]*(?:#+[ \t]*)?(?:\*\*|__)?(?:sources?|references?|citations?|bibliography|works cited|footnotes?|links|"
-    r"参考(?:文献|资料|来源|链接)?|(?:资料|信息)?来源|引用(?:来源|文献)?|出处|脚注)"
+    r"quellen(?:angaben|verzeichnis)?|literatur(?:verzeichnis)?|nachweise|fußnoten|références|bibliographie|"
+    r"fuentes?|referencias|bibliografía|fontes?|referências|bibliografia|fonti|riferimenti|bronn?en|referenties|"
+    r"źródła|источники|ссылки|المصادر|المراجع|출처|참고\s?(?:문헌|자료)|出典|参照(?:元|文献)?|"
+    r"参考(?:文献|资料|来源|链接)?|(?:资料|信息)?来源|引用(?:来源|文献)?|出处|脚注|"
+    r"參考(?:文獻|資料|來源|連結)?|(?:資料|資訊)?來源|引用(?:來源|文獻)|出處|腳註)"
 )
 _HEADING: Final = re.compile(rf"{_TITLE}[ \t]*+[:：]?+(?:\*\*|__)?[ \t]*+[:：]?+[ \t]*+$", re.IGNORECASE | re.MULTILINE)
 _IN_LINE: Final = re.compile(

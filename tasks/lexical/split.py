@@ -602,6 +602,8 @@ _MAX_LETTERS = 5_000  # of a longer text the beginning is looked at
 _MIN_LETTERS = 8  # of a script; fewer may be a name
 _KANA_SHARE = 0.2  # of Japanese at least, where Chinese may quote a name
 _MIN_WORDS = 3  # different function words of a language
+_MIN_TRADITIONAL = 4  # different characters
+_TRADITIONAL_SHARE = 0.1
 _LEAD = 1.5  # times as many as English has
 # Two different words with such letters are as good as one function word, as in `Kahire Mısır'ın başkentidir`.
 _LETTERS: Final = {
@@ -642,6 +644,17 @@ def find_other_language(text: str) -> str | None:
     n_english = found.pop(_ENGLISH)
     language, n_words = max(found.items(), key=lambda entry: entry[1])
     return language if n_words >= _MIN_WORDS and n_words > _LEAD * n_english else None
+
+
+def is_traditional(text: str) -> bool:
+    """Return whether a Chinese text has traditional characters, and not only in a name.
+
+    They are in Big5 and not in GB 2312, which has the simplified ones.
+    """
+    letters = set(_HAN.findall(text[:_MAX_LETTERS]))
+    others = letters - set("".join(letters).encode("gb2312", "ignore").decode("gb2312"))
+    n_traditional = len("".join(others).encode("big5", "ignore").decode("big5"))
+    return n_traditional >= _MIN_TRADITIONAL and n_traditional > _TRADITIONAL_SHARE * len(letters)
 
 
 def is_chinese(text: str) -> bool:

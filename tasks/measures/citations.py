@@ -157,7 +157,8 @@ def list_sources(sample: StoredSample, settings: RunSettings) -> Sources:
     A target's contexts have the addresses that it returned, and not the ones that the dataset states beside its own.
     """
     n_contexts = len(sample.contexts or [])
-    if settings.is_asked:
+    # A noise run judges the responses of a run that asked a target.
+    if settings.is_asked or sample.context_sources is not None:
         beside: list[list[str]] = orjson.loads(sample.context_sources or "[]")
     else:
         beside = list_source_names(sample.metadata.get("contexts"))

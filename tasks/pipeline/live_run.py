@@ -30,7 +30,7 @@ from evalhouse.tasks.asking.splitting import leave_room
 from evalhouse.tasks.asking.usage import Usage, estimate_items
 from evalhouse.tasks.asking.verdicts import JudgedItem, gather_all, write_verdict
 from evalhouse.tasks.judge.protocol import LEXICAL, EndpointDown, FatalJudgeError, RunCancelled
-from evalhouse.tasks.lexical.split import find_other_language
+from evalhouse.tasks.lexical.split import find_other_language, is_traditional
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.runs import RunKind
@@ -192,7 +192,9 @@ def note_other_language(live_run: "LiveRun", work: SampleWork, step: str) -> boo
     if live_run.asker.find(step).judge.name != LEXICAL:
         return False
     sample = work.sample
-    language = find_other_language("\n".join([sample.question, sample.answer or "", *sample.accepted_answers]))
+    text = "\n".join([sample.question, sample.answer or "", *sample.accepted_answers])
+    # Its words of refusal and negation are simplified, and no word of the one script is found in the other.
+    language = find_other_language(text) or ("traditional Chinese" if is_traditional(text) else None)
     if language is not None:
         work.note_outcome(step, OTHER_LANGUAGE, language)
     return language is not None

@@ -59,8 +59,10 @@ def test_members_that_a_nested_column_fills_in_are_left_out(
     monkeypatch.chdir(tmp_path)
     rows = [
         {"question": "q1", "calls": [{"name": "get", "args": {"id": 1}}], "outputs": {"answer": "a", "ms": 1},
+         "run": {"out": {"answer": "b", "n": 1}},
          "tables": {"t": [{"id": 1, "gone": None}, {"id": 2, "gone": None}]}},
         {"question": "q2", "calls": [{"name": "get", "args": {"id": 1, "p": 2}}], "outputs": {"answer": None, "ms": 2},
+         "run": {"out": {"answer": None, "n": 1}},
          "tables": {"t": [{"id": 1, "gone": "2026-01-02"}]}},
     ]  # fmt: skip
     lines = write_json_lines(tmp_path / "qa.jsonl", rows)

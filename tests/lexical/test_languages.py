@@ -14,7 +14,7 @@ from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.flows.results.output import make_console, make_table
 from evalhouse.tasks.datasets.read import settle_language
-from evalhouse.tasks.lexical.split import find_other_language
+from evalhouse.tasks.lexical.split import find_other_language, is_traditional
 from evalhouse.tasks.testsets.passages import find_language
 from evalhouse.warehouse.rows.pages import Search, find_samples
 from evalhouse.warehouse.rows.runs import find_run, insert_run
@@ -73,6 +73,16 @@ def test_another_language_is_recognized_by_a_sentence(language: str) -> None:
 @pytest.mark.parametrize("text", OWN)
 def test_english_chinese_names_and_numbers_are_its_own(text: str) -> None:
     assert find_other_language(text) is None
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("很抱歉，我無法回答這個問題。", True),
+    ("很抱歉，我无法回答这个问题。", False),
+    ("蔡英文在台灣出生。灯塔建于1911年，很多人都来看。", False),
+    ("The lighthouse was built in 1911.", False),
+])  # fmt: skip
+def test_traditional_characters_are_recognized(text: str, expected: bool) -> None:
+    assert is_traditional(text) == expected
 
 
 GERMAN = {

@@ -152,6 +152,23 @@ def test_numbers_of_an_answers_own_list_name_the_documents_in_it(listed: str) ->
     assert answer[cited.hidden[-1][1] :].strip() in ("", "Is there anything else?")
 
 
+@pytest.mark.parametrize("title", [
+    "## Sources", "Quellen:", "**Quellen:**", "### Quellenverzeichnis", "Fuentes:", "Références:", "Referências:",
+    "Fonti:", "Bronnen:", "Źródła:", "Источники:", "المصادر:", "出典：", "参考文献：", "參考資料：", "資料來源：",
+    "참고문헌:",
+])  # fmt: skip
+def test_a_list_of_sources_has_a_title_in_any_language(title: str) -> None:
+    names = {"https://x.org/a": (1,), "https://x.org/b": (2,)}
+    cited = read(f"It opened in 1911 [2].\n\n{title}\n[1] https://x.org/b\n[2] https://x.org/a", names=names)
+    assert [one.ranks for one in cited.citations] == [(1,)]
+
+
+@pytest.mark.parametrize("mark", ["[來源1]", "（資料1）", "[文獻 1]", "[出典1]", "[출처 1]", "(Bron 1)", "(Quelle 1)"])
+def test_a_number_with_a_word_of_any_language_is_a_rank(mark: str) -> None:
+    names = {"https://x.org/a": (1,), "https://x.org/b": (2,)}
+    assert [one.ranks for one in read(f"It opened in 1911 {mark}.", names=names).citations] == [(1,)]
+
+
 def test_of_the_passages_of_a_listed_document_a_number_names_its_own() -> None:
     """All that was found is of one handbook, and the answer lists it behind each number."""
     sample = make_sample(contexts=["a", "b", "c"], context_ids=["handbook.pdf#3", "handbook.pdf#7", "b.md#1"])
@@ -229,6 +246,8 @@ def test_what_a_dataset_states_of_its_contexts_is_not_of_a_targets() -> None:
     assert dict(list_sources(returned, asked).names) == {
         "https://b.org/y": (1,), "https://c.org/z": (1,), "z.md": (1,)
     }  # fmt: skip
+    # A noise run judges them again, without a target: its scores all differed from the ones of its run.
+    assert list_sources(returned, make_settings()) == list_sources(returned, asked)
 
 
 def test_ids_and_addresses_come_from_the_sample() -> None:

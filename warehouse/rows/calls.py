@@ -72,13 +72,13 @@ class StoredReply:
     logprobs: str | None = None
 
 
-@lru_cache(maxsize=4096)  # looked up when it is asked, and kept when it is answered
 def fetch_rubric_templates(warehouse: Warehouse, run_id: str) -> dict[str, str]:
     """Return the prompts of the rubrics that graded in a run, by rubric."""
     rows = warehouse.fetch_rows("lineage/rubrics", run_id=run_id)
     return {str(row["prompt"]): str(row["template"]) for row in rows}
 
 
+@lru_cache(maxsize=4096)  # looked up when it is asked, and kept when it is answered
 def make_request_key(request_hash: str) -> int:
     """Return the first eight bytes of a request's hash as a number."""
     return int(request_hash[:16], 16)
