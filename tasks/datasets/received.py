@@ -132,13 +132,17 @@ class Redactor:
     secret: str = field(default="", repr=False)
 
     @cached_property
-    def _patterns(self) -> list[tuple[Any, str]]:
+    def _patterns(self) -> list[tuple[Any, Any]]:
         own = [(regex.compile(item.pattern), item.replacement) for item in self.redaction.own]
         names = sorted(self.redaction.patterns, key=_ORDER.index)
-        return own + [(regex.compile(one, regex.ASCII), f"[{name}]") for name in names for one in PATTERNS[name]]
+        return own + [
+            (regex.compile(one, regex.ASCII), _mark_card if name == "card" else f"[{name}]")
+            for name in names
+            for one in PATTERNS[name]
+        ]
 
     @cached_property
-    def _patterns_in_escapes(self) -> list[tuple[Any, str]]:
+    def _patterns_in_escapes(self) -> list[tuple[Any, Any]]:
         return [
             (regex.compile(allow_escapes(one.pattern), one.flags), replacement) for one, replacement in self._patterns
         ]
@@ -223,6 +227,13 @@ class Redactor:
             except TimeoutError:  # a pattern of the user's, such as (a+)+b: what it might find must not be stored
                 return _UNSEARCHED
         return text
+
+
+def _mark_card(match: Any) -> str:  # noqa: ANN401  # a match of `regex`
+    """Return `[card]` for a number with the check digit of cards (Luhn), and other numbers, such as ids, unchanged."""
+    digits = [int(digit) for digit in match[0] if digit.isdigit()][::-1]
+    total = sum(digits[::2]) + sum(sum(divmod(2 * digit, 10)) for digit in digits[1::2])
+    return match[0] if total % 10 else "[card]"
 
 
 def allow_escapes(pattern: str) -> str:

@@ -89,7 +89,7 @@ HARMLESS = [
     "discord.com/api/webhooks/1/x", "X-Api-Key: none", "clientSecret: see the vault", "sk-12", "A bearer 12",
     "ada at example.org",
     "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----", "GB12 3", "4111 1111", "+49 12", "999.1",
-    "fe80:1", "AKIA1234",
+    "fe80:1", "AKIA1234", "449281726532000001", "the id 1234567890123456",
 ]  # fmt: skip
 
 
