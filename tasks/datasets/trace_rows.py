@@ -233,7 +233,9 @@ def make_row(spans: Sequence[Span], names: SpanNames = SpanNames()) -> dict[str,
     tree.sort(key=lambda item: (item.depth, item.span.started_at or 0.0))
     trace_id = spans[0].trace_id
     tops = [placed.span for placed in tree if placed.depth == 0]
-    has_outermost = len(tops) == 1 or any(top.parent_id is None for top in tops)
+    # The parent of a lone one may be in another service's traces; a step is exported before the span around it ends.
+    is_alone = len(tops) == 1 and tops[0].kind not in ("retriever", "reranker", "tool", "embedding")
+    has_outermost = is_alone or any(top.parent_id is None for top in tops)
     if not has_outermost or any(top.ended_at is None for top in tops):
         return LeftOut(trace_id=trace_id, reason="running")
     failed = next((top for top in tops if top.error), None)

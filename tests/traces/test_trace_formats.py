@@ -210,14 +210,15 @@ def test_what_cannot_be_judged_is_counted_with_its_reason(tmp_path: Path) -> Non
         make_span(2, ASKED, trace=number_trace(4), parent=1),
         make_span(3, ASKED, trace=number_trace(4), parent=1),
         make_span(1, ASKED, trace=number_trace(5), took_s=None),
+        make_span(2, {**ASKED, "openinference.span.kind": "RETRIEVER"}, trace=number_trace(6), parent=1),
     ]
     samples, staged = read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
     assert [sample.sample_id for sample in samples] == [number_trace(1)]
     note = staged.notes[0]
-    assert note.startswith("traces: 5 of 8 spans, 1 became samples; left out: ")
+    assert note.startswith("traces: 6 of 9 spans, 1 became samples; left out: ")
     assert f"1 ended with an error and no answer ({number_trace(2)}: the index is down)" in note
     assert f"1 no span has a question that a person asked ({number_trace(3)})" in note
-    assert f"2 still running, or its outermost span is not there ({number_trace(4)}, {number_trace(5)})" in note
+    assert f"3 still running, or its outermost span is not there ({number_trace(4)}, {number_trace(5)}, " in note
 
 
 TYPED = json.dumps(
