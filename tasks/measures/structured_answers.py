@@ -16,6 +16,7 @@ import datetime
 import decimal
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -308,7 +309,7 @@ _IN_LINE: Final = re.compile(
     r"```(?:sql\b)?(?P<code>[^`\n]++)```|`(?P<ticked>[^`\n]++)`|<sql>(?P<tagged>(?:(?!</?sql>).)+)</sql>",
     re.DOTALL | re.IGNORECASE,
 )
-_LABEL: Final = re.compile(r"(?:SQL\s?Query|SQL|Query)\s?:", re.IGNORECASE)
+_LABEL: Final = re.compile(r"(?:SQL\s?Query|SQL|Query)\s?[:：]", re.IGNORECASE)
 _QUERY: Final = re.compile(r"(?:--[^\n]*+\n\s*+)*\(?+\s?+(?:select|with)\b", re.IGNORECASE)
 _SQL_TAGS: Final = ("sql", "duckdb", "sqlite", "postgres", "mysql", "tsql", "bigquery", "snowflake")
 
@@ -577,7 +578,7 @@ def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # JSON values
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, str) and isinstance(other, str):
-        return one.strip() == other.strip()
+        return unicodedata.normalize("NFC", one.strip()) == unicodedata.normalize("NFC", other.strip())
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_equal, one, other))
     if isinstance(one, dict) and isinstance(other, dict):

@@ -426,6 +426,7 @@ def test_rows_come_from_tables_or_a_script_or_are_given_for_either_side(
         f"Use `{ALL}` on the table `ship`.",
         f"<sql>{ALL}</sql>",
         f"SQLQuery: {ALL}",
+        f"SQL：{ALL}",
         f"```sql\n{ALL}\n```\nonce more:\n```sql\n{ALL};\n```",
     ],
 )

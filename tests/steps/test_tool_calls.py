@@ -121,7 +121,7 @@ def test_ratings_are_shares_of_what_agrees(case: str) -> None:
         (1, 1.0, True), (1, "1", False), (1, True, False), (0, False, False), (True, True, True), (None, None, True),
         ("Quillon", " Quillon ", True), ("Quillon", "quillon", False), ([1, 2], [2, 1], False),
         ({"a": [1]}, {"a": [1.0]}, True), ({"a": 1}, {"a": 1, "b": 2}, False), ({"a": None}, {}, False),
-        ([True], [1], False), ("", None, False),
+        ([True], [1], False), ("", None, False), ("M\u00fcnchen", "Mu\u0308nchen", True),
     ],
 )  # fmt: skip
 def test_arguments_are_equal_as_json_is(wanted: object, given: object, is_equal: bool) -> None:
