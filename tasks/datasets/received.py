@@ -9,12 +9,12 @@ text and know neither Google, Hugging Face nor Anthropic. Each shape is the one 
 
 import base64
 import hmac
-import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
+from string import ascii_letters
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -112,8 +112,14 @@ _MAX_NESTING: Final = 50
 _TOO_DEEP: Final = "[nested too deep]"
 _SECRET_FIELD: Final = regex.compile(rf"(?:[\w.-]*[._-])?(?:{_SECRET}|(?P<password>{_PASSWORD})|(?i:authorization))")
 _SECRET_VALUE: Final = regex.compile(r"(?=\S*\d)\S{8,}")
-_DASH: Final = regex.compile(r"[‐-―−]")
-_DIGIT: Final = regex.compile(r"(?![0-9])\d")
+_ZEROS: Final = "０٠۰०০੦૦௦౦೦൦๐໐༠၀០᠐"  # each before the other nine digits of its script
+PLAIN: Final[Mapping[int, int]] = {
+    **{ord(zero) + digit: ord("0") + digit for zero in _ZEROS for digit in range(10)},
+    **{letter + 0xFEE0: letter for letter in map(ord, f"+-.@{ascii_letters}")},  # of full width
+    **dict.fromkeys([0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000], ord(" ")),
+    **dict.fromkeys([*range(0x2010, 0x2016), 0x2212], ord("-")),
+}
+"""The spaces, dashes, digits and letters of typography and other scripts, and the ones of ASCII for them."""
 _BASE64: Final = regex.compile(r"(?<![\w+/-])[A-Za-z0-9_+/-]{16,}={0,2}(?![\w+/=-])")
 
 
@@ -122,10 +128,9 @@ class Redactor:
     """Takes what the patterns find out of spans.
 
     Text that is JSON is opened first, because in it a letter may be written as an escape, which no pattern would find.
-    Text in base64 is decoded for the same reason. Where something is found only in the text with plain digits, spaces
-    and dashes, as in a number with spaces that do not break, the whole text becomes the plain one. A session whose name
-    holds such text, as a phone number, gets a name made of it and `secret`: as `[phone]` the sessions of all users
-    would be one.
+    Text in base64 is decoded for the same reason. Numbers are found
+    with any spaces, dashes and digits. A session whose name holds such text, as a phone number, gets a name made of it
+    and `secret`: as `[phone]` the sessions of all users would be one.
     """
 
     redaction: Redaction
@@ -202,10 +207,7 @@ class Redactor:
         )
 
     def _redact_text(self, text: str) -> str:
-        text = self._replace(text)
-        plain = write_plainly(text)
-        if plain != text and (found := self._replace(plain)) != plain:
-            text = found
+        text = self._replace(self._replace(text), spelling=PLAIN)
         redacted: str = _BASE64.sub(lambda match: self._redact_base64(match[0]), text, concurrent=True)
         return redacted
 
@@ -220,12 +222,32 @@ class Redactor:
         redacted = self._replace(text)
         return packed if redacted == text else base64.b64encode(redacted.encode(), altchars).decode()
 
-    def _replace(self, text: str) -> str:
-        for pattern, replacement in self._patterns_in_escapes if "\\" in text else self._patterns:
+    def _replace(self, text: str, spelling: Mapping[int, int] | None = None) -> str:
+        """Replace what the patterns find in a text, or in its `spelling`, which has a character for each of the text's.
+
+        Amounts are written with the spaces and dashes of a `spelling`: there a phone number begins with +, 0 or (, or
+        is of digits alone.
+        """
+        patterns = self._patterns_in_escapes if "\\" in text else self._patterns
+        searched = text if spelling is None or text.isascii() else text.translate(spelling)
+        if spelling is not None and searched == text:
+            return text
+        for pattern, replacement in patterns:
+            parts, at = list[str](), 0
             try:
-                text = pattern.sub(replacement, text, concurrent=True, timeout=_TIMEOUT_S)
+                for match in pattern.finditer(searched, concurrent=True, timeout=_TIMEOUT_S):
+                    found = match[0]
+                    if spelling is not None and replacement == "[phone]" and not (found[0] in "+0(" or found.isdigit()):
+                        continue
+                    mark = replacement(match) if callable(replacement) else match.expand(replacement)
+                    if mark != found:
+                        parts += [text[at : match.start()], mark]
+                        at = match.end()
             except TimeoutError:  # a pattern of the user's, such as (a+)+b: what it might find must not be stored
                 return _UNSEARCHED
+            if parts:
+                text = "".join([*parts, text[at:]])
+                searched = text if spelling is None else text.translate(spelling)
         return text
 
 
@@ -241,16 +263,7 @@ def allow_escapes(pattern: str) -> str:
 
     Text that Python has printed, or JSON that a limit has cut, cannot be opened as JSON.
     """
-    return pattern.replace(_START, r"(?:(?<!\w)|(?<=\\[nrt])|(?<=\\u[0-9A-Fa-f]{4}))")
-
-
-def write_plainly(text: str) -> str:
-    """Return a text whose digits, spaces, dashes and full-width letters are the ones of ASCII."""
-    if text.isascii():
-        return text
-    text = _DASH.sub("-", unicodedata.normalize("NFKC", text), concurrent=True)
-    plain: str = _DIGIT.sub(lambda match: str(unicodedata.decimal(match[0])), text, concurrent=True)
-    return plain
+    return pattern.replace(_START, r"(?:(?<!\w)|(?<=\\[nrt])|(?<=\\u[0-9A-Fa-f]{4})|(?<=\\x[0-9A-Fa-f]{2}))")
 
 
 def is_picked(name: str, share: float) -> bool:
