@@ -62,9 +62,9 @@ IN_BRACKETS: Final = rf"[\[【［](?:{_WORDED}{_NUMBERS}{_FURTHER}|{_NUMBERS}|ID
 
 _TITLE: Final = (
     r"^[ \t]*(?:#+[ \t]*)?(?:\*\*|__)?(?:sources?|references?|citations?|bibliography|works cited|footnotes?|links|"
-    r"quellen(?:angaben|verzeichnis)?|literatur(?:verzeichnis)?|nachweise|fußnoten|références|bibliographie|"
+    r"quellen(?:angaben|verzeichnis)?|literaturverzeichnis|fußnoten|références|bibliographie|"
     r"fuentes?|referencias|bibliografía|fontes?|referências|bibliografia|fonti|riferimenti|bronn?en|referenties|"
-    r"źródła|источники|ссылки|المصادر|المراجع|출처|참고\s?(?:문헌|자료)|出典|参照(?:元|文献)?|"
+    r"źródła|источники|المصادر|المراجع|출처|참고\s?(?:문헌|자료)|出典|参照(?:元|文献)?|"
     r"参考(?:文献|资料|来源|链接)?|(?:资料|信息)?来源|引用(?:来源|文献)?|出处|脚注|"
     r"參考(?:文獻|資料|來源|連結)?|(?:資料|資訊)?來源|引用(?:來源|文獻)|出處|腳註)"
 )

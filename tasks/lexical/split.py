@@ -602,8 +602,6 @@ _MAX_LETTERS = 5_000  # of a longer text the beginning is looked at
 _MIN_LETTERS = 8  # of a script; fewer may be a name
 _KANA_SHARE = 0.2  # of Japanese at least, where Chinese may quote a name
 _MIN_WORDS = 3  # different function words of a language
-_MIN_TRADITIONAL = 4  # different characters
-_TRADITIONAL_SHARE = 0.1
 _LEAD = 1.5  # times as many as English has
 # Two different words with such letters are as good as one function word, as in `Kahire Mısır'ın başkentidir`.
 _LETTERS: Final = {
@@ -647,14 +645,13 @@ def find_other_language(text: str) -> str | None:
 
 
 def is_traditional(text: str) -> bool:
-    """Return whether a Chinese text has traditional characters, and not only in a name.
+    """Return whether a text is in Chinese and has more traditional characters than simplified ones.
 
-    They are in Big5 and not in GB 2312, which has the simplified ones.
+    GB 2312 lacks the first, and Big5 the second.
     """
-    letters = set(_HAN.findall(text[:_MAX_LETTERS]))
-    others = letters - set("".join(letters).encode("gb2312", "ignore").decode("gb2312"))
-    n_traditional = len("".join(others).encode("big5", "ignore").decode("big5"))
-    return n_traditional >= _MIN_TRADITIONAL and n_traditional > _TRADITIONAL_SHARE * len(letters)
+    letters = "".join(set(_HAN.findall(text[:_MAX_LETTERS])))
+    simplified, traditional = (letters.encode(name, "ignore").decode(name) for name in ("gb2312", "big5"))
+    return is_chinese(text) and len(set(traditional) - set(simplified)) > len(set(simplified) - set(traditional))
 
 
 def is_chinese(text: str) -> bool:

@@ -192,9 +192,11 @@ def note_other_language(live_run: "LiveRun", work: SampleWork, step: str) -> boo
     if live_run.asker.find(step).judge.name != LEXICAL:
         return False
     sample = work.sample
-    text = "\n".join([sample.question, sample.answer or "", *sample.accepted_answers])
-    # Its words of refusal and negation are simplified, and no word of the one script is found in the other.
-    language = find_other_language(text) or ("traditional Chinese" if is_traditional(text) else None)
+    texts = [sample.question, sample.answer or "", *sample.accepted_answers]
+    language = find_other_language("\n".join(texts))
+    if language is None and any(map(is_traditional, texts)):
+        # The judge's words of refusal are simplified, and no word of the one script is found in the other.
+        language = "traditional Chinese"
     if language is not None:
         work.note_outcome(step, OTHER_LANGUAGE, language)
     return language is not None
