@@ -602,6 +602,7 @@ _MAX_LETTERS = 5_000  # of a longer text the beginning is looked at
 _MIN_LETTERS = 8  # of a script; fewer may be a name
 _KANA_SHARE = 0.2  # of Japanese at least, where Chinese may quote a name
 _MIN_WORDS = 3  # different function words of a language
+_RARE = b"\xc9\x40"  # where the rare characters of Big5 begin
 _LEAD = 1.5  # times as many as English has
 # Two different words with such letters are as good as one function word, as in `Kahire Mısır'ın başkentidir`.
 _LETTERS: Final = {
@@ -647,11 +648,12 @@ def find_other_language(text: str) -> str | None:
 def is_traditional(text: str) -> bool:
     """Return whether a text is in Chinese and has more traditional characters than simplified ones.
 
-    GB 2312 lacks the first, and Big5 the second.
+    GB 2312 lacks the first, and Big5 the second. The second half of Big5 are rare ones, which both scripts may share.
     """
     letters = "".join(set(_HAN.findall(text[:_MAX_LETTERS])))
-    simplified, traditional = (letters.encode(name, "ignore").decode(name) for name in ("gb2312", "big5"))
-    return is_chinese(text) and len(set(traditional) - set(simplified)) > len(set(simplified) - set(traditional))
+    simplified, traditional = (set(letters.encode(name, "ignore").decode(name)) for name in ("gb2312", "big5"))
+    only_traditional = [letter for letter in traditional - simplified if letter.encode("big5") < _RARE]
+    return is_chinese(text) and len(only_traditional) > len(simplified - traditional)
 
 
 def is_chinese(text: str) -> bool:

@@ -80,6 +80,7 @@ def test_english_chinese_names_and_numbers_are_its_own(text: str) -> None:
     ("很抱歉，我无法回答这个问题。", False),
     ("對不起，文件沒有提到。", True),
     ("七天內。", True),
+    ("象鼩目", False),
     ("蔡英文在台灣出生。灯塔建于1911年，很多人都来看。", False),
     ("国立台湾大学（國立臺灣大學）位于台北市大安区。", False),
     ("National Taiwan University (國立臺灣大學) is in Taipei.", False),
