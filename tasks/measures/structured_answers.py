@@ -203,10 +203,11 @@ def _pair_columns(
     nulls = {_settle(None)}
     for own, other in np.ndindex(alike.shape):
         if own in expected.fillers or other in made.fillers:
-            # A name says more than that both are null, and of two fillers it says all.
+            # A name says more than that both are null. Two fillers prove nothing.
             are_null = wanted[own].keys() <= nulls and given[other].keys() <= nulls
-            by_nulls = 0.0 if own in expected.fillers and other in made.fillers else 5e-4
-            alike[own, other] = (1.0 if named[own, other] else by_nulls) if are_null else 0.0
+            alike[own, other] = (1.0 if named[own, other] else 5e-4) if are_null else 0.0
+            if own in expected.fillers and other in made.fillers:
+                alike[own, other] = named[own, other] = 0
     placed = np.eye(*alike.shape)
     worth = alike + named * 1e-3 + placed * 1e-6
     # Of pairings of equal worth the same one is taken if expected and made change places.

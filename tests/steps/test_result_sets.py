@@ -465,6 +465,10 @@ BOTH = ["rows", "expected_rows"]
     ([{"n": "a", "m": None}, {"n": "b", "m": None}], [{"n": "a", "m": 1}, {"n": "b", "m": 1}], BOTH, 0),
     ([{"sum": 5, "k": None}], [{"sum": None, "y": None}], BOTH, 0),
     ([{"n": "a", "m": 1}], [{"n": "a", "m": None}], ["rows"], 0),
+    # Members of other samples' rows on both sides.
+    ([{"age": 31, "city": None, "n": None}], [{"mean": 77, "city": None, "n": None}], BOTH, 0),
+    ([{"a": 1, "b": 2, "city": None}], [{"a": 1, "x": 5, "city": None}], BOTH, 1 / 2),
+    ([{"sum": None, "city": None}] * 2, [{"sum": None, "city": None}], BOTH, 2 / 3),
     # Without such columns null is a value.
     ([{"n": "a", "k": None}], [{"n": "a"}], [], 2 / 3),
 ])  # fmt: skip
