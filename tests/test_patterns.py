@@ -51,6 +51,7 @@ OWN = {
 }  # fmt: skip
 # Foreign, and cut to so many characters before a pattern meets it; functions stand for the patterns within them.
 CUT = {
+    "flows/ui/sql.py:_RECIPE": 65_536,  # our cookbook
     "tasks/asking/usage.py:_DATE": 500,  # the name of a model
     "tasks/asking/verdicts.py:parse_object": 1_000_000,  # a reply
     "tasks/datasets/rows.py:_spell": 1_000,  # the name of a column

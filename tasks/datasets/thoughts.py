@@ -34,14 +34,14 @@ _MARKS: Final = (
 )  # fmt: skip
 _ALONE: Final = "|".join(re.escape(closing) for _, closing in _MARKS if closing != "</details>")
 _BEGIN: Final = "|".join(f"(?P<mark{place}>{mark})" for place, (mark, _) in enumerate(_MARKS))
-_AFTER: Final = (
-    r"(?=\s*\n|\s*\Z|[^\s`.,;:!?)\]}<>…。，；：、！？）】」』》”’])"  # what follows the closing mark of thoughts
-)
+# What follows the closing mark of thoughts, and what comes before one with a space behind it.
+_AFTER: Final = r"(?=\s*\n|\s*\Z|[^\s`.,;:!?)\]}<>…。，；：、！？）】」』》”’]|<[A-Za-z]|```)"
+_ENDS: Final = r"(?:(?<=[.!?…。！？\n:;\"')*”’」』])|(?<=[.!?…。！？][ \t]))"
 _FOLLOWED: Final = re.compile(_AFTER)
 _BEGINS: Final = re.compile(_BEGIN, re.IGNORECASE)
 _MARK_OR_CODE: Final = re.compile(
     r"(?P<code>^[ \t]*(?P<fence>```+|~~~+).*?(?:^[ \t]*(?P=fence)|\Z)|(?<!`)(?P<ticks>`++)[^`\n]+(?P=ticks)(?!`))"
-    rf"|(?P<end>(?:{_ALONE}){_AFTER}|(?<=[.!?…。！？\n])(?:{_ALONE})(?=\s))|{_BEGIN}",
+    rf"|(?P<end>(?:{_ALONE}){_AFTER}|{_ENDS}(?:{_ALONE})(?=\s))|{_BEGIN}",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
 )
 _LINE_ENDS: Final = re.compile(r"[ \t]*(?:\n|\Z)")
