@@ -348,7 +348,7 @@ def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...
         # Another object may be documents in a form that is not known, and not an empty result.
         members = open_value(made)
         is_empty = not members or (isinstance(members, Mapping) and not any(members.values()))
-        return () if in_output is None and (listed or (made is not None and is_empty)) else in_output
+        return () if in_output is None and is_empty and (listed or made is not None) else in_output
     if in_output is None or len(in_output) != len(found):
         return found
     return tuple(

@@ -246,6 +246,7 @@ def test_a_retriever_that_found_nothing_is_not_one_of_which_nothing_is_known() -
     kind = {"openinference.span.kind": "RETRIEVER"}
     assert _read({**kind, "output.value": '{"documents": []}'}).documents == ()
     assert _read({**kind, "retrieval.documents": "[]"}).documents == ()
+    assert _read({**kind, "retrieval.documents": "[]", "output.value": '{"hits": [7]}'}).documents is None
     assert _read({"gen_ai.operation.name": "retrieval", "gen_ai.retrieval.documents": "[]"}).documents == ()
     assert _read({"openinference.span.kind": "CHAIN", "retrieval.documents": "[]"}).documents is None
     assert _read(kind).documents is None
