@@ -128,9 +128,9 @@ class Redactor:
     """Takes what the patterns find out of spans.
 
     Text that is JSON is opened first, because in it a letter may be written as an escape, which no pattern would find.
-    Text in base64 is decoded for the same reason. Numbers are found
-    with any spaces, dashes and digits. A session whose name holds such text, as a phone number, gets a name made of it
-    and `secret`: as `[phone]` the sessions of all users would be one.
+    Text in base64 is decoded for the same reason. Numbers are found with any spaces, dashes and digits. A session whose
+    name holds such text, as a phone number, gets a name made of it and `secret`: as `[phone]` the sessions of all users
+    would be one.
     """
 
     redaction: Redaction

@@ -135,8 +135,8 @@ class Sources:
         The ids come from users, and one may be a list of others. So the longest that a separator or a bracket follows
         is taken for good: trying all ways in which an answer can be read would take for ever.
         """
-        spellings = {*self.names, *self.written, *(unicodedata.normalize("NFD", name) for name in self.names)}
-        names = (name for name in spellings if len(name) <= _MAX_ID and not _ADDRESS.match(name))
+        names = {name for name in (*self.names, *self.written) if len(name) <= _MAX_ID and not _ADDRESS.match(name)}
+        names |= {unicodedata.normalize("NFD", name) for name in names}
         ids = "|".join(
             f"(?i:{re.escape(name)})" if _PATH.search(name) else re.escape(name)
             for name in sorted(names, key=lambda name: (-len(name), name))
