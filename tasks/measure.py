@@ -16,9 +16,9 @@ from typing import Final
 import orjson
 from prefect import task
 
-from evalhouse.tasks.datasets.values import NULLS_FILLED_IN
+from evalhouse.tasks.datasets.values import CALL_COLUMNS, EXPECTED_CALL_COLUMNS, NULLS_FILLED_IN
 from evalhouse.tasks.judge.protocol import FatalJudgeError
-from evalhouse.tasks.pipeline.live_run import CALL_COLUMNS, STEP_OPTIONS, LiveRun, SampleWork, take_shard
+from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, take_shard
 from evalhouse.warehouse.errors import QueryStopped
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.store import Warehouse
@@ -68,9 +68,7 @@ async def compare_tool_calls(live_run: LiveRun, work: SampleWork) -> str | None:
     from evalhouse.tasks.measures.structured_answers import TOOL_CALLS, ToolCallError, grade_tool_calls, read_tool_calls
 
     metadata = work.sample.metadata
-    # Our name, ragas' and deepeval's.
-    columns = ("expected_tool_calls", "reference_tool_calls", "expected_tools")
-    column = next((name for name in columns if metadata.get(name) is not None), None)
+    column = next((name for name in EXPECTED_CALL_COLUMNS if metadata.get(name) is not None), None)
     column_made = next((name for name in CALL_COLUMNS if metadata.get(name) is not None), None)
     made = metadata[column_made] if column_made else None
     expected = metadata[column] if column else None

@@ -53,7 +53,7 @@ from evalhouse.flows.server.environment import (
 )
 from evalhouse.tasks.judge.protocol import list_judges
 from evalhouse.tasks.models.providers import list_variables
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import RunSettings, locate_file
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings
 from evalhouse.warehouse.messages import hide_credentials, shorten
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
@@ -392,7 +392,7 @@ def _ask(what: str, default: str) -> str:
 def write_suite(path: Path, values: dict[str, str]) -> None:
     """Write the commented file, with the dataset as seen from its folder."""
     dataset = values["dataset"]
-    if dataset != SAMPLE and any(Path(one).exists() for one in (dataset, dataset.rpartition("#")[0] or dataset)):
+    if dataset != SAMPLE and locate_file(dataset).exists():
         values["dataset"] = os.path.relpath(dataset, path.parent)
     path.write_text(_fill_in(path, values), encoding="utf-8")
 

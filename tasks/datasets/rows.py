@@ -457,13 +457,12 @@ class Columns:
                 opens = True  # the values of this row decide: the contexts may be the same, or none
                 given = row.get(contexts.root)
                 own = next((name for name in shape if _BESIDE.get(_spell(name)) == of_contexts), None)
-                if is_empty(given) or given == row[other]:
-                    pass
-                elif own is None:
+                are_others = not (is_empty(given) or given == row[other])
+                if are_others and own is not None:
+                    located["context_ids"] = ColumnPath(own)
+                elif are_others:
                     del located["context_ids"]
                     self.use.left_ids = (ids.name, other)
-                else:
-                    located["context_ids"] = ColumnPath(own)
         answer = located.get("answer")
         if answer is not None and answer.root == "outputs" and "inputs" in row and "answer" not in self.mapped:
             # `outputs` is the answer of a bot's run, or the reference of a dataset.

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from evalhouse.tasks.datasets.limited import FileTooLarge, LimitedReader
-from evalhouse.tasks.datasets.values import MAX_ROW, NULLS_FILLED_IN, ReadingStopped, parse_json, refuse_dataset
+from evalhouse.tasks.datasets.values import (
+    CALL_COLUMNS,
+    EXPECTED_CALL_COLUMNS,
+    MAX_ROW,
+    NULLS_FILLED_IN,
+    ReadingStopped,
+    parse_json,
+    refuse_dataset,
+)
 from evalhouse.warehouse.errors import first_line
 from evalhouse.warehouse.messages import list_names
 
@@ -32,10 +40,7 @@ _FIRST_S: Final = -62_135_596_800  # of the year 1 in seconds of the epoch
 _LAST_S: Final = 253_402_300_799  # of the year 9999
 TABLE_BATCH = 1000  # rows of a table that are in memory at once
 _MAX_UNPACKED: Final = 2**28  # bytes that a column of a row group may unpack to from less than a hundredth of that
-_COMPARED: Final = (
-    "rows", "expected_rows", "tool_calls", "tools_called", "expected_tool_calls", "reference_tool_calls",
-    "expected_tools",
-)  # fmt: skip
+_COMPARED: Final = ("rows", "expected_rows", *CALL_COLUMNS, *EXPECTED_CALL_COLUMNS)
 """The columns that hold values of a bot and the expected ones, which are compared."""
 DUCKDB_PATIENCE_S = 5.0  # seconds to wait for a file that another program writes to
 
@@ -155,9 +160,9 @@ _SHORTS: Final = _open_single(_read_shorts)
 
 
 def _open_list(opens: Opens | None) -> Opens | None:
-    if opens is None or opens is _SHORT:
-        return opens and _SHORTS
-    return _open_single(lambda items: [opens(item) for item in items])
+    if opens is _SHORT:
+        return _SHORTS
+    return None if opens is None else _open_single(lambda items: [opens(item) for item in items])
 
 
 def _open_struct(members: Sequence[tuple[str, Opens | None]], n_kept: int) -> Opens:
@@ -165,7 +170,6 @@ def _open_struct(members: Sequence[tuple[str, Opens | None]], n_kept: int) -> Op
 
     It stays in `n_kept` levels of lists from the outermost: an object by itself may be where a bot gave no answer.
     """
-
     by_member = dict(members)
 
     def read(value: Mapping[str, Any] | tuple[Any, ...]) -> object:

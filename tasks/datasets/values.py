@@ -167,10 +167,13 @@ class Problems:
 
 MISSING: Final = object()  # no such column, which is not the same as a column that is empty here
 EACH: Final = "[*]"
+"""The step of a path that is every item of a list."""
+CALL_COLUMNS: Final = ("tool_calls", "tools_called")
+EXPECTED_CALL_COLUMNS: Final = ("expected_tool_calls", "reference_tool_calls", "expected_tools")
+"""The columns of tool calls by the names of evalhouse, ragas and deepeval, in the order in which they win."""
 NULLS_FILLED_IN: Final = "nulls_filled_in"
 """The metadata that names the columns of rows and calls in which a null may be none: nested columns of Parquet, frames
 and the like have the members of all rows."""
-"""The step of a path that is every item of a list."""
 Steps = tuple[str | int, ...]
 
 _EXACT_FLOAT = 2.0**53  # above it neighbouring whole numbers share one float

@@ -645,15 +645,18 @@ def find_other_language(text: str) -> str | None:
     return language if n_words >= _MIN_WORDS and n_words > _LEAD * n_english else None
 
 
+@lru_cache(maxsize=4096)  # as above
 def is_traditional(text: str) -> bool:
     """Return whether a text is in Chinese and has more traditional characters than simplified ones.
 
     GB 2312 lacks the first, and Big5 the second. The second half of Big5 are rare ones, which both scripts may share.
     """
+    if not is_chinese(text):
+        return False
     letters = "".join(set(_HAN.findall(text[:_MAX_LETTERS])))
     simplified, traditional = (set(letters.encode(name, "ignore").decode(name)) for name in ("gb2312", "big5"))
     only_traditional = [letter for letter in traditional - simplified if letter.encode("big5") < _RARE]
-    return is_chinese(text) and len(only_traditional) > len(simplified - traditional)
+    return len(only_traditional) > len(simplified - traditional)
 
 
 def is_chinese(text: str) -> bool:

@@ -31,6 +31,7 @@ from rapidfuzz.distance import LCSseq
 from evalhouse.prompts import Grade
 from evalhouse.tasks.datasets.values import NULLS_FILLED_IN, open_value
 from evalhouse.tasks.judge.protocol import FatalJudgeError
+from evalhouse.tasks.settings.run import locate_file
 from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError
 from evalhouse.warehouse.rows.samples import StoredSample
 
@@ -398,8 +399,7 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str | None, datase
     if not isinstance(tables, dict):
         raise TableError(f"column tables is {str(tables)[:80]!r}; it must be an object: table name to rows or a path")
     # The dataset of anyone may name any file.
-    path = Path(dataset) if Path(dataset).exists() else Path(dataset.rpartition("#")[0] or dataset)  # FILE#TABLE
-    folder = path.absolute().parent
+    folder = locate_file(dataset).absolute().parent
     placed = {}
     for name, source in tables.items():
         placed[name] = source

@@ -29,6 +29,7 @@ from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item
 from evalhouse.tasks.asking.splitting import leave_room
 from evalhouse.tasks.asking.usage import Usage, estimate_items
 from evalhouse.tasks.asking.verdicts import JudgedItem, gather_all, write_verdict
+from evalhouse.tasks.datasets.values import CALL_COLUMNS
 from evalhouse.tasks.judge.protocol import LEXICAL, EndpointDown, FatalJudgeError, RunCancelled
 from evalhouse.tasks.lexical.split import find_other_language, is_traditional
 from evalhouse.tasks.settings.run import RunSettings
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 Source = Literal["answer", "ground_truth"]
 OTHER_LANGUAGE: Final = "language_not_supported"
 """The reason why the lexical judge gives no verdicts on a sample."""
-CALL_COLUMNS: Final = ("tool_calls", "tools_called")
 """The columns of a dataset with the tool calls that the bot made: ours, and deepeval's."""
 _LONGEST_DRAIN_S: Final = 20.0  # services are often given thirty seconds to stop
 ID_PREFIXES: dict[Source, str] = {"answer": "A", "ground_truth": "G"}

@@ -454,6 +454,12 @@ def is_sample(dataset: object) -> bool:
     return dataset == SAMPLE and not Path(SAMPLE).exists()
 
 
+def locate_file(dataset: str) -> Path:
+    """Return the file in a dataset's name, which may name a sheet or a table in it: `FILE#TABLE`."""
+    path = Path(dataset)
+    return path if path.exists() else Path(dataset.rpartition("#")[0] or dataset)
+
+
 def is_traces(dataset: object) -> bool:
     """Return True if a dataset's name means the received traces; a file called `traces` takes precedence."""
     return dataset == TRACES and not Path(TRACES).exists()
